@@ -1,0 +1,48 @@
+# Every target installs what it needs: the only things asked of the machine are Python 3.11+, make and Java 17+.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-quick format lint type clean lock
+
+help:            ## show this list
+	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+install: $(STAMP)  ## make .venv with the cdc command in it
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 install")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+demo: $(STAMP)   ## start the servers, change rows, watch them arrive, compare everything
+	$(BIN)/cdc demo
+
+test: $(STAMP) lint type  ## everything, on real servers
+	$(BIN)/python -m pytest
+
+test-quick: $(STAMP)  ## what needs no server
+	$(BIN)/python -m pytest tests/unit tests/property tests/conformance
+
+format: $(STAMP) ## rewrite the sources in house style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMP)   ## ruff and import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+type: $(STAMP)   ## mypy, strict
+	$(BIN)/mypy
+
+lock:            ## pin again what pyproject.toml asks for (needs uv)
+	uv pip compile --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 --extra test --no-header -q pyproject.toml -o requirements.lock
+
+clean:           ## remove what the targets made (servers' state too)
+	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
+	rm -rf $(VENV) .cdc-dev build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

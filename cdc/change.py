@@ -1,0 +1,138 @@
+"""The model: what a source says, before it becomes an event. Values only; no driver, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Final, NamedTuple, TypeAlias
+
+
+class Op(StrEnum):
+    """Debezium's operation codes."""
+
+    READ = "r"
+    CREATE = "c"
+    UPDATE = "u"
+    DELETE = "d"
+    TRUNCATE = "t"
+    MESSAGE = "m"
+
+
+class Unsent(Enum):
+    """The type of `UNCHANGED`, so that type checkers can narrow it away."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unsent.UNCHANGED
+"""A column the source did not send: an unchanged TOASTed value, or a non-key column of a key image. Never NULL."""
+
+Value: TypeAlias = bytes | Unsent | None
+"""One column as the server's own text, NULL, or not sent."""
+
+Row: TypeAlias = tuple[Value, ...]
+"""One value for each column of the table, in the table's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a reader of the events must know of a column's JSON: `name` is one of docs/events.md's kinds."""
+
+    name: str
+    precision: int | None = None
+    scale: int | None = None
+    element: Kind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the source had it at one time."""
+
+    name: str
+    type: str
+    """The type as the server prints it, with its modifiers: ``numeric(10,2)``."""
+    kind: Kind
+    encode: Callable[[bytes], bytes] = field(compare=False, repr=False)
+    """The server's text to JSON text; pure. Raises ValueError on text that is not of the type."""
+    wide: bool = field(default=False, compare=False)
+    """The source may leave this column out of an update that did not change it (TOAST)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as the source had it at one time; two equal tables have the same events."""
+
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    """Names of the key columns in key order; never empty."""
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def key_indexes(self) -> tuple[int, ...]:
+        """Where the key columns stand in a row, in key order."""
+        at = {column.name: index for index, column in enumerate(self.columns)}
+        return tuple(at[name] for name in self.key)
+
+
+class Change(NamedTuple):
+    """One row changed. A tuple because one is made for every row on the hot path."""
+
+    op: Op
+    table: Table
+    before: Row | None
+    """What the source gave of the old row: whole, or the key columns with the rest UNCHANGED, or nothing."""
+    after: Row | None
+    lsn: int
+    """Where the row stands in the log. Not an order: rows share it and transactions interleave."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """The order of events within a connector: epoch, commit position of the transaction, number within it.
+
+    `text` sorts as the position does. `commit` is the source's 64-bit commit position (PostgreSQL: the commit record's
+    LSN; MySQL: file number and offset packed). Rows of a snapshot stand just before the point where the log goes on,
+    numbered by the view they were read under; events of the stream are numbered from 1.
+    """
+
+    epoch: int
+    commit: int
+    number: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.epoch:08x}.{self.commit:016x}.{self.number:08x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        epoch, commit, number = text.split(".")
+        return cls(int(epoch, 16), int(commit, 16), int(number, 16))
+
+
+Offset: TypeAlias = dict[str, str | int]
+"""Where a source resumes, in its own terms (PostgreSQL: ``{"lsn": "0/16B3748"}``); kept in the position topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A source transaction: a frame around an iterator, so that its size never matters.
+
+    `changes` must be read to its end before the next frame is asked for; it ends when the source's commit was seen.
+    """
+
+    id: str
+    xid: int
+    commit: int
+    committed_at_ms: int
+    changes: Iterator[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to read at the moment: the source has been followed up to its current end."""

@@ -1,0 +1,59 @@
+"""``cdc apply``: fold a connector's topics into derived stores."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cdc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spark_apply.job import ApplySummary
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+def apply(file: Path, *, once: bool, as_json: bool) -> None:
+    """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
+
+    Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at any
+    time.
+    """
+    from cdc.config import load_apply  # noqa: PLC0415 - the command line must start fast
+
+    config = load_apply(file)
+    if importlib.util.find_spec("pyspark") is None:
+        msg = "pyspark is not installed; the apply job runs on it"
+        raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
+    from spark_apply.job import run_apply  # noqa: PLC0415 - the command line must start fast
+
+    on_terminal = sys.stderr.isatty()
+    summary = run_apply(config, once=once, progress=_progress if on_terminal else None)
+    if on_terminal:
+        click.echo("\r\x1b[K", err=True, nl=False)
+    click.echo(json.dumps(summary.as_json()) if as_json else _table(summary))
+
+
+def _progress(line: str) -> None:
+    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+
+
+def _table(summary: ApplySummary) -> str:
+    rows: list[tuple[str, ...]] = [("table", "store", "events", "rows", "written", "deleted", "stale")]
+    for table, stores in summary.tables.items():
+        for store, count in stores.items():
+            cells = (count.events, count.keys, count.written, count.deleted, count.stale)
+            rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.append(f"{summary.batches} batches in {summary.seconds:.1f} s")
+    if summary.behind:
+        lines.append("a transaction was still open in the topics and is not included: run again")
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""The `cdc` command: names its subcommands, loads the one that is called, turns errors into exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from cdc import __version__
+from cdc.errors import CdcError
+
+_COMMANDS = {
+    "run": ("cdc.cli.run", "Capture: snapshot, then follow the log."),
+    "apply": ("cdc.cli.apply", "Fold the topics into tables and search indexes (Spark)."),
+    "tail": ("cdc.cli.tail", "Print a connector's events, one JSON line each."),
+    "status": ("cdc.cli.status", "Where a connector stands, and how far behind it is."),
+    "dev": ("cdc.cli.dev", "Servers for a laptop and for tests, without containers."),
+    "demo": ("cdc.cli.demo", "See it work: a shop, its events, its derived stores."),
+}
+
+
+class _Lazy(click.Group):
+    """Imports a command when it is called, so that `cdc --help` starts at once."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="cdc")
+def cdc() -> None:
+    """Change data capture: a database's log to compacted Kafka topics, exactly once; topics to derived stores.
+
+    Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong use.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the console script."""
+    try:
+        code = cdc.main(arguments, standalone_mode=False)
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(exc.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except CdcError as exc:
+        show(exc)
+        sys.exit(exc.exit_code)
+    except BrokenPipeError:  # `cdc tail … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def show(exc: CdcError) -> None:
+    """An error as a person reads it, on stderr."""
+    click.secho("error: ", nl=False, err=True, fg="red", bold=True)
+    click.echo(exc.message, err=True)
+    if exc.hint:
+        click.secho("hint:  ", nl=False, err=True, fg="cyan")
+        click.echo(exc.hint, err=True)

@@ -1,0 +1,130 @@
+"""`cdc run`: one connector in this process, or several in one process each."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from cdc import registry
+from cdc.config import load_connector
+from cdc.errors import OperatorError
+from cdc.pipeline import Pipeline, Report, Settings
+from cdc.state import Phase
+
+_STOP_S = 30.0
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="CONNECTOR.yaml...", type=click.Path(path_type=Path))
+@click.option("--until-caught-up", is_flag=True, help="End when all that was committed at the start is in Kafka.")
+@click.option("-v", "--verbose", is_flag=True, help="Log each commit.")
+def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> None:
+    """Capture: snapshot, then follow the log until stopped."""
+    configs = [load_connector(path) for path in files]
+    names = [config.name for config in configs]
+    doubled = {name for name in names if names.count(name) > 1}
+    if doubled:
+        raise click.UsageError(f"two files name their connector {', '.join(sorted(doubled))}")
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+    logging.getLogger("cdc.kafka").setLevel(logging.ERROR)
+    if len(files) > 1:
+        _supervise(files, until_caught_up=until_caught_up, verbose=verbose)
+        return
+    config = configs[0]
+    shown = _Shown(config.name)
+    pipeline = Pipeline(
+        Settings(connector=config.name, prefix=config.sink.prefix, chunk_rows=config.snapshot.chunk_rows),
+        open_source=registry.source(config),
+        open_snapshotter=registry.snapshotter(config),
+        sink=registry.sink(config.sink, config.name),
+        observe=shown,
+    )
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if shown.stopping:  # asked twice: at once; the position makes that safe
+            raise KeyboardInterrupt
+        shown.stopping = True
+        click.echo("stopping after the transaction in hand; once more to stop at once", err=True)
+        pipeline.stop()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    pipeline.run(until_caught_up=until_caught_up)
+    shown.done()
+
+
+class _Shown:
+    """What a person sees of a run: a line when a phase ends, and one now and then."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._phase: Phase | None = None
+        self._at_s = time.monotonic()
+        self._events = 0
+        self.stopping = False
+        self._log = logging.getLogger("cdc")
+
+    def __call__(self, report: Report) -> None:
+        now = time.monotonic()
+        if report.phase is not self._phase:
+            self._phase = report.phase
+            self._log.info("%s: %s", self._name, _PHASES[report.phase])
+        elif now - self._at_s >= 10 and report.events > self._events:  # noqa: PLR2004 - seconds
+            rate = (report.events - self._events) / (now - self._at_s)
+            self._log.info("%s: %d events, %.0f/s, at %s", self._name, report.events, rate, report.state.offset)
+        else:
+            self._log.debug("%s: committed at %s, %d events", self._name, report.state.offset, report.events)
+            return
+        self._at_s, self._events = now, report.events
+
+    def done(self) -> None:
+        self._log.info("%s: %s, position committed", self._name, "stopped" if self.stopping else "caught up")
+
+
+_PHASES = {
+    Phase.CREATING: "making publication and slot",
+    Phase.SNAPSHOT: "reading the tables",
+    Phase.STREAM: "following the log",
+}
+
+
+def _supervise(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> None:
+    """One process for each file; when one fails, the others are asked to end, and so is the command."""
+    flags = [*(["--until-caught-up"] if until_caught_up else []), *(["--verbose"] if verbose else [])]
+    children = [subprocess.Popen([sys.executable, "-m", "cdc", "run", str(path), *flags]) for path in files]
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for child in children:
+            child.terminate()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    failed: list[Path] = []
+    while any(child.poll() is None for child in children):
+        time.sleep(0.2)
+        failed = [path for path, child in zip(files, children, strict=True) if child.poll() not in (None, 0)]
+        if failed:
+            break
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + _STOP_S
+    for child in children:
+        try:
+            child.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    if failed:
+        raise OperatorError(f"{', '.join(map(str, failed))}: the connector ended with an error, shown above")

@@ -1,0 +1,77 @@
+"""`cdc tail`: a connector's events as JSON lines, read_committed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from cdc import registry
+from cdc.config import ConnectorConfig, load_connector
+from cdc.errors import ConfigError, OperatorError
+
+
+@click.command()
+@click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+@click.option("--table", "table", metavar="SCHEMA.TABLE", help="This table only.")
+@click.option("--from-beginning", is_flag=True, help="Start with the oldest record instead of the next one.")
+@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after N records.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines also on a terminal.")
+def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | None, as_json: bool) -> None:
+    """Print records as they become visible: topic, partition, offset, key, value; null is a tombstone."""
+    config = load_connector(file)
+    follower = registry.part("sinks.follow:Follower")
+
+    pretty = sys.stdout.isatty() and not as_json
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with follower(config.sink, _topics(config, table), from_beginning=from_beginning) as following:
+        for count, record in enumerate(_decoded(following.records()), start=1):
+            if pretty:
+                click.echo(_coloured(record))
+            else:
+                sys.stdout.buffer.write(orjson.dumps(record) + b"\n")
+                sys.stdout.buffer.flush()
+            if count == most:
+                return
+
+
+def _topics(config: ConnectorConfig, table: str | None) -> str:
+    """A regular expression over topic names."""
+    if table is None:
+        return str(registry.part("sinks.follow:any_table")(config.sink.prefix))
+    schema, dot, name = table.partition(".")
+    if not dot or not name:
+        raise ConfigError(f"--table {table} is not schema.table", hint="--table public.orders")
+    return str(registry.part("sinks.follow:one_table")(config.sink.prefix, schema, name))
+
+
+def _decoded(records: Iterator[tuple[str, int, int, bytes | None, bytes | None]]) -> Iterator[dict[str, Any]]:
+    for topic, partition, offset, key, value in records:
+        try:
+            yield {
+                "topic": topic,
+                "partition": partition,
+                "offset": offset,
+                "key": orjson.loads(key) if key is not None else None,
+                "value": orjson.loads(value) if value is not None else None,
+            }
+        except orjson.JSONDecodeError as exc:
+            raise OperatorError(
+                f"topic {topic}, partition {partition}, offset {offset}: not JSON, so not written by a connector",
+                hint="which other producer writes to this topic?",
+            ) from exc
+
+
+def _coloured(record: dict[str, Any]) -> str:
+    colours = {"c": "green", "r": "blue", "u": "yellow", "d": "red"}
+    value = record["value"]
+    op = "tombstone" if value is None else value["op"]
+    where = click.style(f"{record['topic']}/{record['partition']}@{record['offset']}", dim=True)
+    what = click.style(op, fg=colours.get(op, "white"), bold=True)
+    body = "" if value is None else orjson.dumps(value["after"] or value["before"]).decode()
+    return f"{where} {what} {orjson.dumps(record['key']).decode()} {body}"

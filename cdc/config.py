@@ -1,0 +1,221 @@
+"""The two files a user writes, as frozen dataclasses: a connector's and an apply job's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cdc.errors import ConfigError
+from cdc.yaml_binding import load
+
+DEBEZIUM_NAMES = {
+    "topic.prefix": "topic_prefix",
+    "slot.name": "slot",
+    "publication.name": "publication",
+    "bootstrap.servers": "bootstrap_servers",
+}
+"""Debezium's option names taken for ours, where they mean the same."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+
+GUARANTEED = frozenset(
+    {
+        "acks",
+        "enable.auto.commit",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "isolation.level",
+        "max.in.flight.requests.per.connection",
+        "partitioner",
+        "transactional.id",
+    }
+)
+"""Client properties that carry a guarantee: not to be set by a user."""
+
+
+def _require(ok: object, what: str, hint: str | None = None) -> None:
+    if not ok:
+        raise ConfigError(what, hint=hint)
+
+
+def _check_clients(bootstrap_servers: str, topic_prefix: str, options: Mapping[str, str]) -> None:
+    _require(bootstrap_servers.strip(), "bootstrap_servers is empty", "bootstrap_servers: 127.0.0.1:9092")
+    _require(
+        _PREFIX.fullmatch(topic_prefix),
+        f"topic_prefix “{topic_prefix}” is not a prefix for topics",
+        "letters, digits, _ and -; no dot, so that no two tables can share a topic",
+    )
+    refused = sorted(GUARANTEED & set(options))
+    _require(not refused, f"options: {', '.join(refused)} cannot be set: delivery depends on it", "leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """A database and the tables to capture in it."""
+
+    type: str
+    url: str = field(repr=False)
+    tables: tuple[str, ...]
+    slot: str | None = None
+    publication: str | None = None
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """For sources of third parties."""
+
+    def __post_init__(self) -> None:
+        _require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
+        _require(self.tables, "tables is empty", "tables: [public.orders]")
+        for pattern in self.tables:
+            schema, dot, table = pattern.partition(".")
+            _require(schema and dot and table, f"tables: “{pattern}” is not schema.table", "public.orders, or public.*")
+        _require(
+            self.slot is None or _SLOT.fullmatch(self.slot),
+            f"slot: “{self.slot}” is not a slot's name",
+            "lower-case letters, digits and _, at most 63",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig:
+    """Where events go."""
+
+    type: str = "kafka"
+    bootstrap_servers: str
+    topic_prefix: str | None = None
+    partitions: int = 6
+    replication_factor: int | None = None
+    """None: the broker's default.replication.factor."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Client properties by librdkafka's names (security.protocol, sasl.username, …)."""
+
+    def __post_init__(self) -> None:
+        _require(self.type == "kafka", f"type: “{self.type}” is not a sink", "type: kafka")
+        _require(self.partitions > 0, f"partitions: {self.partitions} is out of range", "1 or more")
+        _require(
+            self.replication_factor is None or self.replication_factor > 0,
+            "replication_factor: must be 1 or more",
+            "leave it out for the broker's default",
+        )
+        _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
+
+    @property
+    def prefix(self) -> str:
+        """`topic_prefix`, which `load_connector` fills in with the connector's name."""
+        if self.topic_prefix is None:
+            raise ConfigError("topic_prefix is not known", hint="load the file with load_connector")
+        return self.topic_prefix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotConfig:
+    """How the initial snapshot is read."""
+
+    chunk_rows: int = 50_000
+    """Rows whose events and progress share one Kafka transaction."""
+
+    def __post_init__(self) -> None:
+        _require(self.chunk_rows > 0, "chunk_rows: must be 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorConfig:
+    """connector.yaml"""
+
+    name: str
+    source: SourceConfig
+    sink: KafkaConfig
+    snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+
+    @property
+    def slot(self) -> str:
+        return self.source.slot or f"cdc_{self.name.replace('-', '_')}"
+
+    @property
+    def publication(self) -> str:
+        return self.source.publication or f"cdc_{self.name.replace('-', '_')}"
+
+
+def _check_name(name: str) -> None:
+    _require(
+        _NAME.fullmatch(name),
+        f"name: “{name}” is not a name",
+        "a lower-case letter, then lower-case letters, digits, _ and -, at most 40 in all",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplySource:
+    """The topics an apply job folds."""
+
+    bootstrap_servers: str
+    topic_prefix: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Client properties by librdkafka's names."""
+
+    def __post_init__(self) -> None:
+        _check_clients(self.bootstrap_servers, self.topic_prefix, self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """A derived store."""
+
+    type: str
+    path: str | None = None
+    url: str | None = field(default=None, repr=False)
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyTable:
+    """Which stores follow a table."""
+
+    stores: tuple[str, ...]
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Column -> ``string``: keep its JSON text as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyConfig:
+    """apply.yaml"""
+
+    name: str
+    source: ApplySource
+    stores: Mapping[str, StoreConfig]
+    tables: Mapping[str, ApplyTable]
+    checkpoint: str
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Spark properties, added to the job's own."""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        _require(self.stores, "stores is empty", "stores: {warehouse: {type: iceberg, path: ./warehouse}}")
+        _require(self.tables, "tables is empty", "tables: {public.orders: {stores: [warehouse]}}")
+        for name, table in self.tables.items():
+            _require("." in name, f"tables: “{name}” is not schema.table", "public.orders, or public.*")
+            _require(table.stores, f"tables.{name}.stores is empty", f"one or more of {', '.join(self.stores)}")
+            for store in table.stores:
+                _require(
+                    store in self.stores,
+                    f"tables.{name}.stores: there is no store “{store}”",
+                    f"stores of this file: {', '.join(self.stores)}",
+                )
+
+
+def load_connector(path: Path) -> ConnectorConfig:
+    """Read a connector's file. Raises ConfigError."""
+    config = load(path, ConnectorConfig, aliases=DEBEZIUM_NAMES)
+    if config.sink.topic_prefix is not None:
+        return config
+    return replace(config, sink=replace(config.sink, topic_prefix=config.name))
+
+
+def load_apply(path: Path) -> ApplyConfig:
+    """Read an apply job's file; relative paths in it are relative to the current directory. Raises ConfigError."""
+    return load(path, ApplyConfig, aliases=DEBEZIUM_NAMES)

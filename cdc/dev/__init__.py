@@ -1,0 +1,1 @@
+"""Servers for development and tests, without containers: started, found again, broken on purpose, stopped."""

@@ -1,0 +1,63 @@
+"""The one tree of errors. The class says who acts; the message says what and where; the hint says what to do next.
+
+    CdcError
+    ├── ConfigError       the user mends a file or a command line            exit 2
+    ├── OperatorError     the operator does one step on a server             exit 1
+    ├── RetryableError    nobody: the pipeline starts over from its position
+    └── BugError          we do: something the code holds impossible         exit 1
+        └── ProtocolError     foreign or truncated bytes from a server
+
+Drivers' exceptions are translated where the driver is called, with ``raise ... from exc``. No message holds a row's
+value or a secret: names, counts and positions only.
+"""
+
+from __future__ import annotations
+
+
+class CdcError(Exception):
+    """Base of all errors raised on purpose; ``hint`` is the next step, a statement or a command where there is one."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(CdcError):
+    """A file, an option or an environment variable is wrong; nothing has been started."""
+
+    exit_code = 2
+
+
+class OperatorError(CdcError):
+    """A server is not as it must be; going on would lose data or cannot work until someone acts."""
+
+
+class RetryableError(CdcError):
+    """A fault that passes: connection cut, broker away, producer fenced by a restart of our own.
+
+    Before a connector has once run, it is shown at once instead of tried again, unless `at_start` says that waiting
+    is the usual cure even then.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, at_start: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.at_start = at_start
+
+
+class BugError(CdcError):
+    """The code met what it holds impossible; the position is safe, the cause is ours."""
+
+
+class ProtocolError(BugError):
+    """Bytes that do not follow the protocol; ``offset`` is where in the message reading stopped."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(f"{what} at byte {offset}", hint="please report this with the server's version")
+        self.offset = offset
+        self.what = what

@@ -1,0 +1,80 @@
+"""Names to parts, so that `cdc` imports none of them.
+
+A source of a third party is named ``package.module:callable`` in its configuration. The callable takes a
+ConnectorConfig and gives a Source; beside it in its module, ``open_snapshotter`` gives a Snapshotter.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from cdc.config import ConnectorConfig, KafkaConfig
+from cdc.errors import ConfigError
+from cdc.interfaces import Sink, Snapshotter, Source
+
+SOURCES = {
+    "postgres": ("connectors.postgres.source:open_source", "snapshot.postgres:open_snapshotter"),
+}
+
+SINKS = {"kafka": "sinks.kafka:open_sink"}
+
+
+def source(config: ConnectorConfig) -> Callable[[], Source]:
+    """Raises ConfigError for a type nobody knows."""
+    opener = _resolve(_named(config)[0])
+    return lambda: cast("Source", opener(config))
+
+
+def snapshotter(config: ConnectorConfig) -> Callable[[], Snapshotter]:
+    """Raises ConfigError for a type nobody knows."""
+    opener = _resolve(_named(config)[1])
+    return lambda: cast("Snapshotter", opener(config))
+
+
+def sink(config: KafkaConfig, connector: str) -> Sink:
+    """A sink that has not connected yet."""
+    return cast("Sink", _resolve(SINKS[config.type])(config, connector))
+
+
+def part(name: str) -> Callable[..., Any]:
+    """Something of another package that a command needs: ``sinks.follow:Follower``. Raises ConfigError."""
+    return _resolve(name)
+
+
+def _named(config: ConnectorConfig) -> tuple[str, str]:
+    wanted = config.source.type
+    if wanted in SOURCES:
+        return SOURCES[wanted]
+    module, colon, _ = wanted.partition(":")
+    if not colon:
+        raise ConfigError(
+            f"source.type: there is no source “{wanted}”",
+            hint=f"known: {', '.join(SOURCES)}, or package.module:callable",
+        )
+    return wanted, f"{module}:open_snapshotter"
+
+
+def _resolve(name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        return cast("Callable[..., Any]", getattr(module, attribute))
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(f"{name} cannot be loaded: {exc}", hint=_hidden_by(module_name)) from exc
+
+
+def _hidden_by(module_name: str) -> str | None:
+    """A user's own folder named like one of our packages hides ours."""
+    top = module_name.partition(".")[0]
+    try:
+        found = importlib.import_module(top)
+    except ImportError:
+        return f"is {top} installed in this environment?"
+    where = next(iter(getattr(found, "__path__", [])), getattr(found, "__file__", None) or "")
+    ours = Path(__file__).parent.parent / top
+    if ours.is_dir() and Path(where).resolve() != ours.resolve():
+        return f"{where} hides the package {top} of this tool: rename it, or start cdc in another folder"
+    return None

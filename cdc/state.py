@@ -1,0 +1,97 @@
+"""What a connector must know to go on, as one record of its position topic.
+
+A record that cannot be read whole is an error, never a fresh start: a connector that forgets its position loses data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import orjson
+
+from cdc.change import Offset
+from cdc.errors import OperatorError
+
+VERSION = 1
+
+
+class Phase(StrEnum):
+    """How far a connector is; the pipeline sets each as it commits the step before."""
+
+    CREATING = "creating"
+    """About to make the log's hold (slot). Nothing is published: what is half made can be made again."""
+    SNAPSHOT = "snapshot"
+    """The hold stands at `offset`; rows are being read."""
+    STREAM = "stream"
+    """All rows read; the log is followed from `offset`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One position record."""
+
+    connector: str
+    identity: Mapping[str, str]
+    """Which server, database and slot this position belongs to."""
+    phase: Phase
+    epoch: int
+    """First part of every position: goes up when the order of positions starts anew."""
+    offset: Offset = field(default_factory=dict)
+    commit: int = 0
+    """`offset` as the commit part of a position."""
+    tables: tuple[str, ...] = ()
+    """The captured tables, `schema.table`."""
+    snapshot: Mapping[str, object] = field(default_factory=dict)
+    """The snapshotter's progress and read views, in its own terms."""
+    config: str = ""
+    """Fingerprint of the settings that a running state depends on."""
+    sequence: int = 0
+    """Counts the records; each commit adds one."""
+
+    def next(self, **changes: object) -> State:
+        """The record that follows this one."""
+        return replace(self, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]
+
+    def to_bytes(self) -> bytes:
+        body = {
+            "version": VERSION,
+            "sequence": self.sequence,
+            "connector": self.connector,
+            "identity": dict(self.identity),
+            "phase": self.phase.value,
+            "epoch": self.epoch,
+            "offset": self.offset,
+            "commit": self.commit,
+            "tables": list(self.tables),
+            "snapshot": dict(self.snapshot),
+            "config": self.config,
+        }
+        return orjson.dumps({**body, "checksum": _checksum(body)})
+
+    @classmethod
+    def from_bytes(cls, record: bytes, *, where: str) -> State:
+        """Raises OperatorError for a record that is damaged or of a newer version."""
+        try:
+            body = orjson.loads(record)
+            checksum = body.pop("checksum")
+            version = body.pop("version")
+            if version > VERSION:
+                raise OperatorError(
+                    f"{where}: the position was written by a newer release (record version {version})",
+                    hint="run that release or a later one",
+                )
+            if checksum != _checksum({"version": version, **body}):
+                raise ValueError("checksum")
+            return cls(**{**body, "phase": Phase(body["phase"]), "tables": tuple(body["tables"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise OperatorError(
+                f"{where}: the position record is damaged; going on from anywhere else would lose or double changes",
+                hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
+            ) from exc
+
+
+def _checksum(body: Mapping[str, object]) -> str:
+    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -1,0 +1,53 @@
+"""Which version of a table an event is written with: the schema topic's newest, or the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import orjson
+
+from cdc.change import Position, Table
+from cdc.envelope import TableEncoder, schema_record
+
+Publish = Callable[[bytes, bytes], None]
+
+
+class Versions:
+    """Encoders of the tables at hand; publishes a table's description before the first event that needs it."""
+
+    def __init__(self, published: Iterable[bytes], *, connector: str, source: str, prefix: str, database: str) -> None:
+        self._connector, self._source, self._prefix, self._database = connector, source, prefix, database
+        self._newest: dict[tuple[str, str], tuple[int, object]] = {}
+        self._encoders: dict[int, TableEncoder] = {}
+        for value in published:
+            record = orjson.loads(value)
+            name = (record["schema"], record["table"])
+            if record["version"] > self._newest.get(name, (0, None))[0]:
+                self._newest[name] = (record["version"], (record["key"], record["columns"]))
+
+    def known(self, table: Table) -> TableEncoder | None:
+        """The encoder of a table met before: this very object, for speed."""
+        return self._encoders.get(id(table))
+
+    def add(self, table: Table, topic: str, position: Position, publish: Publish) -> TableEncoder:
+        """The encoder of `table`; a description not yet published goes to `publish` first, for the event there."""
+        name = (table.schema, table.name)
+        version, content = self._newest.get(name, (0, None))
+
+        def described(at: int) -> tuple[bytes, bytes]:
+            return schema_record(
+                table, connector=self._connector, source=self._source, database=self._database, topic=topic,
+                version=at, position=position,
+            )  # fmt: skip
+
+        record = orjson.loads(described(version)[1])
+        now = (record["key"], record["columns"])
+        if now != content:
+            version += 1
+            publish(*described(version))
+            self._newest[name] = (version, now)
+        encoder = TableEncoder(
+            table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic
+        )
+        self._encoders[id(table)] = encoder  # which keeps the table, and so its id
+        return encoder

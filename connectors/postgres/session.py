@@ -1,0 +1,150 @@
+"""Connecting to PostgreSQL: the same session settings for every connection, and drivers' errors in our terms.
+
+The server's output functions are shared by COPY and the log, so two sessions with the same settings print the same
+bytes for the same value: that is what makes snapshot and stream equal.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Any, Final, cast
+
+import psycopg2
+import psycopg2.extensions
+
+from cdc.errors import CdcError, ConfigError, OperatorError, RetryableError
+
+SETTINGS: Final = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "iso_8601",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "search_path": "pg_catalog",
+}
+"""What every session sets; a value's text depends on nothing else."""
+
+_URL = re.compile(r"postgres(?:ql)?://")
+
+
+def parameters(url: str, application: str) -> dict[str, str]:
+    """Libpq parameters for `url`. Raises ConfigError, which never repeats the URL."""
+    if not _URL.match(url):
+        raise ConfigError(
+            "source.url is not a PostgreSQL URL", hint="url: postgresql://user:${PASSWORD}@host:5432/database"
+        )
+    try:
+        given: dict[str, str] = psycopg2.extensions.parse_dsn(url)
+    except psycopg2.ProgrammingError:
+        raise ConfigError(
+            "source.url cannot be parsed",
+            hint="percent-encode /, @, : and % in user and password: postgresql://user:p%40ss@host:5432/database",
+        ) from None
+    options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+    defaults = {
+        "connect_timeout": "10",
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "60000",
+    }
+    if not _is_local(given.get("host", ""), given.get("hostaddr", "")):
+        defaults["sslmode"] = "verify-full"
+        if given.get("sslmode", "verify-full") == "verify-full":
+            defaults["sslrootcert"] = "system"
+    fixed = {"client_encoding": "UTF8", "application_name": application}
+    return {**defaults, **given, **fixed, "options": f"{given.get('options', '')} {options}".strip()}
+
+
+def _is_local(host: str, address: str) -> bool:
+    if address or host:
+        hosts = (address or host).split(",")
+        return all(h.startswith("/") or h == "localhost" or _is_loopback(h) for h in hosts)
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def place(params: dict[str, str]) -> str:
+    """Where a connection goes, for messages: host, port and database, no secret."""
+    host = params.get("hostaddr") or params.get("host") or "localhost"
+    return f"{host}:{params.get('port', '5432')}/{params.get('dbname') or params.get('user', '')}"
+
+
+def connect(params: dict[str, str]) -> psycopg2.extensions.connection:
+    """A psycopg2 connection in autocommit. Raises OperatorError or RetryableError."""
+    try:
+        connection: psycopg2.extensions.connection = psycopg2.connect(**cast("dict[str, Any]", params))
+    except psycopg2.OperationalError as exc:
+        raise connect_failed(params, str(exc)) from None
+    connection.autocommit = True
+    return connection
+
+
+def connect_failed(params: dict[str, str], message: str) -> CdcError:
+    """What a failed connection means, from libpq's words: it gives no SQLSTATE here."""
+    where, user = place(params), params.get("user", "")
+    text = " ".join(message.split())
+    if "password authentication failed" in text or "no password supplied" in text:
+        return OperatorError(
+            f"PostgreSQL at {where} refuses the password of user {user}",
+            hint="set the password in source.url through ${NAME} or ${file:/path}; "
+            f"to change it: ALTER ROLE \"{user}\" PASSWORD '…'",
+        )
+    if re.search(r'database ".*" does not exist', text):
+        return OperatorError(f"PostgreSQL at {where}: that database does not exist", hint="psql -l lists them")
+    if re.search(r'role ".*" does not exist', text):
+        return OperatorError(
+            f"PostgreSQL at {where}: role {user} does not exist",
+            hint=f"CREATE ROLE \"{user}\" LOGIN REPLICATION PASSWORD '…'",
+        )
+    if "WAL sender" in text or "replication role" in text or "start walsender" in text:
+        return OperatorError(
+            f"PostgreSQL at {where}: user {user} may not replicate",
+            hint=f'ALTER ROLE "{user}" REPLICATION',
+        )
+    if "no pg_hba.conf entry" in text:
+        return OperatorError(
+            f"PostgreSQL at {where} admits no connection of user {user} from here (pg_hba.conf)",
+            hint=f"add to pg_hba.conf: hostssl {params.get('dbname', 'all')} {user} <address> scram-sha-256",
+        )
+    if "certificate" in text or "SSL" in text:
+        return OperatorError(
+            f"PostgreSQL at {where}: no trusted TLS connection: {_last_words(text)}",
+            hint="add ?sslrootcert=/path/to/ca.pem to source.url; ?sslmode=require gives up checking who answers",
+        )
+    return RetryableError(
+        f"PostgreSQL at {where} cannot be reached: {_last_words(text)}",
+        hint=f"is it running? pg_isready -h {params.get('host', 'localhost')} -p {params.get('port', '5432')}",
+    )
+
+
+def _last_words(text: str) -> str:
+    return text.rsplit("failed: ", 1)[-1].split(" Is the server running", maxsplit=1)[0][:200]
+
+
+def translate(exc: psycopg2.Error, doing: str) -> CdcError:
+    """A statement's error in our terms; the server's DETAIL is left out, it may quote values."""
+    reason = (exc.diag.message_primary or "the connection was lost") if exc.diag else "the connection was lost"
+    code = exc.pgcode or ""
+    if not code or code[:2] in ("08", "57", "53", "40") or code in ("55006", "55P03"):
+        return RetryableError(f"{doing}: {reason}")
+    hint = "grant what is missing to the connector's role" if code == "42501" else None
+    return OperatorError(f"{doing}: {reason} ({code})", hint=hint)
+
+
+def identifier(*names: str) -> str:
+    """A name as SQL writes it, quoted where it must be: for statements shown to a person."""
+    return ".".join(
+        name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"' for name in names
+    )

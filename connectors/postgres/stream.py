@@ -1,0 +1,165 @@
+"""The replication connection: libpq's COPY BOTH by psycopg's `pq` layer, since it acknowledges nothing by itself.
+
+Messages inside COPY BOTH (https://www.postgresql.org/docs/current/protocol-replication.html), big-endian:
+
+    server  w  data       int64 start LSN · int64 end of WAL · int64 clock · payload
+    server  k  keepalive  int64 end of WAL · int64 clock · int8 reply wanted
+    client  r  status     int64 written · int64 flushed · int64 applied · int64 clock · int8 reply wanted
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from struct import Struct
+from typing import Final
+
+import psycopg
+from psycopg import pq
+
+from cdc.errors import CdcError, OperatorError, ProtocolError, RetryableError
+from connectors.postgres.pgoutput import POSTGRES_EPOCH_US
+from connectors.postgres.session import connect_failed, place
+
+_DATA: Final = Struct(">qqq")
+_KEEPALIVE: Final = Struct(">qqB")
+_STATUS: Final = Struct(">cqqqqB")
+_DATA_START: Final = 1 + _DATA.size
+
+STATUS_EVERY_S: Final = 10.0
+"""Well under the server's wal_sender_timeout (60 s by default)."""
+
+
+def lsn_text(lsn: int) -> str:
+    """``0/16B3748``"""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_number(text: str) -> int:
+    """The 64-bit number of ``0/16B3748``."""
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+class ReplicationConnection:
+    """One walsender. First statements, then at most one stream; never reconnects by itself."""
+
+    def __init__(self, params: dict[str, str]) -> None:
+        self._place = place(params)
+        conninfo = psycopg.conninfo.make_conninfo(**{**params, "replication": "database"})
+        self._pg = pq.PGconn.connect(conninfo.encode())
+        if self._pg.status != pq.ConnStatus.OK:
+            message = self._pg.error_message.decode(errors="replace")
+            self._pg.finish()
+            raise connect_failed(params, message)
+        self._written = self._flushed = 0
+        self._sent_at_s = 0.0
+        self._streaming = False
+
+    def query(self, statement: str, doing: str) -> list[list[str]]:
+        """Run a replication command (simple protocol) and give its rows as text."""
+        result = self._pg.exec_(statement.encode())
+        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+            raise _translate(result, doing)
+        return [
+            [(result.get_value(row, column) or b"").decode() for column in range(result.nfields)]
+            for row in range(result.ntuples)
+        ]
+
+    def start(self, slot: str, publication: str, lsn: int) -> None:
+        """Begin to stream from `lsn`: transactions whose commit record starts there or later, whole."""
+        names = '"' + publication.replace('"', '""') + '"'
+        statement = (
+            f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)} '
+            f"(proto_version '1', publication_names '{names.replace(chr(39), chr(39) * 2)}')"
+        )
+        result = self._pg.exec_(statement.encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise _translate(result, f"starting replication from slot {slot}")
+        self._streaming = True
+        self._written = self._flushed = lsn
+        self._poll = select.poll()
+        self._poll.register(self._pg.socket, select.POLLIN)
+
+    def receive(self) -> bytes | None:
+        """The next message of the server; None when none has come yet. Raises RetryableError at the stream's end."""
+        try:
+            size, data = self._pg.get_copy_data(1)
+            if size == 0:
+                self._pg.consume_input()
+                size, data = self._pg.get_copy_data(1)
+        except psycopg.Error as exc:
+            raise RetryableError(f"PostgreSQL at {self._place}: the replication stream broke") from exc
+        if size > 0:
+            return bytes(data)
+        if size == 0:
+            return None
+        result = self._pg.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            raise _translate(result, "following the log")
+        raise RetryableError(f"PostgreSQL at {self._place} ended the replication stream")
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when there may be something to receive, or after `timeout_s`."""
+        self._poll.poll(timeout_s * 1000)
+
+    def written(self, lsn: int) -> None:
+        """The log has been read up to `lsn`."""
+        self._written = max(self._written, lsn)
+
+    def flushed(self, lsn: int) -> None:
+        """The server may forget the log before `lsn`; told with the next `status`."""
+        self._flushed = max(self._flushed, lsn)
+
+    def status(self, *, every_s: float = STATUS_EVERY_S, reply: bool = False) -> None:
+        """Tell the server how far we are, unless it was told less than `every_s` ago; `reply` asks for a keepalive."""
+        clock_s = time.monotonic()
+        if not self._streaming or clock_s - self._sent_at_s < every_s:
+            return
+        at_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        written = max(self._written, self._flushed)
+        message = _STATUS.pack(b"r", written, self._flushed, self._flushed, at_us, reply)
+        try:
+            self._pg.put_copy_data(message)
+            self._pg.flush()
+        except psycopg.Error as exc:
+            raise RetryableError(f"PostgreSQL at {self._place}: the replication connection was lost") from exc
+        self._sent_at_s = clock_s
+
+    def close(self) -> None:
+        self._streaming = False
+        self._pg.finish()
+
+
+def data(message: bytes) -> tuple[int, bytes]:
+    """LSN and payload of a data message."""
+    if len(message) < _DATA_START:
+        raise ProtocolError(len(message), "a data message that ends early")
+    return int.from_bytes(message[1:9], "big"), message[_DATA_START:]
+
+
+def keepalive(message: bytes) -> tuple[int, bool]:
+    """The end of the log as the server has sent it, and whether it wants an answer."""
+    if len(message) != 1 + _KEEPALIVE.size:
+        raise ProtocolError(len(message), "a keepalive of another length")
+    end, _clock, reply = _KEEPALIVE.unpack_from(message, 1)
+    return end, bool(reply)
+
+
+def _translate(result: pq.abc.PGresult, doing: str) -> CdcError:
+    def field(code: pq.DiagnosticField) -> str:
+        return (result.error_field(code) or b"").decode(errors="replace")
+
+    code, reason = field(pq.DiagnosticField.SQLSTATE), field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    if code == "55006":  # object in use: another walsender has the slot
+        return RetryableError(
+            f"{doing}: {reason}",
+            hint="another copy of this connector runs, or its connection has not timed out yet; "
+            "SELECT pid, application_name, client_addr FROM pg_stat_replication",
+            at_start=True,
+        )
+    if code == "42501":
+        return OperatorError(f"{doing}: {reason}", hint="ALTER ROLE … REPLICATION")
+    if code[:2] in ("", "08", "57", "53", "58", "XX"):
+        return RetryableError(f"{doing}: {reason or 'the connection was lost'}")
+    return OperatorError(f"{doing}: {reason} ({code})")

@@ -1,0 +1,255 @@
+"""The Kafka sink: whole source transactions in Kafka transactions, the position last, one writer by fencing.
+
+A commit's outcome can stay unknown. Then the producer is closed and a new one fences it: `init_transactions` returns
+once the broker has completed what was under way, and the position topic says which way it went. A producer is never
+aborted and used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final, cast
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from cdc.change import Table
+from cdc.config import KafkaConfig
+from cdc.errors import BugError, CdcError, OperatorError, RetryableError
+from cdc.state import State
+from sinks.names import position_topic, schema_topic, table_topic
+from sinks.reading import read_to_end
+from sinks.topics import Topics, Wanted
+
+TRANSACTION_TIMEOUT_MS: Final = 600_000
+"""A source transaction is one Kafka transaction, however long it takes to write; brokers allow 900,000 by default."""
+
+_BATCH: Final = 1_000
+_QUEUED_RECORDS: Final = 50_000
+_QUEUED_BYTES: Final = 32 * 1024 * 1024
+_COMMIT_S: Final = 120.0
+
+log = logging.getLogger("cdc.kafka")
+
+_FENCED: Final = {
+    KafkaError._FENCED,  # noqa: SLF001 - the client's public name for it
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+}
+_FORBIDDEN: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,  # noqa: SLF001
+}
+
+
+class KafkaSink:
+    """One connector's producer and topics."""
+
+    def __init__(self, config: KafkaConfig, connector: str) -> None:
+        self._config = config
+        self._connector = connector
+        self._servers = config.bootstrap_servers
+        self._position_topic = position_topic(config.prefix, connector)
+        self._schema_topic = schema_topic(config.prefix)
+        self._producer: Producer | None = None
+        self._waiting: dict[str, list[dict[str, Any]]] = {}
+        self._waiting_count = 0
+        self._queued: deque[tuple[int, int]] = deque()
+        self._began_at_s: float | None = None
+        self._records = self._bytes = 0
+        self._largest = (0, "", b"")
+
+    def topic(self, table: Table) -> str:
+        return table_topic(self._config.prefix, table.schema, table.name)
+
+    def check(self, tables: Sequence[Table]) -> None:
+        with Topics(self._servers, self._config.options) as topics:
+            topics.check(self._wanted(tables))
+
+    def create(self, tables: Sequence[Table]) -> None:
+        with Topics(self._servers, self._config.options) as topics:
+            missing = topics.check(self._wanted(tables))
+            topics.create(missing, replication_factor=self._config.replication_factor)
+
+    def occupied(self, tables: Sequence[Table]) -> list[str]:
+        return [topic for topic in map(self.topic, tables) if self._has_records(topic)]
+
+    def _has_records(self, topic: str) -> bool:
+        with closing(read_to_end(self._servers, self._config.options, topic, "read_committed")) as messages:
+            return next(messages, None) is not None
+
+    def _wanted(self, tables: Sequence[Table]) -> list[Wanted]:
+        return [
+            Wanted.ledger(self._position_topic),
+            Wanted.ledger(self._schema_topic),
+            *(Wanted.events(self.topic(table), self._config.partitions) for table in tables),
+        ]
+
+    def fence(self) -> State | None:
+        self.close()
+        self._producer = Producer(
+            {
+                "linger.ms": 5,
+                "compression.type": "lz4",
+                **self._config.options,
+                "bootstrap.servers": self._servers,
+                "transactional.id": f"{self._config.prefix}.{self._connector}",
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "enable.idempotence": True,
+                "acks": "all",
+                "partitioner": "murmur2_random",
+                "message.max.bytes": 1_000_000_000,  # the topic's limit decides, and is reported
+                "queue.buffering.max.messages": 4 * _QUEUED_RECORDS,
+                "queue.buffering.max.kbytes": 2_097_151,  # bounded by _room
+            },
+            logger=log,
+        )
+        try:
+            self._producer.init_transactions(60)
+        except KafkaException as exc:
+            raise self._failed(exc, "fencing other copies of this connector") from exc
+        last: bytes | None = None
+        for message in read_to_end(self._servers, self._config.options, self._position_topic, "read_committed"):
+            if message.key() == self._connector.encode():
+                last = message.value()
+        return State.from_bytes(last, where=f"topic {self._position_topic}") if last is not None else None
+
+    def write(self, topic: str, key: bytes, value: bytes | None) -> None:
+        if self._began_at_s is None:
+            self._begin()
+        try:
+            self._waiting[topic].append({"key": key, "value": value})
+        except KeyError:
+            self._waiting[topic] = [{"key": key, "value": value}]
+        size = len(key) + len(value) if value is not None else len(key)
+        self._records += 1
+        self._bytes += size
+        if size > self._largest[0]:
+            self._largest = (size, topic, key)
+        self._waiting_count += 1
+        if self._waiting_count >= _BATCH:
+            self._send()
+
+    def schema(self, key: bytes, value: bytes) -> None:
+        self.write(self._schema_topic, key, value)
+        self._send()
+
+    def pending(self) -> tuple[int, int]:
+        return self._records, self._bytes
+
+    def commit(self, state: State) -> None:
+        self.write(self._position_topic, self._connector.encode(), state.to_bytes())
+        self._send()
+        try:
+            self._open_producer().commit_transaction(_COMMIT_S)
+        except KafkaException as exc:
+            raise self._failed(exc, "committing") from exc
+        self._began_at_s = None
+        self._records = self._bytes = 0
+        self._largest = (0, "", b"")
+
+    def records(self, table: Table) -> Iterator[tuple[bytes, bytes | None]]:
+        self._send()
+        if self._producer is not None and self._producer.flush(_COMMIT_S):
+            raise RetryableError(f"Kafka at {self._servers}: records were not taken within {_COMMIT_S:.0f} s")
+        topic = self.topic(table)
+        for message in read_to_end(self._servers, self._config.options, topic, "read_uncommitted"):
+            yield cast("bytes", message.key()), message.value()
+
+    def schemas(self) -> Iterator[bytes]:
+        for message in read_to_end(self._servers, self._config.options, self._schema_topic, "read_committed"):
+            value = message.value()
+            if value is not None:
+                yield value
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        self._waiting, self._waiting_count, self._began_at_s = {}, 0, None
+        self._queued.clear()
+        self._records = self._bytes = 0
+        if producer is not None:
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            producer.close()
+
+    def _begin(self) -> None:
+        try:
+            self._open_producer().begin_transaction()
+        except KafkaException as exc:
+            raise self._failed(exc, "beginning a transaction") from exc
+        self._began_at_s = time.monotonic()
+
+    def _send(self) -> None:
+        """Hand what waits to the client, topic by topic. A refused record would break its key's order: none may be."""
+        producer = self._open_producer()
+        for topic, batch in self._waiting.items():
+            if not batch:
+                continue
+            self._room(producer, len(batch))
+            try:
+                taken = producer.produce_batch(topic, batch)
+            except (KafkaException, BufferError) as exc:
+                raise self._failed(exc, f"writing to topic {topic}") from exc
+            if taken != len(batch):
+                error = next((m["_error"] for m in batch if "_error" in m), None)
+                raise self._failed(KafkaException(error), f"writing to topic {topic}")
+            self._queued.append((len(batch), sum(len(m["key"]) + len(m["value"] or b"") for m in batch)))
+            self._waiting[topic] = []
+        self._waiting_count = 0
+
+    def _room(self, producer: Producer, records: int) -> None:
+        """Wait until the client's queue has room: back-pressure by records and bytes."""
+        deadline = time.monotonic() + _COMMIT_S
+        while True:
+            queued = len(producer)
+            while self._queued and sum(n for n, _ in self._queued) - self._queued[0][0] >= queued:
+                self._queued.popleft()
+            size = sum(b for _, b in self._queued)
+            if queued == 0 or (queued + records <= _QUEUED_RECORDS and size <= _QUEUED_BYTES):
+                return
+            if time.monotonic() > deadline:
+                raise RetryableError(f"Kafka at {self._servers}: records were not taken within {_COMMIT_S:.0f} s")
+            producer.poll(0.01)
+
+    def _open_producer(self) -> Producer:
+        if self._producer is None:
+            raise BugError("the sink is not fenced: nothing may be written")
+        return self._producer
+
+    def _failed(self, exc: BaseException, doing: str) -> CdcError:
+        error = exc.args[0] if exc.args else None
+        if not isinstance(error, KafkaError):
+            return RetryableError(f"Kafka at {self._servers}: {doing}: {exc}")
+        code, text = error.code(), error.str()
+        if code in _FENCED and not self._timed_out():
+            return OperatorError(
+                f"another copy of connector {self._connector} has started and fenced this one off",
+                hint="nothing is lost, the other copy goes on; run one copy of a connector",
+            )
+        if code in _FORBIDDEN:
+            return OperatorError(
+                f"Kafka at {self._servers}: {doing}: not allowed: {text}",
+                hint="the user needs WRITE on the prefix’ topics and on its transactional.id",
+            )
+        if code == KafkaError.MSG_SIZE_TOO_LARGE or "too large" in text.lower():
+            size, topic, key = self._largest
+            return OperatorError(
+                f"a record of {size} bytes is too large for topic {topic} (its key has {len(key)} bytes)",
+                hint=f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
+                f"--entity-name {topic} --add-config max.message.bytes={2 * size}",
+            )
+        return RetryableError(f"Kafka at {self._servers}: {doing}: {text}")
+
+    def _timed_out(self) -> bool:
+        """Whether the broker may have ended the transaction by itself, which looks like another copy's fencing."""
+        return self._began_at_s is not None and time.monotonic() - self._began_at_s >= TRANSACTION_TIMEOUT_MS / 1000
+
+
+def open_sink(config: KafkaConfig, connector: str) -> KafkaSink:
+    """The registry's entry. Connects to nothing yet."""
+    return KafkaSink(config, connector)

@@ -1,0 +1,97 @@
+"""Reading topics back, from their beginning to the end they had when reading began."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterator, Mapping
+from typing import Final, Literal
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from cdc.errors import RetryableError
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+_SILENT_S: Final = 30.0
+
+log = logging.getLogger("cdc.kafka")
+
+
+def read_to_end(
+    bootstrap_servers: str, options: Mapping[str, str], topic: str, isolation: Isolation
+) -> Generator[Message, None, None]:
+    """Every record the topic held at the call, in order within each partition.
+
+    Under read_committed the end is still the partition's end, not the last stable offset: an open transaction there is
+    waited for. Raises RetryableError if the end does not come into reach.
+    """
+    consumer = Consumer(
+        {
+            **options,
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "cdc-reading-back",
+            "enable.auto.commit": "false",
+            "enable.partition.eof": "true",
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": "50",
+        },
+        logger=log,
+    )
+    try:
+        yield from _read(consumer, bootstrap_servers, topic, _ends(bootstrap_servers, options, topic))
+    except KafkaException as exc:
+        raise RetryableError(
+            f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}"
+        ) from exc
+    finally:
+        consumer.close()
+
+
+def _ends(bootstrap_servers: str, options: Mapping[str, str], topic: str) -> dict[int, int]:
+    """Each partition's high watermark, which a read_committed consumer does not tell."""
+    probe = Consumer(
+        {
+            **options,
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "cdc-reading-back",
+            "isolation.level": "read_uncommitted",
+        },
+        logger=log,
+    )
+    try:
+        found = probe.list_topics(topic, timeout=15).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return {p: probe.get_watermark_offsets(TopicPartition(topic, p), timeout=15)[1] for p in found.partitions}
+    finally:
+        probe.close()
+
+
+def _read(consumer: Consumer, bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> Iterator[Message]:
+    open_partitions = {p for p, end in ends.items() if end > 0}
+    if not open_partitions:
+        return
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_partitions])
+    heard_s = time.monotonic()
+    while open_partitions:
+        messages = consumer.consume(1000, timeout=0.02)
+        for message in messages:
+            partition, error = message.partition(), message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+                    raise KafkaException(error)
+                if (message.offset() or 0) >= ends[partition or 0]:
+                    open_partitions.discard(partition or 0)
+                continue
+            heard_s = time.monotonic()
+            if (message.offset() or 0) < ends[partition or 0]:
+                yield message
+            if (message.offset() or 0) >= ends[partition or 0] - 1:
+                open_partitions.discard(partition or 0)
+        if time.monotonic() - heard_s > _SILENT_S:
+            raise RetryableError(
+                f"Kafka at {bootstrap_servers}: the end of topic {topic} cannot be read: a transaction is open there",
+                hint="find and abort it: kafka-transactions.sh find-hanging",
+                at_start=True,
+            )

@@ -1,0 +1,1 @@
+"""Reading what a table held before its log began."""

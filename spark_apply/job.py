@@ -1,0 +1,244 @@
+"""The apply job: one streaming query over all topics of a connector, folded into derived stores.
+
+The checkpoint lives in a sub-folder that is named for what is fed to what: tables, stores and the stores' identities. Add a
+table, add a store, or lose a store, and the job begins at the beginning of the topics; guarded by position, that is safe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cdc.config import ApplyConfig, ApplyTable
+from cdc.errors import BugError, CdcError, OperatorError
+from spark_apply import source
+from spark_apply.batches import Applier, Route, TableCount
+from spark_apply.session import open_session
+from spark_apply.store import Store, open_store
+from spark_apply.tables import Version, choose, target
+
+TRIGGER_INTERVAL = "1 second"
+_LOOK_S = 0.1
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySummary:
+    """What a run did."""
+
+    name: str
+    seconds: float
+    batches: int
+    tables: Mapping[str, Mapping[str, TableCount]] = field(default_factory=dict)
+    """By table, then by store."""
+    behind: bool = False
+    """With `once`: a transaction was still open when the run began, and is not in it."""
+
+    def as_json(self) -> dict[str, object]:
+        """The stable shape of ``cdc apply --json``."""
+        return {
+            "name": self.name,
+            "seconds": round(self.seconds, 3),
+            "batches": self.batches,
+            "behind": self.behind,
+            "tables": {
+                table: {store: asdict(count) for store, count in stores.items()}
+                for table, stores in self.tables.items()
+            },
+        }
+
+
+def run_apply(
+    config: ApplyConfig, *, once: bool, progress: Progress | None = None, stop: threading.Event | None = None
+) -> ApplySummary:
+    """Follow the topics into the stores: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
+
+    Everything that can be refused is refused before a store is touched. Raises CdcError.
+    """
+    begun = time.monotonic()
+    tell = progress or (lambda _line: None)
+    stop = stop or threading.Event()
+    tell("reading the schema topic")
+    chosen = _choose(config)
+    _require_topics(config, chosen)
+    tell("starting Spark")
+    spark = open_session(config.name, config.spark)
+    stores = _open_stores(config, chosen, spark)
+    try:
+        applier = Applier({}, evolve=lambda route: _evolve(config, route))
+        identities = {}
+        for table, (settings, versions) in sorted(chosen.items()):
+            made = target(versions, settings.types)
+            followers = {name: stores[name] for name in settings.stores}
+            identities[table] = {name: store.open(made) for name, store in followers.items()}
+            applier.routes[made.topic] = Route(made, followers)
+            applier.counts.update({(table, name): TableCount() for name in followers})
+        topics = sorted(applier.routes)
+        behind = once and not source.await_markers(config.source, topics)
+        with _stopped_by_signals(stop):
+            checkpoint = _checkpoint(config, identities)
+            _run(spark, config, applier, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
+    finally:
+        for store in stores.values():
+            store.close()
+    tables: dict[str, dict[str, TableCount]] = {}
+    for (table, name), count in sorted(applier.counts.items()):
+        tables.setdefault(table, {})[name] = count
+    return ApplySummary(config.name, time.monotonic() - begun, applier.batches, tables, behind)
+
+
+_Chosen = dict[str, tuple[ApplyTable, list[Version]]]
+
+
+def _choose(config: ApplyConfig) -> _Chosen:
+    versions = source.schema_versions(config.source)
+    chosen = {table: (settings, versions[table]) for table, settings in choose(config.tables, versions).items()}
+    for settings, known in chosen.values():
+        target(known, settings.types)  # refuses what cannot be, before anything is started
+    return chosen
+
+
+def _require_topics(config: ApplyConfig, chosen: _Chosen) -> None:
+    there = source.topics(config.source)
+    for table, (_, versions) in chosen.items():
+        topic = versions[-1].topic
+        if topic not in there:
+            msg = f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}"
+            raise OperatorError(msg, hint="was it deleted? A fresh snapshot of the connector writes it again")
+
+
+def _open_stores(config: ApplyConfig, chosen: _Chosen, spark: SparkSession) -> dict[str, Store]:
+    used = sorted({name for settings, _ in chosen.values() for name in settings.stores})
+    prefix = config.source.topic_prefix
+    return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
+
+
+def _evolve(config: ApplyConfig, route: Route) -> Route:
+    settings, versions = _choose(config)[route.table.qualified]
+    table = target(versions, settings.types)
+    for store in route.stores.values():
+        store.open(table)
+    return Route(table, route.stores)
+
+
+def _checkpoint(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
+    fed = json.dumps([config.source.topic_prefix, identities], sort_keys=True)
+    folder = hashlib.sha256(fed.encode()).hexdigest()[:16]
+    if "://" in config.checkpoint:
+        return f"{config.checkpoint.rstrip('/')}/{folder}"
+    return str(Path(config.checkpoint).absolute() / folder)
+
+
+def _run(
+    spark: SparkSession,
+    config: ApplyConfig,
+    applier: Applier,
+    *,
+    checkpoint: str,
+    once: bool,
+    stop: threading.Event,
+    tell: Progress,
+) -> None:
+    idle = threading.Lock()
+    failures: list[Exception] = []
+
+    def apply(
+        records: DataFrame, _batch_id: int
+    ) -> None:  # the number is used again after a crash: it identifies nothing
+        with idle:
+            if stop.is_set():
+                msg = "stopped before this batch"
+                raise InterruptedError(msg)  # never return: Spark would take the batch for done
+            try:
+                applier(records)
+            except Exception as exc:
+                failures.append(exc)
+                raise
+            tell(_line(applier))
+
+    writer = (
+        source.stream(spark, config.source, sorted(applier.routes))
+        .writeStream.queryName(config.name)
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(apply)
+    )
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER_INTERVAL)
+    try:
+        query = writer.start()
+    except PySparkException as exc:
+        raise _translated(exc, checkpoint) from exc
+    tell("following the topics")
+    while query.isActive and not stop.wait(_LOOK_S):
+        pass
+    if stop.is_set():
+        with idle:  # a batch under way is finished first
+            query.stop()
+        return
+    _raise_failure(query, failures, checkpoint)
+
+
+def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:
+    if failures:
+        first = failures[0]
+        raise first if isinstance(first, CdcError) else _translated(first, checkpoint) from first
+    failure = query.exception()
+    if failure is not None:
+        raise _translated(failure, checkpoint) from failure
+
+
+def _translated(exc: Exception, checkpoint: str) -> CdcError:
+    """A failure of Spark's as ours. Its text can hold row values, so only its condition and class names are kept."""
+    text = str(exc)
+    condition = exc.getCondition() if isinstance(exc, PySparkException) else None
+    if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
+        msg = "offsets that the checkpoint names are gone from the topics: they were deleted or made anew"
+        hint = (
+            f"rm -r {checkpoint}  # the job then reads the topics from their beginning; deletes it missed stay missed"
+        )
+        return OperatorError(msg, hint=hint)
+    if isinstance(exc, StreamingQueryException) or condition is not None:
+        causes = dict.fromkeys(
+            word.rstrip(":") for word in text.split() if word.rstrip(":").endswith(("Exception", "Error"))
+        )
+        msg = (
+            f"Spark stopped: {condition or 'no condition given'} ({', '.join(list(causes)[:4]) or type(exc).__name__})"
+        )
+        return OperatorError(msg, hint="the stores hold whole batches; start again, it goes on where it was")
+    return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")
+
+
+def _line(applier: Applier) -> str:
+    keys = sum(count.keys for count in applier.counts.values())
+    newest = max((count.position or "" for count in applier.counts.values()), default="")
+    return f"batch {applier.batches}: {keys} rows handed to stores, position {newest}"
+
+
+@contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM end the job after its batch; only the main thread can ask for that, others use `stop`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

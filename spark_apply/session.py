@@ -1,0 +1,88 @@
+"""The Spark session: what it is made of, on loopback, quiet, in UTC, with exact arithmetic."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from cdc.dev import jars
+from cdc.java import java
+
+PACKAGES = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+    "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+)
+"""Versions that resolve together and run together (DESIGN 7): change them together."""
+
+SETTINGS: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",  # sources tell "Id" from id
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+"""What a session has unless the job's file says otherwise."""
+
+# The gateway's level is what Spark makes the root's, and it prints a line where the two differ.
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{0}
+"""
+
+_REPORTED_BY_US = (
+    "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
+    "org.apache.spark.executor",
+    "org.apache.spark.scheduler",
+    "org.apache.spark.storage",
+    "org.apache.spark.util.Utils",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.adaptive",
+)
+"""Loggers that print a failure which the job raises again as its own error; their texts can hold row values."""
+
+
+def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark, or return the session that runs. `spark` adds to `SETTINGS` and wins over them.
+
+    The jars are fetched once into the cache and handed over as files: nothing is resolved, or printed, at a start.
+    Raises OperatorError without Java 17 and when the jars cannot be fetched.
+    """
+    java()
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # else it prints a callback's exception, which we raise
+    settings = {**SETTINGS, **(spark or {})}
+    shipped = Path(pyspark.__file__).parent / "jars"
+    files = [str(jar) for jar in jars.fetch("spark", PACKAGES) if not (shipped / jar.name).exists()]
+    settings["spark.jars"] = ",".join(filter(None, [*files, settings.get("spark.jars")]))
+    options = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
+    settings["spark.driver.extraJavaOptions"] = f"{options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _logging_file() -> Path:
+    lines = [_LOGGING]
+    for index, logger in enumerate(_REPORTED_BY_US):
+        lines += [f"logger.q{index}.name = {logger}", f"logger.q{index}.level = off"]
+    path = Path(tempfile.gettempdir()) / f"cdc-log4j2-{abs(hash(tuple(lines))):x}.properties"
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -1,0 +1,206 @@
+"""From Kafka: the schema topic on the driver, the tables' topics as a stream of parsed events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.config import ApplySource
+from cdc.errors import ConfigError, OperatorError
+from spark_apply.tables import Version, parse_version
+
+MAX_EVENTS_PER_BATCH = 1_000_000
+"""Bounds a batch, so that the first one does not hold a whole history; larger batches make cheaper merges."""
+
+_ANSWER_WITHIN_S = 10.0
+_MARKERS_WITHIN_S = 5.0
+_POLL_S = 0.5
+_FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
+
+_ENVELOPE = "op string, after string, ts_ms bigint, source struct<position: string, schema_version: int, ts_ms: bigint>"
+
+_JVM_NAMES = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
+_JVM_SHARED = ("security.protocol", "sasl.mechanism", "client.id", "client.rack", "metadata.max.age.ms")
+OPTIONS = (*_JVM_SHARED, *_JVM_NAMES, "sasl.username", "sasl.password")
+"""Client properties an apply job takes."""
+
+
+def topics(source: ApplySource) -> dict[str, int]:
+    """The broker's topics and their partition counts. Raises OperatorError when it does not answer in 10 s."""
+    client = AdminClient({**_client(source), "socket.timeout.ms": int(_ANSWER_WITHIN_S * 1000)})
+    try:
+        found = client.list_topics(timeout=_ANSWER_WITHIN_S).topics
+    except KafkaException as exc:
+        raise _unreachable(source, exc) from exc
+    return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def schema_versions(source: ApplySource) -> dict[str, list[Version]]:
+    """All committed versions of all tables by ``schema.table``, read to the schema topic's present end.
+
+    Raises OperatorError when the topic is missing or the broker does not answer.
+    """
+    topic = f"{source.topic_prefix}.schema"
+    if topic not in topics(source):
+        msg = f"topic {topic} does not exist at {source.bootstrap_servers}: no connector has written there"
+        raise OperatorError(msg, hint="run the connector first: cdc run connector.yaml; or mend source.topic_prefix")
+    found: dict[str, dict[int, Version]] = {}
+    for value in _committed(source, topic):
+        version = parse_version(value)
+        found.setdefault(version.qualified, {})[version.number] = version
+    return {table: list(versions.values()) for table, versions in found.items()}
+
+
+def _committed(source: ApplySource, topic: str) -> Iterator[bytes]:
+    """Committed values of partition 0, from the first to the end as it is now."""
+    consumer = Consumer(
+        {
+            **_client(source),
+            "group.id": f"{source.topic_prefix}.apply-schema",  # asked for by the client; nothing is committed under it
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        answered_at = time.monotonic()
+        while True:
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                if time.monotonic() - answered_at > _ANSWER_WITHIN_S:
+                    msg = f"topic {topic} cannot be read: no answer in {_ANSWER_WITHIN_S:.0f} s"
+                    raise OperatorError(msg, hint="is the partition's leader alive?")
+                continue
+            answered_at = time.monotonic()
+            error = message.error()
+            if error is None:
+                value = message.value()
+                if value is not None:
+                    yield value
+            elif error.name() == "_PARTITION_EOF":
+                return
+            else:
+                raise _unreachable(source, KafkaException(error))
+    finally:
+        consumer.close()
+
+
+def await_markers(source: ApplySource, names: Sequence[str]) -> bool:
+    """Wait until read_committed readers see all that was in the topics at the call; False if 5 s were not enough.
+
+    A commit returns to its producer before its markers are in every partition: without this wait, a job that takes
+    "all there is" could miss the transaction just committed.
+    """
+    ends = _ends(source, names, "read_uncommitted")
+    until = time.monotonic() + _MARKERS_WITHIN_S
+    while True:
+        stable = _ends(source, names, "read_committed")
+        if all(stable[place] >= end for place, end in ends.items()):
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+
+
+def _ends(source: ApplySource, names: Sequence[str], isolation: str) -> dict[tuple[str, int], int]:
+    group = {"group.id": f"{source.topic_prefix}.apply-ends", "isolation.level": isolation}
+    consumer = Consumer({**_client(source), **group})
+    try:
+        known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
+        places = [(name, number) for name in names if name in known for number in known[name].partitions]
+        return {
+            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_WITHIN_S)[1]
+            for place in places
+        }
+    except KafkaException as exc:
+        raise _unreachable(source, exc) from exc
+    finally:
+        consumer.close()
+
+
+def stream(spark: SparkSession, source: ApplySource, names: Sequence[str]) -> DataFrame:
+    """The topics as a stream, from their beginnings where a checkpoint knows no better.
+
+    Returns ``key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,
+    timestampType INT``: committed records only. Offsets that are gone stop the query.
+    """
+    reader = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", source.bootstrap_servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+        .option("subscribe", ",".join(names))
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "true")
+        .option("maxOffsetsPerTrigger", MAX_EVENTS_PER_BATCH)
+    )
+    for name, value in jvm_options(source.options).items():
+        reader = reader.option(f"kafka.{name}", value)
+    return reader.load()
+
+
+def parse(records: DataFrame) -> DataFrame:
+    """Kafka records (``key, value, topic, partition, offset``) to events; tombstones are left out.
+
+    Returns ``topic STRING, partition INT, offset BIGINT, key STRING, op STRING, position STRING, schema_version INT,
+    source_ms BIGINT, after STRING`` (JSON of the new row, null in a delete), ``valid BOOLEAN`` (false: this is no event
+    of the contract, other columns may be null). Inside `after`, strings are untouched and numbers keep their value.
+    """
+    event = F.from_json(F.col("value").cast("string"), _ENVELOPE)
+    parsed = records.where(F.col("value").isNotNull()).select(
+        "topic", "partition", "offset", F.col("key").cast("string").alias("key"), event.alias("event")
+    )
+    whole = (F.col("op") == "d") | (F.col("op").isin("r", "c", "u") & F.col("after").isNotNull())
+    known = F.col("key").isNotNull() & F.col("position").isNotNull() & F.col("schema_version").isNotNull()
+    return parsed.select(
+        "topic",
+        "partition",
+        "offset",
+        "key",
+        F.col("event.op").alias("op"),
+        F.col("event.source.position").alias("position"),
+        F.col("event.source.schema_version").alias("schema_version"),
+        F.col("event.source.ts_ms").alias("source_ms"),
+        F.col("event.after").alias("after"),
+    ).withColumn("valid", F.coalesce(whole & known, F.lit(False)))  # noqa: FBT003 - a literal column
+
+
+def jvm_options(options: Mapping[str, str]) -> dict[str, str]:
+    """librdkafka's client properties by the JVM client's names. Raises ConfigError for one that has no counterpart."""
+    named = {_JVM_NAMES.get(name, name): value for name, value in options.items()}
+    unknown = sorted(set(named) - {*_JVM_SHARED, "ssl.truststore.location", "sasl.username", "sasl.password"})
+    if unknown:
+        msg = f"source.options.{unknown[0]}: the apply job cannot hand this to Spark's Kafka client"
+        raise ConfigError(msg, hint=f"allowed here: {', '.join(sorted(OPTIONS))}")
+    found = {name: value for name, value in named.items() if name in _JVM_SHARED}
+    if "ssl.truststore.location" in named:
+        found |= {"ssl.truststore.location": named["ssl.truststore.location"], "ssl.truststore.type": "PEM"}
+    if "sasl.username" in named:
+        login = "scram.ScramLoginModule" if "SCRAM" in named.get("sasl.mechanism", "") else "plain.PlainLoginModule"
+        user, password = (_quoted(named.get(name, "")) for name in ("sasl.username", "sasl.password"))
+        found["sasl.jaas.config"] = (
+            f"org.apache.kafka.common.security.{login} required username={user} password={password};"
+        )
+    return found
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _client(source: ApplySource) -> dict[str, str | int | float | bool]:
+    return {**source.options, "bootstrap.servers": source.bootstrap_servers, "log_level": 0}
+
+
+def _unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
+    reason = exc.args[0].name() if exc.args and hasattr(exc.args[0], "name") else type(exc).__name__
+    msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
+    return OperatorError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")

@@ -1,0 +1,98 @@
+"""The seam of derived stores: a fold of the log that can be thrown away and filled again."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc.config import StoreConfig
+from cdc.errors import ConfigError
+from spark_apply.tables import TargetTable
+
+STORES: Mapping[str, str] = {
+    "iceberg": "spark_apply.stores.iceberg:open_store",
+    "opensearch": "spark_apply.stores.opensearch:open_store",
+    "tantivy": "spark_apply.stores.tantivy:open_store",
+}
+"""A store is one file and one line here; a third party writes ``type: "package.module:callable"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The newest events of one table out of one micro-batch."""
+
+    table: TargetTable
+    rows: DataFrame
+    """As `spark_apply.typed` gives them, without misfits; one row for each key; persisted."""
+    keys: int
+    position: str
+    """The greatest position in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a store did with a batch; None where finding out would cost a pass."""
+
+    written: int | None = None
+    deleted: int | None = None
+    stale: int | None = None
+    """Rows the store already had in the same or a newer state."""
+
+
+class Store(Protocol):
+    """Copies of tables. Every write is guarded by position: any event may come again, at any time."""
+
+    def open(self, table: TargetTable) -> str:
+        """Make the table's copy, or add and widen columns of the one there is; return its identity.
+
+        A copy made anew has a new identity: the job then reads the topics from their beginning. May be called again with
+        a newer version. Raises OperatorError when the copy there is cannot hold `table`.
+        """
+
+    def apply(self, batch: Batch) -> Applied:
+        """Fold a batch in. Durable when this returns; raises with nothing or a part of it done, to be done again."""
+
+    def position(self, table: TargetTable) -> str | None:
+        """The greatest position ever applied, durable with what was applied; None if none.
+
+        Not a watermark: partitions advance apart, so lower positions may still be to come.
+        """
+
+    def documents(self, table: TargetTable) -> Iterator[str]:
+        """Every row as its JSON document (`spark_apply.document`), any order; what is durable now."""
+
+    def close(self) -> None:
+        """Let go; safe to call twice."""
+
+
+StoreFactory = Callable[..., Store]
+"""``factory(config, *, name, prefix, spark)``: `name` is the store's in the job's file, `prefix` the topics'."""
+
+
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession) -> Store:
+    """Open the store that a part of the job's file describes. Raises ConfigError for a type nobody has."""
+    location = STORES.get(config.type, config.type)
+    module, colon, function = location.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(config.type, STORES, n=1)
+        msg = f"stores.{name}.type: “{config.type}” is not a store"
+        raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(STORES)}")
+    try:
+        factory = cast("StoreFactory", getattr(importlib.import_module(module), function))
+    except (ImportError, AttributeError) as exc:
+        msg = f"stores.{name}.type: {location} cannot be imported: {exc}"
+        raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'" if config.type in STORES else None) from exc
+    return factory(config, name=name, prefix=prefix, spark=spark)
+
+
+def only_options(config: StoreConfig, name: str, allowed: tuple[str, ...]) -> None:
+    """Refuse options a store does not have."""
+    unknown = sorted(set(config.options) - set(allowed))
+    if unknown:
+        msg = f"stores.{name}.options.{unknown[0]}: unknown key"
+        raise ConfigError(msg, hint=f"allowed here: {', '.join(allowed)}" if allowed else "this store has no options")

@@ -1,0 +1,249 @@
+"""An OpenSearch index for each source table, written by bulk requests with external versions.
+
+    stores:
+      search: {type: opensearch, url: "http://127.0.0.1:9200"}
+
+Index ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower case); ``_id`` is the key's JSON, or its
+SHA-256 where it is over 512 bytes; the document is `spark_apply.document`'s. Text columns are ``text`` with a ``keyword``
+beside it; a value an index field cannot take (NaN, the year 12000) stays in the document and is not searchable.
+
+**The guard.** A version is 63 bits and a position 128, so the version is ``epoch << 52 | commit``: it orders source
+transactions, and two events of one transaction have the same. Hence ``external_gte``: an older transaction's event is refused
+(409, counted as stale), a newer one's and one of the same transaction are taken. That is right in the order of the topic: a
+key lives in one partition, there its events come in order, so the last one of a transaction is applied last, also when both
+come again. Until it has come, a replay can show the key as it was inside its own transaction, never an older one's state.
+52 bits hold 4 PiB of PostgreSQL's log, and of MySQL's a million files; 11 bits hold 2,047 epochs; beyond that: an error.
+
+The engine forgets a deleted document's version after 60 s (``index.gc_deletes``). A replay can then show the document again
+until it reaches the delete, which the topic holds as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import ConnectionError as NotReached
+from opensearchpy.exceptions import OpenSearchException, TransportError
+from opensearchpy.helpers import scan
+from pyspark.sql import SparkSession
+
+from cdc.change import Kind, Position
+from cdc.config import StoreConfig
+from cdc.errors import ConfigError, OperatorError
+from spark_apply.document import DOCUMENT, with_document
+from spark_apply.kinds import spark_type
+from spark_apply.names import index_name
+from spark_apply.store import Applied, Batch, only_options
+from spark_apply.tables import TargetTable
+from spark_apply.typed import KEY, OP, POSITION
+
+MAX_ID_BYTES = 512
+MAX_NAME_BYTES = 255
+COMMIT_BITS, EPOCH_BITS = 52, 11
+
+_REQUEST_BYTES = 4 << 20
+_REQUEST_ACTIONS = 2_000
+_TRIES = 8
+_FIRST_WAIT_S = 0.1
+_STALE, _BUSY, _MISSING = 409, 429, 404
+
+_OPTIONS = ("username", "password", "ca_certs", "verify_certs", "shards", "replicas")
+
+_MAPPINGS: dict[str, dict[str, Any]] = {
+    "boolean": {"type": "boolean"},
+    "integer": {"type": "integer"},
+    "long": {"type": "long"},
+    "decimal": {"type": "double", "ignore_malformed": True},
+    "float": {"type": "float", "ignore_malformed": True},
+    "double": {"type": "double", "ignore_malformed": True},
+    "date": {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True},
+    "timestamp": {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True},
+    "timestamp_ntz": {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True},
+    "binary": {"type": "binary"},
+    "string": {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}},
+    "struct": {"type": "object", "enabled": False},
+}
+
+
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession) -> OpenSearchStore:
+    """Reach the server at the url of `config`; makes nothing. Raises OperatorError when it does not answer."""
+    del spark
+    only_options(config, name, _OPTIONS)
+    if config.url is None:
+        raise ConfigError(f"stores.{name}: url is missing", hint="url: http://127.0.0.1:9200")
+    if prefix[0] in "-_":
+        msg = f"stores.{name}: an index cannot be named after topic_prefix “{prefix}”"
+        raise ConfigError(msg, hint="a prefix that begins with a letter or a digit")
+    options: dict[str, Any] = dict(config.options)
+    settings = {f"number_of_{kind}": options.pop(kind) for kind in ("shards", "replicas") if kind in options}
+    if "username" in options:
+        options["http_auth"] = (str(options.pop("username")), str(options.pop("password", "")))
+    client = OpenSearch(config.url, timeout=60, max_retries=0, **options)
+    try:
+        client.info()
+    except OpenSearchException as exc:
+        msg = f"OpenSearch of stores.{name} does not answer ({_reason(exc)})"
+        raise OperatorError(msg, hint="is it up, are url, username and password right? cdc dev up opensearch") from exc
+    return OpenSearchStore(client, prefix, settings)
+
+
+class OpenSearchStore:
+    """A `spark_apply.store.Store`."""
+
+    def __init__(self, client: OpenSearch, prefix: str, settings: Mapping[str, object]) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._settings = settings
+        self._positions = f"{index_name(prefix)}.cdc-applied"
+
+    def open(self, table: TargetTable) -> str:
+        index, mapping = self.index(table), _mapping(table)
+        try:
+            if not self._client.indices.exists(index=index):
+                limit = {"mapping.total_fields.limit": max(1000, 3 * len(table.columns))}
+                body = {"settings": {"index": {**self._settings, **limit}}, "mappings": mapping}
+                self._client.indices.create(index=index, body=body)
+            else:
+                self._client.indices.put_mapping(index=index, body=mapping)
+            found = self._client.indices.get_settings(index=index)
+        except OpenSearchException as exc:
+            msg = f"index {index} cannot hold {table.qualified} ({_reason(exc)})"
+            hint = f"curl -X DELETE <url>/{index}: it is filled again from the topics"
+            raise OperatorError(msg, hint=hint) from exc
+        return str(next(iter(found.values()))["settings"]["index"]["uuid"])
+
+    def apply(self, batch: Batch) -> Applied:
+        index = self.index(batch.table)
+        rows = with_document(batch.rows, batch.table).select(KEY, POSITION, OP, DOCUMENT).toLocalIterator()
+        statuses: dict[tuple[str, int], int] = {}
+        for request in _requests((row[KEY], row[POSITION], row[OP], row[DOCUMENT]) for row in rows):
+            for outcome in self._send(index, request):
+                statuses[outcome] = statuses.get(outcome, 0) + 1
+        mark = {"position": max(self.position(batch.table) or "", batch.position), "index": index}
+        try:
+            self._client.index(index=self._positions, id=self._mark_id(batch.table), body=mark)
+        except OpenSearchException as exc:
+            raise OperatorError(f"the applied position cannot be written ({_reason(exc)})") from exc
+
+        def count(wanted: str) -> int:
+            return sum(n for (action, status), n in statuses.items() if action == wanted and status < _MISSING)
+
+        stale = sum(n for (_, status), n in statuses.items() if status == _STALE)
+        return Applied(count("index"), count("delete"), stale)
+
+    def position(self, table: TargetTable) -> str | None:
+        try:
+            found = self._client.get(index=self._positions, id=self._mark_id(table), ignore=_MISSING)
+        except OpenSearchException as exc:
+            raise OperatorError(f"the applied position cannot be read ({_reason(exc)})") from exc
+        return str(found["_source"]["position"]) if found.get("found") else None
+
+    def documents(self, table: TargetTable) -> Iterator[str]:
+        index = self.index(table)
+        self._client.indices.refresh(index=index)
+        hits = scan(self._client, index=index, query={"query": {"match_all": {}}}, size=_REQUEST_ACTIONS)
+        return (orjson.dumps(hit["_source"]).decode() for hit in hits)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def index(self, table: TargetTable) -> str:
+        """The table's index."""
+        name = ".".join((index_name(self._prefix), index_name(table.schema), index_name(table.name)))
+        if len(name) <= MAX_NAME_BYTES:
+            return name
+        return f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
+
+    def _mark_id(self, table: TargetTable) -> str:
+        found = self._client.indices.get_settings(index=self.index(table))
+        return str(next(iter(found.values()))["settings"]["index"]["uuid"])
+
+    def _send(self, index: str, request: list[tuple[bytes, bytes | None]]) -> Iterator[tuple[str, int]]:
+        """Send until every action has an answer that is final; yields (action, status). Busy is tried again, slower."""
+        wait_s = _FIRST_WAIT_S
+        for last in (*[False] * (_TRIES - 1), True):
+            body = b"".join(line + b"\n" for action in request for line in action if line is not None)
+            try:
+                items = self._client.bulk(body=body, index=index)["items"]
+            except (NotReached, TransportError) as exc:
+                if last or not (isinstance(exc, NotReached) or exc.status_code == _BUSY):
+                    raise OperatorError(f"index {index}: a bulk request failed ({_reason(exc)})") from exc
+                items = [{"index": {"status": _BUSY}}] * len(request)
+            again = []
+            for action, item in zip(request, items, strict=True):
+                ((verb, answer),) = item.items()
+                if answer["status"] == _BUSY:
+                    again.append(action)
+                elif "error" in answer and answer["status"] != _STALE:
+                    kind = answer["error"].get("type", "error")
+                    msg = f"index {index} refused a document: {kind} (status {answer['status']})"
+                    raise OperatorError(msg, hint="the server's log names field and reason")
+                else:
+                    yield verb, answer["status"]
+            if not again:
+                return
+            request = again
+            time.sleep(wait_s)
+            wait_s *= 2
+        msg = f"index {index}: {len(request)} documents were still refused as too many after {_TRIES} tries"
+        raise OperatorError(msg, hint="the server is overloaded; run the job again when it is not")
+
+
+def version(position: str) -> int:
+    """The external version of an event: its epoch and commit position, without its number in the transaction."""
+    parsed = Position.parse(position)
+    if parsed.epoch >> EPOCH_BITS or parsed.commit >> COMMIT_BITS:
+        msg = f"position {position} is beyond what an index version can hold"
+        raise OperatorError(msg, hint="use another store type for this table")
+    return parsed.epoch << COMMIT_BITS | parsed.commit
+
+
+def document_id(key: str) -> str:
+    """The ``_id`` of a key."""
+    encoded = key.encode()
+    return key if len(encoded) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
+
+
+def _requests(rows: Iterator[tuple[str, str, str, str]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    request: list[tuple[bytes, bytes | None]] = []
+    size_bytes = 0
+    for key, position, op, document in rows:
+        about = {"_id": document_id(key), "version": version(position), "version_type": "external_gte"}
+        action = orjson.dumps({"delete" if op == "d" else "index": about})
+        body = None if op == "d" else document.encode()
+        if request and (len(request) >= _REQUEST_ACTIONS or size_bytes + len(body or b"") > _REQUEST_BYTES):
+            yield request
+            request, size_bytes = [], 0
+        request.append((action, body))
+        size_bytes += len(action) + len(body or b"")
+    if request:
+        yield request
+
+
+def _mapping(table: TargetTable) -> dict[str, Any]:
+    fields = {column.name: _field(column.kind) for column in table.columns if "." not in column.name.strip(".")}
+    return {"dynamic": False, "properties": {name: field for name, field in fields.items() if not name.startswith("_")}}
+
+
+def _field(kind: Kind) -> dict[str, Any]:
+    if kind.name == "array" and kind.element is not None:
+        return _field(kind.element)
+    if kind.name == "vector":
+        return {"type": "float", "index": False}
+    if kind.name == "decimal":
+        return _MAPPINGS["decimal"]
+    if kind.name == "uint64":
+        return {"type": "unsigned_long"}
+    return _MAPPINGS[spark_type(kind).typeName()]
+
+
+def _reason(exc: OpenSearchException) -> str:
+    """What went wrong, without the document or the url that may be in the driver's text."""
+    if isinstance(exc, TransportError) and not isinstance(exc, NotReached):
+        return f"status {exc.status_code}, {exc.error}"
+    return type(exc).__name__

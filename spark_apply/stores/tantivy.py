@@ -1,0 +1,290 @@
+"""An embedded full-text index for each source table: a folder, one writer, no server.
+
+    <path>/<schema>/<table>/        the index
+
+    field              type                              what
+    _cdc_key           text, raw, stored                 the key's JSON; its SHA-256 where it is over 512 bytes
+    _cdc_row           bytes, stored                     position and document, as a JSON array
+    _cdc_text          text, default tokenizer           every text column: what a plain query searches
+    <column>           by kind: text, integer, unsigned, the column, for queries as ``status:paid`` or ``total:[10 TO 20]``;
+                       float, boolean, date              decimals are indexed as floats, dates within 1678 to 2261
+
+One further document, keyed ``applied``, holds the identity and the applied position, and is written anew with each commit:
+both are in the index or neither. Columns that come later need a new schema: the index is then copied beside itself from its
+own documents, and the folders change places.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import orjson
+import tantivy
+from pyspark.sql import SparkSession
+
+from cdc.change import Kind
+from cdc.config import StoreConfig
+from cdc.errors import ConfigError, OperatorError
+from spark_apply.document import DOCUMENT, with_document
+from spark_apply.kinds import spark_type
+from spark_apply.names import folder_name
+from spark_apply.store import Applied, Batch, only_options
+from spark_apply.tables import TargetTable
+from spark_apply.typed import KEY, OP, POSITION
+
+FIELD_KEY, FIELD_ROW, FIELD_TEXT = "_cdc_key", "_cdc_row", "_cdc_text"
+MAX_KEY_BYTES = 512
+
+_APPLIED = "applied"  # no key's JSON: those begin with {
+_WRITER_BYTES = 50_000_000
+_SLICE = 20_000
+_DATE_YEARS = range(1678, 2262)  # the engine counts nanoseconds in 64 bits
+
+
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession) -> TantivyStore:
+    """Indexes below the folder of `config`; makes nothing."""
+    del prefix, spark
+    only_options(config, name, ())
+    if config.path is None:
+        raise ConfigError(f"stores.{name}: path is missing", hint="path: ./search")
+    return TantivyStore(Path(config.path).absolute())
+
+
+@dataclass(slots=True)
+class _Open:
+    index: tantivy.Index
+    writer: tantivy.IndexWriter
+    fields: Mapping[str, str]
+    identity: str
+    position: str | None
+
+
+class TantivyStore:
+    """A `spark_apply.store.Store`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open: dict[str, _Open] = {}
+
+    def open(self, table: TargetTable) -> str:
+        folder, fields = self.folder(table), _fields(table)
+        opened = self._open.pop(table.qualified, None)
+        if opened is not None:
+            del opened  # its lock goes with it
+        aside = folder.with_name(folder.name + ".old")
+        if aside.exists() and not folder.exists():
+            aside.rename(folder)  # a change of places that was cut short
+        shutil.rmtree(aside, ignore_errors=True)
+        beside = folder.with_name(folder.name + ".new")
+        shutil.rmtree(beside, ignore_errors=True)
+        if not folder.exists():
+            _create(beside, fields, identity=str(uuid.uuid4()), rows=(), position=None)
+            beside.rename(folder)
+        index = _existing(folder)
+        identity, position, had = _applied(index, folder)
+        if had != fields:
+            _create(beside, fields, identity=identity, rows=_rows(index), position=position)
+            del index
+            folder.rename(aside)
+            beside.rename(folder)
+            shutil.rmtree(aside)
+            index = _existing(folder)
+        self._open[table.qualified] = _Open(index, _writer(index, folder), fields, identity, position)
+        return identity
+
+    def apply(self, batch: Batch) -> Applied:
+        opened = self._open[batch.table.qualified]
+        read = with_document(batch.rows, batch.table).select(KEY, POSITION, OP, DOCUMENT).toArrow()
+        written = deleted = stale = 0
+        try:
+            for part in read.to_batches(max_chunksize=_SLICE):
+                keys, positions, ops, documents = (column.to_pylist() for column in part.columns)
+                ids = [document_id(key) for key in keys]
+                known = _positions(opened.index, ids) if opened.position is not None else {}
+                for id_, position, op, document in zip(ids, positions, ops, documents, strict=True):
+                    if position <= known.get(id_, ""):
+                        stale += 1
+                        continue
+                    if id_ in known:
+                        opened.writer.delete_documents_by_term(FIELD_KEY, id_)
+                    if op != "d":
+                        opened.writer.add_document(_document(id_, position, document, opened.fields))
+                        written += 1
+                    elif id_ in known:
+                        deleted += 1
+            opened.position = max(opened.position or "", batch.position)
+            _mark(opened.writer, opened.identity, opened.position, opened.fields)
+            opened.writer.commit()
+        except BaseException:
+            opened.writer.rollback()
+            raise
+        opened.index.reload()
+        return Applied(written, deleted, stale)
+
+    def position(self, table: TargetTable) -> str | None:
+        return _applied(_existing(self.folder(table)), self.folder(table))[1]
+
+    def documents(self, table: TargetTable) -> Iterator[str]:
+        return (document for _, _, document in _rows(_existing(self.folder(table))))
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def folder(self, table: TargetTable) -> Path:
+        """Where the table's index is."""
+        return self._path / folder_name(table.schema) / folder_name(table.name)
+
+
+def _create(
+    folder: Path,
+    fields: Mapping[str, str],
+    *,
+    identity: str,
+    rows: Iterable[tuple[str, str, str]],
+    position: str | None,
+) -> None:
+    folder.mkdir(parents=True)
+    index = tantivy.Index(_schema(fields), path=str(folder))
+    writer = _writer(index, folder)
+    for id_, row_position, document in rows:
+        writer.add_document(_document(id_, row_position, document, fields))
+    _mark(writer, identity, position, fields)
+    writer.commit()
+    writer.wait_merging_threads()
+
+
+def document_id(key: str) -> str:
+    """What a key's document is found by: its JSON, or the SHA-256 of it where it is long."""
+    encoded = key.encode()
+    return key if len(encoded) <= MAX_KEY_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
+
+
+def _existing(folder: Path) -> tantivy.Index:
+    try:
+        return tantivy.Index.open(str(folder))
+    except (ValueError, OSError) as exc:
+        msg = f"{folder} is there and holds no index that can be opened"
+        raise OperatorError(msg, hint="move it away: the index is filled again from the topics") from exc
+
+
+def _writer(index: tantivy.Index, folder: Path) -> tantivy.IndexWriter:
+    try:
+        return index.writer(heap_size=_WRITER_BYTES, num_threads=1)
+    except ValueError as exc:
+        msg = f"the index in {folder} has a writer already"
+        raise OperatorError(msg, hint="stop the other apply job; an index has one writer") from exc
+
+
+def _fields(table: TargetTable) -> dict[str, str]:
+    """The fields of the columns that can be searched, and their types."""
+    found = {column.name: _field_type(column.kind) for column in table.columns}
+    return {name: kind for name, kind in found.items() if kind and tantivy.SchemaBuilder.is_valid_field_name(name)}
+
+
+def _field_type(kind: Kind) -> str | None:
+    if kind.name == "array" and kind.element is not None:
+        return _field_type(kind.element) if kind.element.name != "array" else None
+    if kind.name == "decimal":
+        return "float"
+    if kind.name in ("geometry", "vector", "bytes"):
+        return None
+    stored_as = spark_type(kind).typeName()
+    by_type = {"integer": "integer", "long": "integer", "decimal": "unsigned", "float": "float", "double": "float"}
+    by_type |= {"boolean": "boolean", "date": "date", "timestamp": "date", "timestamp_ntz": "date", "string": "text"}
+    return by_type[stored_as]
+
+
+def _schema(fields: Mapping[str, str]) -> tantivy.Schema:
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field(FIELD_KEY, stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_bytes_field(FIELD_ROW, stored=True)
+    builder.add_text_field(FIELD_TEXT)
+    for name, kind in fields.items():
+        if kind == "text":
+            builder.add_text_field(name)
+        else:
+            getattr(builder, f"add_{kind}_field")(name, indexed=True, fast=True)
+    return builder.build()
+
+
+def _document(id_: str, position: str, document: str, fields: Mapping[str, str]) -> tantivy.Document:
+    made = tantivy.Document()
+    made.add_text(FIELD_KEY, id_)
+    made.add_bytes(FIELD_ROW, orjson.dumps([position, document]))
+    row = orjson.loads(document)
+    for name, kind in fields.items():
+        value = row.get(name)
+        for item in value if isinstance(value, list) else (value,):
+            if item is not None:
+                _add(made, name, kind, item)
+    return made
+
+
+def _add(made: tantivy.Document, name: str, kind: str, item: object) -> None:
+    if kind == "text":
+        made.add_text(name, cast("str", item))
+        made.add_text(FIELD_TEXT, cast("str", item))
+    elif kind == "date":
+        moment = _moment(cast("str", item))
+        if moment is not None:
+            made.add_date(name, moment)
+    elif kind == "float":
+        number = float(cast("str", item))
+        if number == number:  # noqa: PLR0124 - NaN has no place in an order
+            made.add_float(name, number)
+    else:
+        getattr(made, f"add_{kind}")(name, item)
+
+
+def _moment(text: str) -> datetime.datetime | None:
+    if not re.match(r"\d{4}-", text) or int(text[:4]) not in _DATE_YEARS:
+        return None
+    moment = datetime.datetime.fromisoformat(text)
+    return moment.replace(tzinfo=datetime.UTC)
+
+
+def _mark(writer: tantivy.IndexWriter, identity: str, position: str | None, fields: Mapping[str, str]) -> None:
+    writer.delete_documents_by_term(FIELD_KEY, _APPLIED)
+    made = tantivy.Document()
+    made.add_text(FIELD_KEY, _APPLIED)
+    made.add_bytes(FIELD_ROW, orjson.dumps({"identity": identity, "position": position, "fields": dict(fields)}))
+    writer.add_document(made)
+
+
+def _applied(index: tantivy.Index, folder: Path) -> tuple[str, str | None, dict[str, str]]:
+    searcher = index.searcher()
+    hits = searcher.search(tantivy.Query.term_query(index.schema, FIELD_KEY, _APPLIED), limit=1).hits
+    if not hits:
+        msg = f"the index in {folder} was not made by this toolkit"
+        raise OperatorError(msg, hint="give the store another path")
+    mark = orjson.loads(bytes(searcher.doc(hits[0][1]).get_first(FIELD_ROW) or b""))
+    return mark["identity"], mark["position"], mark["fields"]
+
+
+def _positions(index: tantivy.Index, ids: list[str]) -> dict[str, str]:
+    """The positions of those documents that the index has."""
+    query = tantivy.Query.term_set_query(index.schema, FIELD_KEY, ids)
+    return {id_: position for id_, position, _ in _found(index, query, limit=len(ids))}
+
+
+def _rows(index: tantivy.Index) -> Iterator[tuple[str, str, str]]:
+    """Id, position and document of every row."""
+    return _found(index, tantivy.Query.all_query(), limit=index.searcher().num_docs)
+
+
+def _found(index: tantivy.Index, query: tantivy.Query, *, limit: int) -> Iterator[tuple[str, str, str]]:
+    searcher = index.searcher()
+    for _, address in searcher.search(query, limit=max(limit, 1), count=False).hits:
+        stored = searcher.doc(address)
+        id_ = str(stored.get_first(FIELD_KEY))
+        if id_ != _APPLIED:
+            position, document = orjson.loads(bytes(stored.get_first(FIELD_ROW) or b""))
+            yield id_, position, document

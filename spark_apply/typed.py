@@ -1,0 +1,72 @@
+"""The newest events of one table as typed rows. DataFrame -> DataFrame."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from spark_apply.kinds import may_misfit, spark_type, value
+from spark_apply.tables import TargetColumn, TargetTable
+
+KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
+PARTITION, OFFSET, MISFITS = "_cdc_partition", "_cdc_offset", "_cdc_misfits"
+
+
+def row_type(table: TargetTable) -> T.StructType:
+    """The Spark type of the table's own columns, in order, all nullable."""
+    return T.StructType([T.StructField(column.name, spark_type(column.kind)) for column in table.columns])
+
+
+def typed(events: DataFrame, table: TargetTable) -> DataFrame:
+    """Newest events of `table` (as `spark_apply.latest` gives them) with their values typed.
+
+    Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes, others
+    write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is
+    null here; a row with any must not be applied), then the table's columns. In a delete only the key columns are set.
+    A column that the event's version of the table did not have is null.
+    """
+    read = events.select(
+        F.col("key").alias(KEY),
+        F.col("position").alias(POSITION),
+        F.col("op").alias(OP),
+        F.col("partition").alias(PARTITION),
+        F.col("offset").alias(OFFSET),
+        F.col("schema_version").alias("version"),
+        F.from_json("key", _texts(table.key)).alias("key"),
+        F.from_json("after", _texts(tuple(column.name for column in table.columns))).alias("after"),
+    )
+    values = [(column, _text(column, table), _value(column, table)) for column in table.columns]
+    misfits = [
+        F.when(text.isNotNull() & parsed.isNull(), F.lit(column.name))
+        for column, text, parsed in values
+        if any(may_misfit(kind) for kind, _ in column.versions)
+    ]
+    return read.select(
+        *(KEY, POSITION, OP, PARTITION, OFFSET),
+        F.array_compact(F.array(*misfits)).cast("array<string>").alias(MISFITS),
+        *(parsed.alias(column.name) for column, _, parsed in values),
+    )
+
+
+def _texts(names: tuple[str, ...]) -> T.StructType:
+    return T.StructType([T.StructField(name, T.StringType()) for name in names])
+
+
+def _text(column: TargetColumn, table: TargetTable) -> Column:
+    return F.col("key" if column.name in table.key else "after").getField(column.name)
+
+
+def _value(column: TargetColumn, table: TargetTable) -> Column:
+    """The column's text by the kind it had in the event's version of the table."""
+    text, stored_as = _text(column, table), spark_type(column.kind)
+    parsed = [
+        (value(kind, text, stored_as=stored_as, key=column.name in table.key), numbers)
+        for kind, numbers in column.versions
+    ]
+    newest, _ = parsed[-1]
+    return reduce(
+        lambda rest, older: F.when(F.col("version").isin(*older[1]), older[0]).otherwise(rest), parsed[:-1], newest
+    )

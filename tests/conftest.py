@@ -1,0 +1,160 @@
+"""Servers for the tests: URLs from the environment, else `cdc dev`, else testcontainers.
+
+A server that cannot be had skips its tests with the reason; in CI that is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+from psycopg2 import extensions
+
+from cdc.dev.stack import DevServers
+from cdc.errors import CdcError
+
+pytest_plugins: list[str] = []
+
+
+def _unavailable(what: str, reason: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} cannot be had, and in CI nothing is skipped: {reason}", pytrace=False)
+    pytest.skip(f"{what} cannot be had: {reason}")
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Start a server by name, once; give its URL."""
+    started: dict[str, DevServers] = {}
+
+    def url(name: str) -> str:
+        given = os.environ.get(f"CDC_TEST_{name.upper()}")
+        if given:
+            return given
+        if name not in started:
+            try:
+                server = DevServers(tmp_path_factory.mktemp(name), servers=(name,))
+                server.start()
+            except CdcError as exc:
+                found = _from_a_container(name)
+                if found is None:
+                    _unavailable(name, str(exc))
+                return str(found)
+            started[name] = server
+        return started[name][name].url
+
+    yield url
+    for server in started.values():
+        server.stop()
+
+
+def _from_a_container(name: str) -> str | None:
+    """The last resort, where a container engine answers."""
+    try:
+        if name.startswith("postgres"):
+            from testcontainers.postgres import PostgresContainer
+
+            image = f"postgres:{name.removeprefix('postgres') or '18'}"
+            container = PostgresContainer(image, driver=None).with_command("postgres -c wal_level=logical")
+            container.start()
+            return str(container.get_connection_url())
+        if name == "kafka":
+            from testcontainers.kafka import KafkaContainer
+
+            kafka = KafkaContainer("confluentinc/cp-kafka:7.9.0").with_kraft()
+            kafka.start()
+            return str(kafka.get_bootstrap_server())
+    except Exception:  # noqa: BLE001 - no engine answers in many ways
+        return None
+    return None
+
+
+@pytest.fixture(scope="session")
+def kafka(servers: Callable[[str], str]) -> str:
+    """Bootstrap servers of a real broker."""
+    return servers("kafka")
+
+
+@pytest.fixture(scope="session")
+def opensearch(servers: Callable[[str], str]) -> str:
+    """URL of a real OpenSearch."""
+    return servers("opensearch")
+
+
+class Database:
+    """A database of its own on a real server, and what a test does to it."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self.name = name
+
+    def connect(self) -> extensions.connection:
+        connection = psycopg2.connect(self.url)
+        connection.autocommit = True
+        return connection
+
+    def execute(self, *statements: str) -> None:
+        """Each statement by itself; a transaction is one statement with its BEGIN and COMMIT."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+        finally:
+            connection.close()
+
+    def rows(self, statement: str) -> list[tuple[object, ...]]:
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+                return cursor.fetchall()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(params=["postgres16", "postgres18"])
+def database(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> Iterator[Database]:
+    """A new, empty database on PostgreSQL 16 and 18; its slots and itself are dropped after the test."""
+    yield from _database(servers(request.param))
+
+
+@pytest.fixture
+def postgres18(servers: Callable[[str], str]) -> Iterator[Database]:
+    """A new, empty database on PostgreSQL 18 alone: where the server's version makes no difference."""
+    yield from _database(servers("postgres18"))
+
+
+def _database(server: str) -> Iterator[Database]:
+    name = f"test_{uuid.uuid4().hex[:10]}"
+    admin = Database(server, "postgres")
+    admin.execute(f"CREATE DATABASE {name}")
+    yield Database(server.rsplit("/", 1)[0] + "/" + name, name)
+    admin.execute(
+        f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = '{name}' AND active",
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'",
+    )
+    for (slot,) in admin.rows(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{name}'"):
+        admin.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def postgres(database: Database) -> str:
+    """URL of a new, empty database on PostgreSQL 16 and 18."""
+    return database.url
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A topic prefix and connector name no other test has."""
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+def pytest_report_header() -> list[str]:
+    home = Path(__file__).parent.parent
+    return [f"cdc: {home.name}, CI={os.environ.get('CI', '')}"]

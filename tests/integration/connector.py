@@ -1,0 +1,86 @@
+"""A connector under test: its file, its process, and what a reader of its topics sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sinks.names import table_topic
+from sinks.reading import read_to_end
+
+
+@dataclass(frozen=True)
+class Record:
+    topic: str
+    partition: int
+    offset: int
+    key: dict[str, Any]
+    value: dict[str, Any] | None
+    raw_key: bytes
+    raw_value: bytes | None
+
+
+class Connector:
+    """`cdc run` on a file of its own, as a process."""
+
+    def __init__(self, folder: Path, name: str, url: str, kafka: str, tables: list[str], **more: Any) -> None:
+        self.name, self.kafka = name, kafka
+        self.file = folder / f"{name}.yaml"
+        config = {
+            "name": name,
+            "source": {"type": "postgres", "url": "${TEST_DATABASE_URL}", "tables": tables, **more.pop("source", {})},
+            "sink": {"type": "kafka", "bootstrap_servers": kafka, "partitions": 3, **more.pop("sink", {})},
+            **more,
+        }
+        self.file.write_text(json.dumps(config))  # JSON is YAML
+        self.environment = {**os.environ, "TEST_DATABASE_URL": url}
+
+    def start(self, *flags: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cdc", "run", str(self.file), *flags],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def cdc(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Any command, the file's path in place of FILE."""
+        words = [str(self.file) if a == "FILE" else a for a in arguments]
+        return subprocess.run(
+            [sys.executable, "-m", "cdc", *words],
+            env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+    def catch_up(self) -> str:
+        """Run until all that is committed now is in Kafka; give stderr."""
+        done = self.cdc("run", "FILE", "--until-caught-up")
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def records(self, table: str) -> list[Record]:
+        """All committed records of a table's topic, in order within each partition."""
+        schema, _, name = table.partition(".")
+        topic = table_topic(self.name, schema, name)
+        return [
+            Record(
+                topic, m.partition() or 0, m.offset() or 0, json.loads(m.key() or b""),
+                json.loads(m.value()) if m.value() is not None else None, m.key() or b"", m.value(),
+            )  # fmt: skip
+            for m in read_to_end(self.kafka, {}, topic, "read_committed")
+        ]
+
+    def events(self, table: str) -> list[dict[str, Any]]:
+        """Values in the connector's order; tombstones left out."""
+        values = [r.value for r in self.records(table) if r.value is not None]
+        return sorted(values, key=lambda value: value["source"]["position"])
+
+    def fold(self, table: str) -> dict[bytes, dict[str, Any]]:
+        """What a reader of the compacted topic ends with: the last record of each key, tombstones applied."""
+        last = {r.raw_key: r.value for r in self.records(table)}
+        return {key: value["after"] for key, value in last.items() if value is not None}

@@ -1,0 +1,145 @@
+"""The warehouse tables on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
+from spark_laws import LAWS, ORDERS, Setting, order
+from spark_records import position
+
+from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.errors import CdcError, ConfigError, OperatorError
+from spark_apply.job import run_apply
+from spark_apply.stores.iceberg import IcebergStore, open_store
+
+pytest_plugins = ["spark_fixtures"]
+
+
+@pytest.fixture
+def setting(apply_spark: SparkSession, apply_kafka: str, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, apply_kafka, tmp_path, lambda path: StoreConfig(type="iceberg", path=str(path)))
+
+
+def _store(setting: Setting) -> IcebergStore:
+    return open_store(setting.store(setting.folder / "copy"), name="copy", prefix=setting.prefix, spark=setting.spark)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+    law(setting)
+
+
+def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
+    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
+    publisher.create([table])
+    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
+    publisher.publish(records)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records)
+    store, made = _store(setting), setting.target(table)
+    types = {field.name: field.dataType.simpleString() for field in store.read(made).schema}
+    assert types == {**SPARK_TYPES, "_cdc_position": "string"}
+    properties = {
+        row["key"]: row["value"] for row in setting.spark.sql(f"SHOW TBLPROPERTIES {store.table_name(made)}").collect()
+    }
+    assert properties["write.merge.mode"] == "merge-on-read"
+    assert properties["format-version"] == "2"
+    assert store.position(made) == position(10 + 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ({"kind": "decimal", "precision": 10, "scale": 2}, "NaN"),
+        ({"kind": "array", "element": {"kind": "string"}}, [["4711", "b"]]),
+        ({"kind": "array", "element": {"kind": "int32"}}, "[0:1]={4711,2}"),
+    ],
+    ids=["nan", "dimensions", "lower_bound"],
+)
+def test_a_value_that_does_not_fit_stops_and_can_be_kept_as_text(setting: Setting, kind: object, value: object) -> None:
+    table, publisher = setting.table(columns={"id": {"kind": "int64"}, "odd": kind}), setting.publisher()
+    publisher.create([table], partitions=1)
+    publisher.publish(table.event("c", {"id": 4712, "odd": None}, position(9)))
+    publisher.publish(table.event("c", {"id": 4711, "odd": value}, position(10)))
+    with pytest.raises(OperatorError) as caught:
+        setting.apply()
+    text = str(caught.value)
+    for part in ("public.orders", "column odd", f"topic {table.topic}", "partition 0", "offset 2", "key column id"):
+        assert part in text
+    assert "types: {odd: string}" in text
+    assert "4711" not in text
+    assert setting.contents(table) == {}
+    kept = setting.config(types={"odd": "string"}, copy="elsewhere")
+    setting.apply(kept)
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    assert setting.contents(table, kept)['{"id":4711}'] == {"id": 4711, "odd": text}
+
+
+def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting) -> None:
+    table, publisher = setting.table(), setting.publisher()
+    with pytest.raises(OperatorError, match=r"schema does not exist .* no connector has written there"):
+        setting.apply()
+    publisher.create([table])
+    with pytest.raises(ConfigError, match="did you mean public.orders"):
+        setting.apply(setting.config("public.order"))
+    with pytest.raises(ConfigError, match=r"types.statu: the table has no such column"):
+        setting.apply(setting.config(types={"statu": "string"}))
+    nobody = ApplyConfig(
+        name="law",
+        source=ApplySource(bootstrap_servers="127.0.0.1:1", topic_prefix="x"),
+        stores={"copy": StoreConfig(type="iceberg", path=str(setting.folder / "copy"))},
+        tables={"public.orders": ApplyTable(stores=("copy",))},
+        checkpoint=str(setting.folder / "checkpoints"),
+    )
+    with pytest.raises(OperatorError, match="Kafka at 127.0.0.1:1 does not answer"):
+        run_apply(nobody, once=True)
+    assert list(setting.folder.iterdir()) == []
+
+
+def test_a_record_that_is_no_event_stops_the_job(setting: Setting) -> None:
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table], partitions=1)
+    publisher.publish([*table.event("c", order(1), position(10)), (table.topic, b'{"id":1}', b'{"secret":4711}')])
+    with pytest.raises(CdcError, match=r"partition 0, offset 1: this record is not an event") as caught:
+        setting.apply()
+    assert "4711" not in str(caught.value)
+
+
+def test_two_tables_in_two_stores(setting: Setting) -> None:
+    """One query, several topics; a store added later gets everything."""
+    orders, other = setting.table(), setting.table("items", {"a": {"kind": "string"}, **ORDERS}, key=("a", "id"))
+    publisher = setting.publisher()
+    publisher.create([orders, other])
+    rows = [r for n in range(4) for r in orders.event("c", order(n), position(10 + n))]
+    items = [r for n in range(4) for r in other.event("c", {**order(n), "a": "x"}, position(20 + n))]
+    publisher.publish(rows + items)
+    first = setting.config("public.orders")
+    setting.apply(first)
+    both = ApplyConfig(
+        name="law",
+        source=first.source,
+        stores={**first.stores, "index": StoreConfig(type="tantivy", path=str(setting.folder / "index"))},
+        tables={"public.orders": ApplyTable(stores=("copy", "index")), "public.*": ApplyTable(stores=("index",))},
+        checkpoint=first.checkpoint,
+    )
+    summary = setting.apply(both)
+    assert {table: list(stores) for table, stores in summary.tables.items()} == {
+        "public.items": ["index"],
+        "public.orders": ["copy", "index"],
+    }
+    assert setting.contents(orders) == setting.folded(orders, rows)
+    index = setting.config()
+    index = ApplyConfig(
+        name="law",
+        source=first.source,
+        stores={"copy": both.stores["index"]},
+        tables=index.tables,
+        checkpoint=first.checkpoint,
+    )
+    assert setting.contents(orders, index) == setting.folded(orders, rows)
+    assert setting.contents(other, index) == setting.folded(other, items)

@@ -1,0 +1,69 @@
+"""The search server on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from opensearchpy import OpenSearch
+from pyspark.sql import SparkSession
+from spark_kinds import EVERY_KIND, every_kind_rows
+from spark_laws import LAWS, Setting
+from spark_records import position
+
+from cdc.config import StoreConfig
+from cdc.errors import OperatorError
+from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
+
+pytest_plugins = ["spark_fixtures"]
+
+# One index is one table of one prefix wherever the job runs from: there is no "elsewhere" on the same server.
+_LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_filled_again")
+
+
+@pytest.fixture
+def setting(apply_spark: SparkSession, apply_kafka: str, apply_opensearch: str, tmp_path: Path) -> Setting:
+    config = StoreConfig(type="opensearch", url=apply_opensearch, options={"shards": 1, "replicas": 0})
+    return Setting(apply_spark, apply_kafka, tmp_path, lambda _path: config)
+
+
+def _store(setting: Setting) -> OpenSearchStore:
+    return open_store(setting.store(setting.folder), name="copy", prefix=setting.prefix, spark=setting.spark)
+
+
+@pytest.mark.parametrize("law", _LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+    law(setting)
+
+
+def test_every_kind_is_kept_and_found(setting: Setting, apply_opensearch: str) -> None:
+    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
+    publisher.create([table])
+    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
+    publisher.publish(records)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records)
+    store, made = _store(setting), setting.target(table)
+    assert store.position(made) == position(10 + 4)
+    client = OpenSearch(apply_opensearch)
+
+    def hits(query: dict[str, object]) -> int:
+        return int(client.count(index=store.index(made), body={"query": query})["count"])
+
+    assert hits({"match": {"c_string": "umbrella"}}) == 1
+    assert hits({"term": {"c_boolean": True}}) == 1
+    assert hits({"range": {"c_date": {"gte": "2024-02-29", "lte": "2024-02-29"}}}) == 1
+    assert hits({"range": {"c_decimal": {"gte": 1234, "lte": 1235}}}) == 1
+    client.indices.delete(index=store.index(made))
+    setting.apply()  # an index that was lost is filled again
+    assert setting.contents(table) == setting.folded(table, records)
+
+
+def test_versions_order_transactions() -> None:
+    in_order = [position(1, 5), position(2, 1), position(2**52 - 1, 9), position(1, 1, epoch=2)]
+    assert sorted(in_order, key=version) == in_order
+    assert version(position(7, 1)) == version(position(7, 2))
+    assert version(position(2**52 - 1, 9, epoch=2**11 - 1)) < 2**63
+    with pytest.raises(OperatorError, match="beyond what an index version can hold"):
+        version(position(2**52))

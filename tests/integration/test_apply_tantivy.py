@@ -1,0 +1,70 @@
+"""The embedded search index on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tantivy
+from pyspark.sql import SparkSession
+from spark_kinds import EVERY_KIND, every_kind_rows
+from spark_laws import LAWS, Setting, order
+from spark_records import position
+
+from cdc.config import StoreConfig
+from cdc.errors import OperatorError
+from spark_apply.stores.tantivy import TantivyStore, document_id
+
+pytest_plugins = ["spark_fixtures"]
+
+
+@pytest.fixture
+def setting(apply_spark: SparkSession, apply_kafka: str, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, apply_kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+    law(setting)
+
+
+def test_every_kind_is_found_by_value(setting: Setting) -> None:
+    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
+    publisher.create([table])
+    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
+    publisher.publish(records)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records)
+    index = tantivy.Index.open(str(TantivyStore(setting.folder / "copy").folder(setting.target(table))))
+
+    def hits(query: str) -> int:
+        return len(index.searcher().search(index.parse_query(query, ["_cdc_text"]), 10).hits)
+
+    assert hits("umbrella") == 1
+    assert hits("c_string:umbrella") == 1
+    assert hits("c_int64:[9223372036854775807 TO *]") == 1
+    assert hits("c_boolean:true") == 1
+    assert hits("c_decimal:[1234 TO 1235]") == 1
+    assert hits("c_date:[2024-02-29T00:00:00Z TO 2024-02-29T01:00:00Z]") == 1
+
+
+def test_position_is_in_the_commit_and_a_second_writer_is_refused(setting: Setting) -> None:
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    publisher.publish(table.event("c", order(1), position(10)) + table.event("c", order(2), position(12)))
+    summary = setting.apply()
+    count = summary.tables["public.orders"]["copy"]
+    assert (count.written, count.deleted, count.stale) == (2, 0, 0)
+    store, made = TantivyStore(setting.folder / "copy"), setting.target(table)
+    assert store.position(made) == position(12)
+    store.open(made)
+    with pytest.raises(OperatorError, match="has a writer already"):
+        TantivyStore(setting.folder / "copy").open(made)
+    store.close()
+    TantivyStore(setting.folder / "copy").open(made)
+
+
+def test_long_keys_have_a_digest() -> None:
+    assert document_id('{"id":1}') == '{"id":1}'
+    assert document_id('{"id":"' + "ü" * 300 + '"}').startswith("sha256:")

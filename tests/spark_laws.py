@@ -1,0 +1,265 @@
+"""What every derived store must do, as functions of a setting: each store's test module runs all of `LAWS`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_records import Publisher, SourceTable, position
+
+from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.errors import OperatorError
+from spark_apply.contents import Contents, contents, expected, key_of
+from spark_apply.job import ApplySummary, run_apply
+from spark_apply.source import schema_versions
+from spark_apply.store import open_store
+from spark_apply.tables import TargetTable, target
+
+Record = tuple[str, bytes, bytes | None]
+_COUNTER = itertools.count(int(time.time()))
+
+ORDERS = {
+    "id": {"kind": "int64"},
+    "status": {"kind": "string"},
+    "total": {"kind": "decimal", "precision": 10, "scale": 2},
+}
+
+
+@dataclass
+class Setting:
+    """A store under test, a broker, a prefix nobody else uses."""
+
+    spark: SparkSession
+    bootstrap: str
+    folder: Path
+    store: Callable[[Path], StoreConfig]
+    prefix: str = field(default_factory=lambda: f"p{next(_COUNTER)}")
+
+    def publisher(self) -> Publisher:
+        return Publisher(self.bootstrap, self.prefix)
+
+    def table(self, name: str = "orders", columns: Mapping[str, Any] = ORDERS, **more: Any) -> SourceTable:
+        return SourceTable(self.prefix, name, columns, **more)
+
+    def config(self, *tables: str, types: Mapping[str, str] | None = None, copy: str = "copy") -> ApplyConfig:
+        follow = ApplyTable(stores=("copy",), types=types or {})
+        return ApplyConfig(
+            name="law",
+            source=ApplySource(bootstrap_servers=self.bootstrap, topic_prefix=self.prefix),
+            stores={"copy": self.store(self.folder / copy)},
+            tables=dict.fromkeys(tables or ("public.*",), follow),
+            checkpoint=str(self.folder / "checkpoints"),
+        )
+
+    def apply(self, config: ApplyConfig | None = None) -> ApplySummary:
+        return run_apply(config or self.config(), once=True)
+
+    def target(self, table: SourceTable, types: Mapping[str, str] | None = None) -> TargetTable:
+        source = ApplySource(bootstrap_servers=self.bootstrap, topic_prefix=self.prefix)
+        return target(schema_versions(source)[table.qualified], types or {})
+
+    def contents(self, table: SourceTable, config: ApplyConfig | None = None) -> Contents:
+        config = config or self.config()
+        store = open_store(config.stores["copy"], name="copy", prefix=self.prefix, spark=self.spark)
+        try:
+            types = next(iter(config.tables.values())).types
+            return contents(store, self.target(table, types))
+        finally:
+            store.close()
+
+    def folded(self, table: SourceTable, records: Iterable[Record]) -> Contents:
+        """The oracle: records in topic order, folded in plain Python."""
+        made, rows = self.target(table), {}
+        for topic, key, value in records:
+            event = json.loads(value) if topic == table.topic and value is not None else None
+            if event is not None and event["op"] == "d":
+                rows.pop(key, None)
+            elif event is not None:
+                rows[key] = expected(made, event["after"], event["source"]["schema_version"])
+        return {key_of(made, row): row for row in rows.values()}
+
+
+def order(number: int, status: str = "new") -> dict[str, Any]:
+    return {"id": number, "status": status, "total": f"{number}.50"}
+
+
+def workload(table: SourceTable, *, seed: int = 7, changes: int = 300, begin: int = 100) -> list[list[Record]]:
+    """Transactions of random changes; positions and keys as a connector would give them."""
+    rng = random.Random(seed)
+    alive: set[int] = set()
+    transactions = []
+    commits = itertools.count(begin)
+    while changes > 0:
+        commit, records = next(commits), []
+        for number in range(1, rng.randint(1, 12) * 2, 2):
+            changes -= 1
+            key, other = rng.randrange(40), rng.randrange(1000, 1040)
+            row = order(key, rng.choice(["new", "paid", "sent", "ärgerlich ☂"]))
+            if key in alive and rng.random() < 0.25:
+                records += table.event("d", row, position(commit, number))
+                alive.discard(key)
+            elif key in alive and rng.random() < 0.15 and other not in alive:  # a key change
+                records += table.event("d", row, position(commit, number))
+                records += table.event("c", {**row, "id": other}, position(commit, number + 1))
+                alive ^= {key, other}
+            else:
+                records += table.event("u" if key in alive else "c", row, position(commit, number))
+                alive.add(key)
+        transactions.append(records)
+    return transactions
+
+
+def a_copy_is_the_fold_of_committed_events(setting: Setting) -> None:
+    """Snapshot, then stream, in several runs; what was aborted is never seen; the oracle is a dict."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    snapshot = [record for number in range(30) for record in table.event("r", order(number), position(50, 0))]
+    publisher.publish(snapshot)
+    publisher.publish(table.event("u", order(3, "never"), position(60)), commit=False)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, snapshot)
+    stream = workload(table)
+    seen = list(snapshot)
+    for part in (stream[:20], stream[20:]):
+        for transaction in part:
+            publisher.publish(transaction)
+            seen += transaction
+        publisher.publish(table.event("d", order(1), position(9_000)), commit=False)
+        setting.apply()
+        assert setting.contents(table) == setting.folded(table, seen)
+    # the whole log again, as after a lost checkpoint: nothing changes
+    shutil.rmtree(setting.folder / "checkpoints")
+    again = setting.apply()
+    assert again.tables[table.qualified]["copy"].events == sum(value is not None for _, _, value in seen)
+    assert setting.contents(table) == setting.folded(table, seen)
+    # nothing new: nothing done
+    assert setting.apply().batches == 0
+
+
+def an_older_event_never_wins(setting: Setting) -> None:
+    """An event that comes late, or again, leaves a newer row as it is."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table], partitions=1)
+    publisher.publish(table.event("c", order(1), position(10)) + table.event("c", order(2), position(20)))
+    setting.apply()
+    newest = setting.contents(table)
+    late = table.event("u", order(2, "late"), position(19)) + table.event("d", order(1), position(9))
+    publisher.publish(late + table.event("c", order(2), position(20)))
+    setting.apply()
+    assert setting.contents(table) == newest
+    # both in one batch, the newer one first in the topic
+    publisher.publish(
+        table.event("u", order(2, "newer"), position(40)) + table.event("u", order(2, "older"), position(39))
+    )
+    setting.apply()
+    (row,) = [row for row in setting.contents(table).values() if row["id"] == 2]
+    assert row["status"] == "newer"
+
+
+def columns_are_added_and_widened(setting: Setting) -> None:
+    """Version 2 comes while version 1 is being read; rows of both fit; a dropped column stays, null for newer rows."""
+    first = setting.table(columns={**ORDERS, "count": {"kind": "int32"}, "gone": {"kind": "string"}})
+    publisher = setting.publisher()
+    publisher.create([first])
+    begin = [r for n in range(5) for r in first.event("c", {**order(n), "count": n, "gone": "x"}, position(10 + n))]
+    publisher.publish(begin)
+    setting.apply()
+    second = setting.table(
+        columns={**ORDERS, "count": {"kind": "int64"}, "tags": {"kind": "array", "element": {"kind": "string"}}},
+        version=2,
+    )
+    publisher.versions([second])
+    more = [r for n in (3, 7) for r in second.event("u", {**order(n), "count": 2**40, "tags": ["a"]}, position(30 + n))]
+    publisher.publish(more)
+    setting.apply()
+    assert setting.contents(second) == setting.folded(second, begin + more)
+    third = setting.table(columns={**ORDERS, "count": {"kind": "string"}}, version=3)
+    publisher.versions([third])
+    with pytest.raises(OperatorError, match=r"public.orders: column count changed from bigint to string"):
+        setting.apply()
+
+
+def a_copy_that_was_lost_is_filled_again(setting: Setting) -> None:
+    """The checkpoint says all was read; the copy is new, so all is read again."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    rows = [record for number in range(5) for record in table.event("c", order(number), position(10 + number))]
+    publisher.publish(rows)
+    setting.apply()
+    elsewhere = setting.config(copy="elsewhere")
+    setting.apply(elsewhere)
+    assert setting.contents(table, elsewhere) == setting.folded(table, rows)
+
+
+def odd_names_are_names(setting: Setting) -> None:
+    """Case, quotes, dots, spaces, other alphabets: in schemas, tables, columns and keys."""
+    columns = {
+        **{"Id": {"kind": "int64"}, "id": {"kind": "string"}, "a.b": {"kind": "int32"}, "ba`ck": {"kind": "string"}},
+        **{
+            'quo"te': {"kind": "string"},
+            "größe 名": {"kind": "float64"},
+            "select": {"kind": "boolean"},
+            "-x": {"kind": "string"},
+        },
+    }
+    table = setting.table(
+        'Or.ders "x"/ü', columns, schema="Sch`ema", key=("Id", "a.b"), topic_name=f"{setting.prefix}.odd._u0041"
+    )
+    publisher = setting.publisher()
+    publisher.create([table])
+    row = {"Id": 1, "id": "x", "a.b": 2, "ba`ck": "y", 'quo"te': "z", "größe 名": 1.5, "select": True, "-x": "-"}
+    records = [r for n in range(3) for r in table.event("c", {**row, "a.b": n}, position(10 + n))]
+    publisher.publish(records)
+    config = setting.config("Sch`ema.*")
+    setting.apply(config)
+    records += table.event("d", {**row, "a.b": 1}, position(20)) + table.event("u", {**row, "id": "v"}, position(21))
+    publisher.publish(records[3:])
+    setting.apply(config)
+    assert setting.contents(table, config) == setting.folded(table, records)
+
+
+def a_running_job_follows_until_it_is_stopped(setting: Setting) -> None:
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    publisher.publish(table.event("c", order(1), position(10)))
+    stop, lines = threading.Event(), []
+    job = threading.Thread(
+        target=run_apply, args=(setting.config(),), kwargs={"once": False, "stop": stop, "progress": lines.append}
+    )
+    job.start()
+    try:
+        _until(lambda: any(line.startswith("batch 1") for line in lines))
+        publisher.publish(table.event("u", order(1, "paid"), position(11)))
+        _until(lambda: any(line.startswith("batch 2") for line in lines))
+    finally:
+        stop.set()
+        job.join(30)
+    (row,) = setting.contents(table).values()
+    assert row["status"] == "paid"
+
+
+def _until(true: Callable[[], bool], within_s: float = 40) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+LAWS = (
+    a_copy_is_the_fold_of_committed_events,
+    an_older_event_never_wins,
+    columns_are_added_and_widened,
+    a_copy_that_was_lost_is_filled_again,
+    odd_names_are_names,
+    a_running_job_follows_until_it_is_stopped,
+)

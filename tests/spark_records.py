@@ -1,0 +1,133 @@
+"""Hand-made records in exactly the contract's JSON (docs/events.md), and a producer that puts them into transactions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+COMPACT = (",", ":")
+Columns = Mapping[str, Mapping[str, Any]]
+"""Column name -> its record in the schema topic, without the name."""
+
+
+def position(commit: int, number: int = 1, epoch: int = 1) -> str:
+    return f"{epoch:08x}.{commit:016x}.{number:08x}"
+
+
+def dumps(value: object) -> bytes:
+    return json.dumps(value, separators=COMPACT, ensure_ascii=False).encode()
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """One version of a source table."""
+
+    prefix: str
+    name: str
+    columns: Columns
+    key: tuple[str, ...] = ("id",)
+    schema: str = "public"
+    version: int = 1
+    topic_name: str | None = None
+
+    @property
+    def topic(self) -> str:
+        return self.topic_name or f"{self.prefix}.{self.schema}.{self.name}"
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    def schema_record(self) -> tuple[bytes, bytes]:
+        about = {"schema": self.schema, "table": self.name, "version": self.version}
+        columns = [{"name": name, "type": "any", **column} for name, column in self.columns.items()]
+        value = {
+            "connector": self.prefix,
+            "source": "postgresql",
+            "db": "shop",
+            **{"schema": self.schema, "table": self.name, "topic": self.topic, "version": self.version},
+            **{"position": position(0), "key": list(self.key), "columns": columns},
+        }
+        return dumps(about), dumps(value)
+
+    def event(self, op: str, row: Mapping[str, Any], at: str) -> list[tuple[str, bytes, bytes | None]]:
+        """The records of one change: a delete brings its tombstone."""
+        key = dumps({name: row[name] for name in self.key})
+        commit = int(at.split(".")[1], 16)
+        value = {
+            "before": {name: row[name] for name in self.key} if op == "d" else None,
+            "after": None if op == "d" else dict(row),
+            "source": {
+                **{"version": "0.1.0", "connector": "postgresql", "name": self.prefix, "ts_ms": 1763673600123},
+                **{"snapshot": "true" if op == "r" else "false", "db": "shop", "schema": self.schema},
+                **{"table": self.name, "txId": commit, "lsn": commit, "position": at, "schema_version": self.version},
+            },
+            "transaction": None if op == "r" else {"id": f"{commit}", "total_order": 1, "data_collection_order": 1},
+            "op": op,
+            "ts_ms": 1763673600131,
+        }
+        records: list[tuple[str, bytes, bytes | None]] = [(self.topic, key, dumps(value))]
+        return [*records, (self.topic, key, None)] if op == "d" else records
+
+
+@dataclass
+class Publisher:
+    """A transactional producer of one connector."""
+
+    bootstrap: str
+    prefix: str
+    _producer: Producer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": f"{self.prefix}.test",
+                "partitioner": "murmur2_random",
+                "linger.ms": 5,
+                "log_level": 0,
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
+        self._producer.init_transactions(30)
+
+    def create(self, tables: Iterable[SourceTable], partitions: int = 3) -> None:
+        """Make the topics, and publish the tables' versions."""
+        config = {"cleanup.policy": "compact"}
+        tables = list(tables)
+        wanted = [NewTopic(f"{self.prefix}.schema", 1, 1, config=config)]
+        wanted += [NewTopic(table.topic, partitions, 1, config=config) for table in tables]
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        futures = admin.create_topics(wanted)
+        for future in futures.values():
+            future.result(30)
+        self.versions(tables)
+
+    def versions(self, tables: Iterable[SourceTable]) -> None:
+        with self.transaction():
+            for table in tables:
+                key, value = table.schema_record()
+                self._producer.produce(f"{self.prefix}.schema", key=key, value=value)
+
+    def publish(self, records: Iterable[tuple[str, bytes, bytes | None]], *, commit: bool = True) -> None:
+        """Write records in one transaction, committed or aborted."""
+        with self.transaction(commit=commit):
+            for topic, key, value in records:
+                self._producer.produce(topic, key=key, value=value)
+                self._producer.poll(0)
+
+    @contextmanager
+    def transaction(self, *, commit: bool = True) -> Iterator[None]:
+        self._producer.begin_transaction()
+        yield
+        self._producer.flush(30)
+        if commit:
+            self._producer.commit_transaction(30)
+        else:
+            self._producer.abort_transaction(30)
