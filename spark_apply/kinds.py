@@ -25,7 +25,6 @@ the infinities of dates and times do not fit: their stand-ins could meet the sam
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 
 from pyspark.sql import Column
@@ -40,8 +39,6 @@ TEXT = Kind("string")
 MAX_DECIMAL_PRECISION = 38
 _UINT64_PRECISION = 20
 _MAX_MILLIS = (2**63 - 1) // 1000
-_LAST_MOMENT = datetime.datetime(9999, 12, 31, 23, 59, 59, 999999)  # noqa: DTZ001 - without time zone on purpose
-_FIRST_MOMENT = datetime.datetime(1, 1, 1)  # noqa: DTZ001 - the same
 
 _PLAIN: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -193,9 +190,11 @@ _PARSERS: dict[str, Callable[[Column], Column]] = {
     "vector": _vector,
 }
 
-_INFINITE: dict[str, tuple[object, object]] = {
-    "date": (_FIRST_MOMENT.date(), _LAST_MOMENT.date()),
-    "timestamp_millis": (_FIRST_MOMENT.isoformat(sep=" "), _LAST_MOMENT.isoformat(sep=" ")),
-    "timestamp_micros": (_FIRST_MOMENT.isoformat(sep=" "), _LAST_MOMENT.isoformat(sep=" ")),
-    "timestamptz": (_FIRST_MOMENT.isoformat(sep=" ") + "Z", _LAST_MOMENT.isoformat(sep=" ") + "Z"),
+_LAST, _FIRST = "9999-12-31", "0001-01-01"
+_INFINITE: dict[str, tuple[str, str]] = {
+    "date": (_FIRST, _LAST),
+    "timestamp_millis": (f"{_FIRST} 00:00:00", f"{_LAST} 23:59:59.999999"),
+    "timestamp_micros": (f"{_FIRST} 00:00:00", f"{_LAST} 23:59:59.999999"),
+    "timestamptz": (f"{_FIRST} 00:00:00Z", f"{_LAST} 23:59:59.999999Z"),
 }
+"""What -infinity and infinity are stored as."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_records import Publisher, SourceTable, position
+from tests.spark_records import Publisher, SourceTable, position
 
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import OperatorError

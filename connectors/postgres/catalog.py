@@ -27,17 +27,16 @@ WITH RECURSIVE wanted(oid) AS (
     SELECT needed.oid
     FROM wanted
     JOIN pg_type t ON t.oid = wanted.oid
-    CROSS JOIN LATERAL unnest(ARRAY[t.typbasetype, CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc
-                                                        THEN t.typelem ELSE 0 END]) AS needed(oid)
+    LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+    CROSS JOIN LATERAL (VALUES (t.typbasetype), (e.oid)) AS needed(oid)
     WHERE needed.oid <> 0
 )
 SELECT t.oid::int8, t.typname, n.nspname, t.typtype, t.typbasetype::int8, t.typtypmod,
-       CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc THEN t.typelem ELSE 0 END::int8,
-       coalesce(e.typdelim, t.typdelim), t.typstorage <> 'p'
+       coalesce(e.oid, 0)::int8, coalesce(e.typdelim, t.typdelim), t.typstorage <> 'p'
 FROM wanted
 JOIN pg_type t ON t.oid = wanted.oid
 JOIN pg_namespace n ON n.oid = t.typnamespace
-LEFT JOIN pg_type e ON e.oid = t.typelem
+LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
 """
 
 _RELATIONS = """

@@ -76,9 +76,7 @@ class TantivyStore:
 
     def open(self, table: TargetTable) -> str:
         folder, fields = self.folder(table), _fields(table)
-        opened = self._open.pop(table.qualified, None)
-        if opened is not None:
-            del opened  # its lock goes with it
+        self._let_go(table.qualified)
         aside = folder.with_name(folder.name + ".old")
         if aside.exists() and not folder.exists():
             aside.rename(folder)  # a change of places that was cut short
@@ -136,7 +134,13 @@ class TantivyStore:
         return (document for _, _, document in _rows(_existing(self.folder(table))))
 
     def close(self) -> None:
-        self._open.clear()
+        for table in list(self._open):
+            self._let_go(table)
+
+    def _let_go(self, table: str) -> None:
+        opened = self._open.pop(table, None)
+        if opened is not None:
+            opened.writer.wait_merging_threads()  # ends the writer, and with it its lock on the folder
 
     def folder(self, table: TargetTable) -> Path:
         """Where the table's index is."""

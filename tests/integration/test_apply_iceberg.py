@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
-from spark_laws import LAWS, ORDERS, Setting, order
-from spark_records import position
+from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
+from tests.spark_laws import LAWS, ORDERS, Setting, order
+from tests.spark_records import position
 
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import CdcError, ConfigError, OperatorError
 from spark_apply.job import run_apply
 from spark_apply.stores.iceberg import IcebergStore, open_store
 
-pytest_plugins = ["spark_fixtures"]
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 
 @pytest.fixture

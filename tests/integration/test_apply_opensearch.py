@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
-from spark_kinds import EVERY_KIND, every_kind_rows
-from spark_laws import LAWS, Setting
-from spark_records import position
+from tests.spark_kinds import EVERY_KIND, every_kind_rows
+from tests.spark_laws import LAWS, Setting
+from tests.spark_records import position
 
 from cdc.config import StoreConfig
 from cdc.errors import OperatorError
 from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
 
-pytest_plugins = ["spark_fixtures"]
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 # One index is one table of one prefix wherever the job runs from: there is no "elsewhere" on the same server.
 _LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_filled_again")

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import tantivy
 from pyspark.sql import SparkSession
-from spark_kinds import EVERY_KIND, every_kind_rows
-from spark_laws import LAWS, Setting, order
-from spark_records import position
+from tests.spark_kinds import EVERY_KIND, every_kind_rows
+from tests.spark_laws import LAWS, Setting, order
+from tests.spark_records import position
 
 from cdc.config import StoreConfig
 from cdc.errors import OperatorError
 from spark_apply.stores.tantivy import TantivyStore, document_id
 
-pytest_plugins = ["spark_fixtures"]
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 
 @pytest.fixture
