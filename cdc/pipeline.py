@@ -18,7 +18,7 @@ from typing import Final
 
 from cdc.change import Position, Table, Transaction
 from cdc.envelope import Frame
-from cdc.errors import OperatorError, RetryableError
+from cdc.errors import BugError, CdcError, OperatorError, RetryableError
 from cdc.interfaces import Handover, Sink, Snapshotter, Source
 from cdc.state import Phase, State
 from cdc.versions import Versions
@@ -72,12 +72,15 @@ class Pipeline:
         open_snapshotter: Callable[[], Snapshotter],
         sink: Sink,
         observe: Callable[[Report], None] = lambda _: None,
+        failed: Callable[[CdcError], None] = lambda _: None,
     ) -> None:
+        """`observe` hears of every commit, `failed` of every error that ends a session."""
         self._settings = settings
         self._open_source = open_source
         self._open_snapshotter = open_snapshotter
         self._sink = sink
         self._observe = observe
+        self._failed = failed
         self._stop = threading.Event()
         self._events = 0
         self._ran = False
@@ -99,12 +102,16 @@ class Pipeline:
                 self._session(until_caught_up=until_caught_up)
             except Stopped:
                 return
+            except (OperatorError, BugError) as exc:
+                self._failed(exc)
+                raise
             except RetryableError as exc:
                 now = time.monotonic()
                 if failing_since is None or self._events > before:
                     failing_since, pause_s = now, RETRY_FIRST_S
                 if not (self._ran or exc.at_start) or now - failing_since > GIVE_UP_S:
                     raise
+                self._failed(exc)
                 log.warning("%s; trying again in %.1f s", exc.message, pause_s)
                 if self._stop.wait(pause_s):
                     return

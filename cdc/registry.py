@@ -1,7 +1,8 @@
 """Names to parts, so that `cdc` imports none of them.
 
 A source of a third party is named ``package.module:callable`` in its configuration. The callable takes a
-ConnectorConfig and gives a Source; beside it in its module, ``open_snapshotter`` gives a Snapshotter.
+ConnectorConfig and gives a Source; beside it in its module, ``open_snapshotter`` gives a Snapshotter and
+``standing`` says how the server stands.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from cdc.errors import ConfigError
 from cdc.interfaces import Sink, Snapshotter, Source
 
 SOURCES = {
-    "postgres": ("connectors.postgres.source:open_source", "snapshot.postgres:open_snapshotter"),
+    "postgres": (
+        "connectors.postgres.source:open_source",
+        "snapshot.postgres:open_snapshotter",
+        "connectors.postgres.standing:standing",
+    ),
 }
 
 SINKS = {"kafka": "sinks.kafka:open_sink"}
@@ -34,6 +39,11 @@ def snapshotter(config: ConnectorConfig) -> Callable[[], Snapshotter]:
     return lambda: cast("Snapshotter", opener(config))
 
 
+def standing(config: ConnectorConfig) -> Callable[..., Any]:
+    """What `cdc status` asks about the server: a function of (config, state) that gives JSON values."""
+    return _resolve(_named(config)[2])
+
+
 def sink(config: KafkaConfig, connector: str) -> Sink:
     """A sink that has not connected yet."""
     return cast("Sink", _resolve(SINKS[config.type])(config, connector))
@@ -44,7 +54,7 @@ def part(name: str) -> Callable[..., Any]:
     return _resolve(name)
 
 
-def _named(config: ConnectorConfig) -> tuple[str, str]:
+def _named(config: ConnectorConfig) -> tuple[str, str, str]:
     wanted = config.source.type
     if wanted in SOURCES:
         return SOURCES[wanted]
@@ -54,7 +64,7 @@ def _named(config: ConnectorConfig) -> tuple[str, str]:
             f"source.type: there is no source “{wanted}”",
             hint=f"known: {', '.join(SOURCES)}, or package.module:callable",
         )
-    return wanted, f"{module}:open_snapshotter"
+    return wanted, f"{module}:open_snapshotter", f"{module}:standing"
 
 
 def _resolve(name: str) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from cdc.config import KafkaConfig
 from cdc.errors import BugError, CdcError, OperatorError, RetryableError
 from cdc.state import State
 from sinks.names import position_topic, schema_topic, table_topic
+from sinks.positions import read_standing
 from sinks.reading import read_to_end
 from sinks.topics import Topics, Wanted
 
@@ -114,11 +115,7 @@ class KafkaSink:
             self._producer.init_transactions(60)
         except KafkaException as exc:
             raise self._failed(exc, "fencing other copies of this connector") from exc
-        last: bytes | None = None
-        for message in read_to_end(self._servers, self._config.options, self._position_topic, "read_committed"):
-            if message.key() == self._connector.encode():
-                last = message.value()
-        return State.from_bytes(last, where=f"topic {self._position_topic}") if last is not None else None
+        return read_standing(self._config, self._connector).state
 
     def write(self, topic: str, key: bytes, value: bytes | None) -> None:
         if self._began_at_s is None:

@@ -85,6 +85,13 @@ class Topics:
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
         self._admin.close()
 
+    def exists(self, topic: str) -> bool:
+        """Whether there is a topic of this name."""
+        try:
+            return topic in self._admin.list_topics()
+        except KafkaError as exc:
+            raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
+
     def check(self, wanted: Sequence[Wanted]) -> list[Wanted]:
         """The topics that are missing. Raises OperatorError for one that exists and is wrong."""
         try:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -50,6 +51,7 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
         open_snapshotter=registry.snapshotter(config),
         sink=registry.sink(config.sink, config.name),
         observe=shown,
+        failed=partial(registry.part("sinks.positions:leave_error"), config.sink, config.name),
     )
 
     def stop(_number: int, _frame: FrameType | None) -> None:

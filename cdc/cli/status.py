@@ -1,0 +1,101 @@
+"""`cdc status`: where a connector stands; it disturbs neither the connector nor the source."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from cdc import registry
+from cdc.config import ConnectorConfig, load_connector
+from cdc.errors import CdcError
+
+
+@click.command()
+@click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+def status(file: Path, *, as_json: bool) -> None:
+    """Phase, position, lag, slot and last error of a connector.
+
+    Exit code 0 also while it is down: `running` says whether something reads the slot.
+    """
+    config = load_connector(file)
+    found = _status(config)
+    if as_json:
+        click.echo(orjson.dumps(found).decode())
+        return
+    for name, value in _lines(found):
+        click.echo(f"{name:<12}{value}")
+
+
+def _status(config: ConnectorConfig) -> dict[str, Any]:
+    kafka = registry.part("sinks.positions:read_standing")(config.sink, config.name) if _has_run(config) else None
+    state = kafka.state if kafka else None
+    try:
+        server = registry.standing(config)(config, state)
+    except CdcError as exc:
+        server = {"unreachable": exc.message}
+    lag_bytes = server.get("lag_bytes")
+    lag_s = None
+    if state is not None and lag_bytes is not None and kafka is not None:
+        lag_s = round(max(0.0, time.time() - kafka.committed_at_ms / 1000), 1) if lag_bytes else 0.0
+    slot = server.get("slot")
+    return {
+        "name": config.name,
+        "phase": state.phase.value if state else "new",
+        "running": bool(slot and slot["active"]),
+        "position": dict(state.offset) if state else None,
+        "committed_at": _instant(kafka.committed_at_ms) if kafka and state else None,
+        "lag_bytes": lag_bytes,
+        "lag_seconds": lag_s,
+        "tables": list(state.tables) if state else [],
+        "snapshot": _snapshot(state.snapshot) if state else {},
+        "source": server,
+        "last_error": kafka.error if kafka else None,
+    }
+
+
+def _has_run(config: ConnectorConfig) -> bool:
+    topic = registry.part("sinks.names:position_topic")(config.sink.prefix, config.name)
+    with registry.part("sinks.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
+        return bool(topics.exists(topic))
+
+
+def _snapshot(progress: Any) -> dict[str, Any]:  # noqa: ANN401 - a snapshotter's own terms
+    tables = progress.get("tables", {})
+    return {name: {"rows": table["rows"], "done": table["done"]} for name, table in tables.items()}
+
+
+def _instant(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    source, slot, error = found["source"], found["source"].get("slot"), found["last_error"]
+    position = " ".join(f"{k} {v}" for k, v in (found["position"] or {}).items()) or "none"
+    lag = "unknown" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes, {found['lag_seconds']} s"
+    lines = [
+        ("connector", found["name"]),
+        ("phase", found["phase"] + ("" if found["running"] else " (not running)")),
+        ("position", position + (f", committed {found['committed_at']}" if found["committed_at"] else "")),
+        ("lag", lag),
+    ]
+    lines += [
+        ("snapshot", f"{table}: {done['rows']:,} rows{'' if done['done'] else ', reading'}")
+        for table, done in found["snapshot"].items()
+    ]
+    if slot:
+        retained = f"retains {slot['retained_wal_bytes'] or 0:,} bytes of WAL"
+        lines.append(("slot", f"{slot['name']}: {slot['wal_status']}, at {slot['confirmed_flush_lsn']}, {retained}"))
+    elif "unreachable" in source:
+        lines.append(("source", source["unreachable"]))
+    else:
+        lines.append(("slot", "none"))
+    lines.append(("last error", f"{_instant(error['at_ms'])} {error['message']}" if error else "none"))
+    if error and error["hint"]:
+        lines.append(("", f"hint: {error['hint']}"))
+    return lines

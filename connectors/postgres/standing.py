@@ -1,0 +1,34 @@
+"""How far the server is ahead of a position, and what the slot holds back: for `cdc status`."""
+
+from __future__ import annotations
+
+from cdc.config import ConnectorConfig
+from cdc.state import State
+from connectors.postgres import session
+from connectors.postgres.catalog import Catalog
+from connectors.postgres.stream import lsn_number, lsn_text
+
+
+def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
+    """Server and slot as they are now; `lag_bytes` is None without a position.
+
+    Raises what `session.connect` raises.
+    """
+    connection = session.connect(session.parameters(config.source.url, f"cdc {config.name} status"))
+    try:
+        catalog = Catalog(connection)
+        ((end,),) = catalog.rows("reading the log's end", "SELECT pg_current_wal_lsn()::text")
+        rows = catalog.rows(
+            "reading pg_replication_slots",
+            "SELECT slot_name, active, wal_status, confirmed_flush_lsn::text, safe_wal_size,"
+            " pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = %s",
+            (config.slot,),
+        )
+    finally:
+        connection.close()
+    names = ("name", "active", "wal_status", "confirmed_flush_lsn", "safe_wal_size_bytes", "retained_wal_bytes")
+    slot = dict(zip(names, rows[0], strict=True)) if rows else None
+    behind = None
+    if state is not None and "lsn" in state.offset:
+        behind = max(0, lsn_number(end) - lsn_number(str(state.offset["lsn"])))
+    return {"log_end": lsn_text(lsn_number(end)), "lag_bytes": behind, "slot": slot}

@@ -1,0 +1,77 @@
+"""The position topic: where a connector stands, and, under a key of its own, the last error it met."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from confluent_kafka import KafkaException, Producer
+
+from cdc.config import KafkaConfig
+from cdc.errors import CdcError
+from cdc.state import State
+from sinks.names import position_topic
+from sinks.reading import read_to_end
+
+_REPORT_S: Final = 3.0
+
+log = logging.getLogger("cdc.kafka")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the position topic says."""
+
+    state: State | None
+    committed_at_ms: int
+    """When the state was committed; 0 without one."""
+    error: Mapping[str, object] | None
+    """`at_ms`, `kind`, `message`, `hint` of the last error, if it is younger than the state."""
+
+
+def read_standing(config: KafkaConfig, connector: str) -> Standing:
+    """Read the topic to its end, read_committed. Raises OperatorError for a damaged record, RetryableError for Kafka."""
+    topic = position_topic(config.prefix, connector)
+    last: bytes | None = None
+    error: Mapping[str, object] | None = None
+    committed_at_ms = 0
+    for message in read_to_end(config.bootstrap_servers, config.options, topic, "read_committed"):
+        if message.key() == connector.encode():
+            last, committed_at_ms, error = message.value(), message.timestamp()[1], None
+        elif message.key() == _error_key(connector):
+            value = message.value()
+            error = orjson.loads(value) if value is not None else None
+    state = State.from_bytes(last, where=f"topic {topic}") if last is not None else None
+    return Standing(state, committed_at_ms, error)
+
+
+def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:
+    """Leave an error for `cdc status` to find; best effort, three seconds, no part of any transaction."""
+    value = {
+        "at_ms": time.time_ns() // 1_000_000,
+        "kind": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+    }
+    try:
+        producer = Producer(
+            {
+                **config.options,
+                "bootstrap.servers": config.bootstrap_servers,
+                "message.timeout.ms": int(_REPORT_S * 1000),
+                "allow.auto.create.topics": "false",
+            },
+            logger=log,
+        )
+        producer.produce(position_topic(config.prefix, connector), orjson.dumps(value), _error_key(connector))
+        producer.flush(_REPORT_S)
+    except (KafkaException, BufferError) as exc:
+        log.debug("the error could not be left: %s", exc)
+
+
+def _error_key(connector: str) -> bytes:
+    return f"{connector}/error".encode()
