@@ -36,6 +36,7 @@ class Chunk:
     table: Table
     rows: Sequence[Row]
     progress: Mapping[str, object]
+    """In the snapshotter's own terms, except ``tables``: name -> ``{"rows": int, "done": bool, …}``, which is shown."""
     view: int
     """Which of the snapshot's views the rows were read under: 0 the Start's, then counting."""
     read_at_ms: int
@@ -100,8 +101,11 @@ class Handover(Protocol):
         A key change must be taken apart first: its two keys may lie in chunks of different views.
         """
 
-    def saw(self, view: int, xid: int) -> bool:
-        """Whether a chunk's view saw transaction `xid`."""
+    def saw(self, table: Table, view: int, xid: int) -> bool:
+        """Whether rows of `table` that this snapshot read under `view` were seen together with transaction `xid`.
+
+        Views are numbered anew for each snapshot: of a table that this one did not read, the answer is no.
+        """
 
     def spent(self, commit: int) -> bool:
         """True once no transaction after `commit` can be hidden."""

@@ -17,7 +17,7 @@ _HINT = "apt-get install openjdk-17-jre-headless  # or set JAVA_HOME"
 
 @functools.cache
 def java() -> Path:
-    """The Java to run with: ``$JAVA_HOME``'s, else the one on the path. Raises OperatorError below 17 or without one."""
+    """The Java to run with: ``$JAVA_HOME``'s, else the path's. Raises OperatorError below 17 or without one."""
     home = os.environ.get("JAVA_HOME")
     program = Path(home) / "bin" / "java" if home else shutil.which("java")
     if program is None or not os.access(program, os.X_OK):

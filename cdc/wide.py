@@ -21,7 +21,8 @@ from cdc.errors import OperatorError
 
 _TOAST_FROM: Final = 2_000
 """A row stored in fewer bytes is never TOASTed (TOAST_TUPLE_THRESHOLD is 2,032 with 8 kB pages)."""
-_PLAIN_TEXT: Final = re.compile(r"text|character|json$|xml|bytea")
+_PLAIN_TEXT: Final = re.compile(r"(?:text|character[^\[]*|json|xml|bytea)$")
+"""Types that take no more room stored than printed; their arrays do."""
 _FIXED_SIZE: Final = 64
 _GROWTH: Final = 8
 """Bytes that a character of a value's text takes when stored, at most: ``[[],[]]`` as jsonb, ``{1}`` as bigint[]."""

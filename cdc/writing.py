@@ -55,11 +55,15 @@ class Writer:
             return
         key = encoder.key(after)
         old_key = key if before is None else encoder.key(before)
-        hidden = handover is not None and handover.hides(change, xid)
+        hidden = left = handover is not None and handover.hides(change, xid)
+        if handover is not None and old_key != key:
+            left = handover.hides(change._replace(op=Op.DELETE, after=None), xid)
         fragments: dict[str, bytes] = {}
-        if encoder.wide and not hidden:
+        if encoder.wide:
             if UNCHANGED in after:
-                fragments = self._wide.find(encoder, old_key, after, frame.next_position())
+                fragments = self._wide.find(
+                    encoder, old_key, after, frame.next_position(), published=not left, needed=not hidden
+                )
             self._wide.keep(encoder, key, after, fragments)
         op, image = change.op, _NULL
         if old_key != key:
@@ -98,7 +102,7 @@ class Writer:
             if position >= bound:
                 continue  # aborted: it lies ahead of where we are
             view = Position.parse(position).number if event["op"] == "r" else 0
-            kept = handover is not None and handover.saw(view, transaction.xid)
+            kept = handover is not None and handover.saw(change.table, view, transaction.xid)
             if event["op"] == "d" or kept:
                 live.discard(key)
             else:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from typing import Final, Literal
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.errors import RetryableError
 
@@ -39,7 +39,7 @@ def read_to_end(
         logger=log,
     )
     try:
-        yield from _read(consumer, bootstrap_servers, topic, _ends(bootstrap_servers, options, topic))
+        yield from _read(consumer, bootstrap_servers, topic, _bounds(bootstrap_servers, options, topic))
     except KafkaException as exc:
         raise RetryableError(
             f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}"
@@ -48,8 +48,8 @@ def read_to_end(
         consumer.close()
 
 
-def _ends(bootstrap_servers: str, options: Mapping[str, str], topic: str) -> dict[int, int]:
-    """Each partition's high watermark, which a read_committed consumer does not tell."""
+def _bounds(bootstrap_servers: str, options: Mapping[str, str], topic: str) -> dict[int, tuple[int, int]]:
+    """Each partition's first offset and its high watermark, which a read_committed consumer does not tell."""
     probe = Consumer(
         {
             **options,
@@ -63,16 +63,18 @@ def _ends(bootstrap_servers: str, options: Mapping[str, str], topic: str) -> dic
         found = probe.list_topics(topic, timeout=15).topics[topic]
         if found.error is not None:
             raise KafkaException(found.error)
-        return {p: probe.get_watermark_offsets(TopicPartition(topic, p), timeout=15)[1] for p in found.partitions}
+        return {p: probe.get_watermark_offsets(TopicPartition(topic, p), timeout=15) for p in found.partitions}
     finally:
         probe.close()
 
 
-def _read(consumer: Consumer, bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> Iterator[Message]:
-    open_partitions = {p for p, end in ends.items() if end > 0}
+def _read(consumer: Consumer, bootstrap_servers: str, topic: str, bounds: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
+    ends = {p: end for p, (first, end) in bounds.items() if end > first}
+    open_partitions = set(ends)
     if not open_partitions:
         return
-    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_partitions])
+    # An offset by number: looking up OFFSET_BEGINNING costs the client half a second.
+    consumer.assign([TopicPartition(topic, p, bounds[p][0]) for p in open_partitions])
     heard_s = time.monotonic()
     while open_partitions:
         messages = consumer.consume(1000, timeout=0.02)

@@ -165,9 +165,10 @@ class PostgresHandover:
                 return view is not None and view.sees(xid)
         return False
 
-    def saw(self, view: int, xid: int) -> bool:
-        """Whether the view with this number (0: the slot's own) saw the transaction."""
-        return view > 0 and self._views[str(view)].sees(xid)
+    def saw(self, table: Table, view: int, xid: int) -> bool:
+        """Whether rows of `table` read under the view with this number (0: the slot's own) saw the transaction."""
+        of = self._views.get(str(view)) if table.qualified in self._ranges else None
+        return of is not None and of.sees(xid)
 
     def spent(self, commit: int) -> bool:
         return commit >= self._end

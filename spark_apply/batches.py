@@ -101,7 +101,7 @@ class Applier:
 
 
 def _survey(newest: DataFrame) -> list[Row]:
-    """By topic: ``topic, events, keys, version, position, foreign STRUCT<partition, offset>`` (null: none is foreign)."""
+    """By topic: ``topic, events, keys, version, position, foreign STRUCT<partition, offset>`` (null: none)."""
     return (
         newest.groupBy("topic")
         .agg(
@@ -124,7 +124,8 @@ def _check_fit(rows: DataFrame, table: TargetTable) -> None:
     columns = ", ".join(found[MISFITS])
     msg = (
         f"{table.qualified}, column {columns}: a value does not fit its type in the derived table "
-        f"(topic {table.topic}, partition {found[PARTITION]}, offset {found[OFFSET]}; key column {', '.join(table.key)})"
+        f"(topic {table.topic}, partition {found[PARTITION]}, offset {found[OFFSET]}; "
+        f"key column {', '.join(table.key)})"
     )
     hint = (
         f"set types: {{{found[MISFITS][0]}: string}} under tables.{table.qualified} to keep it as text, and give the "

@@ -1,14 +1,14 @@
 """Whole contents of derived stores in one form, to be compared with each other and with the topics.
 
-The form is the JSON document of `spark_apply.document`, read back: a dict from column to value, under the compact JSON of its
-key columns. `expected` makes the same form from an event's `after` in plain Python: the oracle of what Spark does.
-A column that a document lacks, because it is older than the column, is null.
-Two things are not told apart: ``infinity`` and its stand-in (9999-12-31), and numbers that are the same float.
+The form is the JSON document of `spark_apply.document`, read back: a dict from column to value, under the compact
+JSON of its key columns. `expected` makes the same form from an event's `after` in plain Python: the oracle of what
+Spark does. A column that a document lacks, because it is older than the column, is null. Two things are not told
+apart: ``infinity`` and its stand-in (9999-12-31), and numbers that are the same float.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from collections.abc import Mapping
 from typing import Any, cast
@@ -22,7 +22,7 @@ Contents = dict[str, dict[str, Any]]
 
 _STAND_INS = {"infinity": "9999-12-31", "-infinity": "0001-01-01"}
 _STAND_IN_TIMES = {"infinity": "9999-12-31T23:59:59.999999", "-infinity": "0001-01-01T00:00:00"}
-_EPOCH = datetime.date(1970, 1, 1)
+_EPOCH = dt.date(1970, 1, 1)
 _DAYS_400_YEARS = 146_097
 _DAY_MICROS = 86_400_000_000
 
@@ -71,8 +71,8 @@ def _document_value(kind: Kind, value: Any, *, kept_as_text: bool = False) -> An
 
 def date_text(days: int) -> str:
     """ISO 8601 of a day, also outside the years that Python's dates have."""
-    eras, rest = divmod(days + (_EPOCH - datetime.date(1, 1, 1)).days, _DAYS_400_YEARS)
-    moment = datetime.date(1, 1, 1) + datetime.timedelta(days=rest)
+    eras, rest = divmod(days + (_EPOCH - dt.date(1, 1, 1)).days, _DAYS_400_YEARS)
+    moment = dt.date(1, 1, 1) + dt.timedelta(days=rest)
     year = moment.year + 400 * eras
     sign = "-" if year < 0 else "+" if year > 9999 else ""  # noqa: PLR2004 - the last year of four digits
     return f"{sign}{abs(year):04d}-{moment.month:02d}-{moment.day:02d}"

@@ -1,7 +1,8 @@
 """The apply job: one streaming query over all topics of a connector, folded into derived stores.
 
-The checkpoint lives in a sub-folder that is named for what is fed to what: tables, stores and the stores' identities. Add a
-table, add a store, or lose a store, and the job begins at the beginning of the topics; guarded by position, that is safe.
+The checkpoint lives in a sub-folder that is named for what is fed to what: tables, stores and the stores' identities.
+Add a table, add a store, or lose a store, and the job begins at the beginning of the topics; guarded by position,
+that is safe.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@
     string, json, bits, timetz,         STRING
     interval, any other
 
-A value that does not fit becomes null here, and its text is not null: that is how `spark_apply.typed` finds it. In a key,
-the infinities of dates and times do not fit: their stand-ins could meet the same value meant as itself.
+A value that does not fit becomes null here, and its text is not null: that is how `spark_apply.typed` finds it. In a
+key, the infinities of dates and times do not fit: their stand-ins could meet the same value meant as itself.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def common_kind(one: Kind, other: Kind) -> Kind | None:
 
 
 def value(kind: Kind, text: Column, *, stored_as: T.DataType, key: bool = False) -> Column:
-    """`text` (STRING: JSON text of a value, strings without quotes) as `stored_as`; null where null, or where misfit."""
+    """`text` (STRING: JSON text of a value, strings without quotes) as `stored_as`; null where null or misfit."""
     parse = _PARSERS.get(kind.name)
     if kind.name == "decimal" and _decimal(kind) is not None:
         return _decimal_value(text, stored_as)

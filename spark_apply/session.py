@@ -60,13 +60,16 @@ _REPORTED_BY_US = (
 
 
 def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark, or return the session that runs. `spark` adds to `SETTINGS` and wins over them.
+    """Start Spark, or use what runs, and return a session with catalogs and SQL settings of its own.
+
+    `spark` adds to `SETTINGS` and wins over them.
 
     The jars are fetched once into the cache and handed over as files: nothing is resolved, or printed, at a start.
     Raises OperatorError without Java 17 and when the jars cannot be fetched.
     """
     java()
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # else it prints a callback's exception, which we raise
+    for logger in ("py4j", "SQLQueryContextLogger"):  # they print exceptions that we raise, with texts of queries
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     settings = {**SETTINGS, **(spark or {})}
     shipped = Path(pyspark.__file__).parent / "jars"
     files = [str(jar) for jar in jars.fetch("spark", PACKAGES) if not (shipped / jar.name).exists()]
@@ -76,7 +79,7 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return builder.getOrCreate().newSession()
 
 
 def _logging_file() -> Path:

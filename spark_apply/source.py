@@ -20,6 +20,7 @@ MAX_EVENTS_PER_BATCH = 1_000_000
 _ANSWER_WITHIN_S = 10.0
 _MARKERS_WITHIN_S = 5.0
 _POLL_S = 0.5
+_POLL_RECORDS, _FETCH_BYTES = 5_000, 4 << 20
 _FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
 
 _ENVELOPE = "op string, after string, ts_ms bigint, source struct<position: string, schema_version: int, ts_ms: bigint>"
@@ -137,6 +138,8 @@ def stream(spark: SparkSession, source: ApplySource, names: Sequence[str]) -> Da
         .option("kafka.bootstrap.servers", source.bootstrap_servers)
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+        .option("kafka.max.poll.records", _POLL_RECORDS)
+        .option("kafka.max.partition.fetch.bytes", _FETCH_BYTES)
         .option("subscribe", ",".join(names))
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "true")
@@ -174,7 +177,7 @@ def parse(records: DataFrame) -> DataFrame:
 
 
 def jvm_options(options: Mapping[str, str]) -> dict[str, str]:
-    """librdkafka's client properties by the JVM client's names. Raises ConfigError for one that has no counterpart."""
+    """Client properties of librdkafka by the JVM client's names. Raises ConfigError for one that has no counterpart."""
     named = {_JVM_NAMES.get(name, name): value for name, value in options.items()}
     unknown = sorted(set(named) - {*_JVM_SHARED, "ssl.truststore.location", "sasl.username", "sasl.password"})
     if unknown:

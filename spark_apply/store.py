@@ -50,8 +50,8 @@ class Store(Protocol):
     def open(self, table: TargetTable) -> str:
         """Make the table's copy, or add and widen columns of the one there is; return its identity.
 
-        A copy made anew has a new identity: the job then reads the topics from their beginning. May be called again with
-        a newer version. Raises OperatorError when the copy there is cannot hold `table`.
+        A copy made anew has a new identity: the job then reads the topics from their beginning. May be called again
+        with a newer version. Raises OperatorError when the copy there is cannot hold `table`.
         """
 
     def apply(self, batch: Batch) -> Applied:

@@ -24,9 +24,9 @@ def typed(events: DataFrame, table: TargetTable) -> DataFrame:
     """Newest events of `table` (as `spark_apply.latest` gives them) with their values typed.
 
     Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes, others
-    write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is
-    null here; a row with any must not be applied), then the table's columns. In a delete only the key columns are set.
-    A column that the event's version of the table did not have is null.
+    write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_misfits ARRAY<STRING>`` (columns whose value did not fit
+    and is null here; a row with any must not be applied), then the table's columns. In a delete only the key columns
+    are set. A column that the event's version of the table did not have is null.
     """
     read = events.select(
         F.col("key").alias(KEY),

@@ -39,14 +39,37 @@ EVERY_KIND: dict[str, dict[str, Any]] = {
 }
 
 SPARK_TYPES = {
-    **{"id": "int", "c_boolean": "boolean", "c_int16": "int", "c_int64": "bigint", "c_uint64": "decimal(20,0)"},
-    **{"c_float32": "float", "c_float64": "double", "c_decimal": "decimal(20,4)", "c_decimal_tiny": "decimal(5,5)"},
-    **{"c_decimal_round": "decimal(5,0)", "c_decimal_any": "string", "c_decimal_wide": "string", "c_string": "string"},
-    **{"c_bytes": "binary", "c_json": "string", "c_date": "date", "c_time": "string", "c_millis": "timestamp_ntz"},
-    **{"c_micros": "timestamp_ntz", "c_zoned": "timestamp", "c_timetz": "string", "c_interval": "string"},
-    **{"c_bits": "string", "c_geometry": "struct<wkb:binary,srid:int>", "c_vector": "array<float>"},
-    **{"c_texts": "array<string>", "c_ints": "array<bigint>", "c_decimals": "array<decimal(10,2)>"},
-    **{"c_dates": "array<date>", "c_times": "array<timestamp>", "c_binaries": "array<binary>"},
+    "id": "int",
+    "c_boolean": "boolean",
+    "c_int16": "int",
+    "c_int64": "bigint",
+    "c_uint64": "decimal(20,0)",
+    "c_float32": "float",
+    "c_float64": "double",
+    "c_decimal": "decimal(20,4)",
+    "c_decimal_tiny": "decimal(5,5)",
+    "c_decimal_round": "decimal(5,0)",
+    "c_decimal_any": "string",
+    "c_decimal_wide": "string",
+    "c_string": "string",
+    "c_bytes": "binary",
+    "c_json": "string",
+    "c_date": "date",
+    "c_time": "string",
+    "c_millis": "timestamp_ntz",
+    "c_micros": "timestamp_ntz",
+    "c_zoned": "timestamp",
+    "c_timetz": "string",
+    "c_interval": "string",
+    "c_bits": "string",
+    "c_geometry": "struct<wkb:binary,srid:int>",
+    "c_vector": "array<float>",
+    "c_texts": "array<string>",
+    "c_ints": "array<bigint>",
+    "c_decimals": "array<decimal(10,2)>",
+    "c_dates": "array<date>",
+    "c_times": "array<timestamp>",
+    "c_binaries": "array<binary>",
 }
 
 
@@ -92,8 +115,13 @@ def every_kind_rows() -> list[dict[str, Any]]:
         *([-719893], ["-0043-03-15T00:00:00Z"], None),
     )
     strange = {
-        **{"c_float32": "NaN", "c_float64": "-Infinity", "c_decimal_any": "Infinity", "c_date": "infinity"},
-        **{"c_millis": "-infinity", "c_micros": "infinity", "c_zoned": "-infinity"},
+        "c_float32": "NaN",
+        "c_float64": "-Infinity",
+        "c_decimal_any": "Infinity",
+        "c_date": "infinity",
+        "c_millis": "-infinity",
+        "c_micros": "infinity",
+        "c_zoned": "-infinity",
     }
     rows = [dict(zip(names, values, strict=True)) for values in (plain, greatest, least)]
     rows += [{**dict.fromkeys(names), **strange}, dict.fromkeys(names)]

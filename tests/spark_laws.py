@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark_records import Publisher, SourceTable, position
 
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import OperatorError
@@ -24,6 +23,7 @@ from spark_apply.job import ApplySummary, run_apply
 from spark_apply.source import schema_versions
 from spark_apply.store import open_store
 from spark_apply.tables import TargetTable, target
+from tests.spark_records import Publisher, SourceTable, position
 
 Record = tuple[str, bytes, bytes | None]
 _COUNTER = itertools.count(int(time.time()))
@@ -70,7 +70,8 @@ class Setting:
 
     def contents(self, table: SourceTable, config: ApplyConfig | None = None) -> Contents:
         config = config or self.config()
-        store = open_store(config.stores["copy"], name="copy", prefix=self.prefix, spark=self.spark)
+        spark = self.spark.newSession()
+        store = open_store(config.stores["copy"], name="copy", prefix=self.prefix, spark=spark)
         try:
             types = next(iter(config.tables.values())).types
             return contents(store, self.target(table, types))
@@ -204,13 +205,14 @@ def a_copy_that_was_lost_is_filled_again(setting: Setting) -> None:
 def odd_names_are_names(setting: Setting) -> None:
     """Case, quotes, dots, spaces, other alphabets: in schemas, tables, columns and keys."""
     columns = {
-        **{"Id": {"kind": "int64"}, "id": {"kind": "string"}, "a.b": {"kind": "int32"}, "ba`ck": {"kind": "string"}},
-        **{
-            'quo"te': {"kind": "string"},
-            "größe 名": {"kind": "float64"},
-            "select": {"kind": "boolean"},
-            "-x": {"kind": "string"},
-        },
+        "Id": {"kind": "int64"},
+        "id": {"kind": "string"},
+        "a.b": {"kind": "int32"},
+        "ba`ck": {"kind": "string"},
+        'quo"te': {"kind": "string"},
+        "größe 名": {"kind": "float64"},
+        "select": {"kind": "boolean"},
+        "-x": {"kind": "string"},
     }
     table = setting.table(
         'Or.ders "x"/ü', columns, schema="Sch`ema", key=("Id", "a.b"), topic_name=f"{setting.prefix}.odd._u0041"
@@ -238,9 +240,9 @@ def a_running_job_follows_until_it_is_stopped(setting: Setting) -> None:
     )
     job.start()
     try:
-        _until(lambda: any(line.startswith("batch 1") for line in lines))
+        _until(lambda: any(line.startswith("batch 1") for line in lines) or not job.is_alive())
         publisher.publish(table.event("u", order(1, "paid"), position(11)))
-        _until(lambda: any(line.startswith("batch 2") for line in lines))
+        _until(lambda: any(line.startswith("batch 2") for line in lines) or not job.is_alive())
     finally:
         stop.set()
         job.join(30)

@@ -1,4 +1,4 @@
-"""Hand-made records in exactly the contract's JSON (docs/events.md), and a producer that puts them into transactions."""
+"""Hand-made records in exactly the contract's JSON (docs/events.md), and a producer with transactions."""
 
 from __future__ import annotations
 
@@ -51,8 +51,13 @@ class SourceTable:
             "connector": self.prefix,
             "source": "postgresql",
             "db": "shop",
-            **{"schema": self.schema, "table": self.name, "topic": self.topic, "version": self.version},
-            **{"position": position(0), "key": list(self.key), "columns": columns},
+            "schema": self.schema,
+            "table": self.name,
+            "topic": self.topic,
+            "version": self.version,
+            "position": position(0),
+            "key": list(self.key),
+            "columns": columns,
         }
         return dumps(about), dumps(value)
 
@@ -64,9 +69,18 @@ class SourceTable:
             "before": {name: row[name] for name in self.key} if op == "d" else None,
             "after": None if op == "d" else dict(row),
             "source": {
-                **{"version": "0.1.0", "connector": "postgresql", "name": self.prefix, "ts_ms": 1763673600123},
-                **{"snapshot": "true" if op == "r" else "false", "db": "shop", "schema": self.schema},
-                **{"table": self.name, "txId": commit, "lsn": commit, "position": at, "schema_version": self.version},
+                "version": "0.1.0",
+                "connector": "postgresql",
+                "name": self.prefix,
+                "ts_ms": 1763673600123,
+                "snapshot": "true" if op == "r" else "false",
+                "db": "shop",
+                "schema": self.schema,
+                "table": self.name,
+                "txId": commit,
+                "lsn": commit,
+                "position": at,
+                "schema_version": self.version,
             },
             "transaction": None if op == "r" else {"id": f"{commit}", "total_order": 1, "data_collection_order": 1},
             "op": op,

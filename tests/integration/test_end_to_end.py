@@ -1,0 +1,165 @@
+"""The main job: source = topic folded = Iceberg table = search index, whole contents, through SIGKILLs."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.config import load_apply, load_connector
+from cdc.dev.shop import difference
+from cdc.state import Phase
+from sinks.positions import read_standing
+from spark_apply.contents import contents, expected
+from spark_apply.job import run_apply
+from spark_apply.session import open_session
+from spark_apply.source import schema_versions
+from spark_apply.store import open_store
+from spark_apply.tables import target
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.workload import TABLES, Workload, as_stored, source_contents
+
+ROWS = 40_000
+CHANGES = 20_000
+SEED = 20_261_120
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    assert process.poll() is None, process.communicate()[1]
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.timeout(400)
+def test_source_topic_table_and_index_are_equal_after_kills(
+    database: Database, kafka: str, prefix: str, tmp_path: Path, killed: list[subprocess.Popen[str]]
+) -> None:
+    """A random workload runs through snapshot and stream while the connector is killed: all copies end equal."""
+    workload = Workload(database.url, rows=ROWS, seed=SEED)
+    connector = Connector(tmp_path, prefix, database.url, kafka, list(TABLES), snapshot={"chunk_rows": 2000})
+    config = load_connector_with(connector, database.url)
+    chance = random.Random(SEED)
+    workload.start()
+    phases = []
+    for kill in range(5):
+        process = connector.start("--verbose")
+        killed.append(process)
+        if kill < 2:  # in the snapshot
+            await_commits(process, chance.randint(2, 4) if kill == 0 else chance.randint(5, 9))
+        else:
+            await_phase(config, process, Phase.STREAM)
+            time.sleep(chance.uniform(0.5, 2.5))
+        _kill(process)
+        state = read_standing(config.sink, config.name).state
+        assert state is not None
+        phases.append(state.phase)
+    assert phases[:2] == [Phase.SNAPSHOT, Phase.SNAPSHOT], "the first two kills hit the snapshot"
+    assert phases[-1] is Phase.STREAM
+
+    apply_file = tmp_path / "apply.yaml"
+    apply_file.write_text(
+        json.dumps(
+            {
+                "name": "warehouse",
+                "source": {"bootstrap_servers": kafka, "topic_prefix": prefix},
+                "stores": {
+                    "warehouse": {"type": "iceberg", "path": str(tmp_path / "warehouse")},
+                    "search": {"type": "tantivy", "path": str(tmp_path / "search")},
+                },
+                "tables": {table: {"stores": ["warehouse", "search"]} for table in TABLES},
+                "checkpoint": str(tmp_path / "checkpoint"),
+            }
+        )
+    )
+    jobs = load_apply(apply_file)
+    run_apply(jobs, once=True)  # in the middle: a fold of a part, then of the rest
+    process = connector.start()
+    killed.append(process)
+    deadline = time.monotonic() + 120
+    while workload.changes < CHANGES:
+        assert time.monotonic() < deadline, f"{workload.changes} changes"
+        time.sleep(0.1)
+    _kill(process)
+    workload.stop()
+    connector.catch_up()
+    run_apply(jobs, once=True)
+
+    spark = open_session("check", jobs.spark)
+    stores = {
+        name: open_store(store, name=name, prefix=prefix, spark=spark) for name, store in jobs.stores.items()
+    }
+    versions = schema_versions(jobs.source)
+    for table in TABLES:
+        made = target(versions[table], {})
+        source = source_contents(database.url, table)
+        folded: dict[str, dict[str, Any]] = {}
+        newest: dict[bytes, str] = {}
+        for record in connector.records(table):
+            if record.value is None:
+                folded.pop(record.raw_key.decode(), None)
+                continue
+            position = record.value["source"]["position"]
+            assert newest.get(record.raw_key, "") < position, f"{table}: the positions of a key increase"
+            newest[record.raw_key] = position
+            if record.value["after"] is not None:
+                version = record.value["source"]["schema_version"]
+                folded[record.raw_key.decode()] = as_stored(expected(made, record.value["after"], version))
+        assert len(source) > 1000
+        nothing = difference(source, source)
+        assert difference(source, folded) == nothing, f"{table}: topic"
+        for name, store in stores.items():
+            copy = {key: as_stored(row) for key, row in contents(store, made).items()}
+            found = difference(source, copy)
+            shown = [(source[key], copy[key]) for key in found.changed[:2]]
+            assert found == nothing, f"{table}: {name}: {shown}"
+
+
+def load_connector_with(connector: Connector, url: str) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_DATABASE_URL", url)
+        return load_connector(connector.file)
+
+
+def await_phase(config: Any, process: subprocess.Popen[str], phase: Phase, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[1]
+        state = _state(config)
+        if state is not None and state.phase is phase:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"the connector did not reach the phase {phase}")
+
+
+def await_commits(process: subprocess.Popen[str], commits: int) -> None:
+    """Return after some commits, as its log tells them."""
+    assert process.stderr is not None
+    seen = 0
+    for line in process.stderr:
+        seen += "committed at" in line or "reading the tables" in line
+        if seen >= commits:
+            return
+    pytest.fail("the connector ended")
+
+
+def _state(config: Any) -> Any:
+    try:
+        return read_standing(config.sink, config.name).state
+    except Exception:  # noqa: BLE001 - its topic is not made yet
+        return None

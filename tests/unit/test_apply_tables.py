@@ -1,0 +1,123 @@
+"""From the schema topic to a derived table; names; positions of search versions; client properties."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cdc.change import Kind
+from cdc.config import ApplyTable
+from cdc.errors import ConfigError, OperatorError
+from spark_apply.contents import date_text, time_text, timestamp_text
+from spark_apply.names import folder_name, index_name, quoted
+from spark_apply.source import jvm_options
+from spark_apply.stores.opensearch import document_id
+from spark_apply.tables import Version, choose, parse_version, target
+
+FOLLOW = ApplyTable(stores=("copy",))
+
+
+def _version(number: int, *columns: tuple[str, Kind], key: tuple[str, ...] = ("id",)) -> Version:
+    return Version("public", "orders", "shop.public.orders", number, key, (("id", Kind("int64")), *columns))
+
+
+def test_a_record_of_the_schema_topic() -> None:
+    columns = [
+        {"name": "id", "type": "bigint", "kind": "int64"},
+        {"name": "total", "type": "numeric(10,2)", "kind": "decimal", "precision": 10, "scale": 2},
+        {"name": "tags", "type": "text[]", "kind": "array", "element": {"kind": "string"}},
+    ]
+    about = {"schema": "public", "table": "orders", "topic": "shop.public.orders", "version": 1, "key": ["id"]}
+    found = parse_version(json.dumps({**about, "columns": columns}).encode())
+    assert found == _version(1, ("total", Kind("decimal", 10, 2)), ("tags", Kind("array", element=Kind("string"))))
+
+
+def test_versions_fold_into_one_table() -> None:
+    made = target(
+        [
+            _version(2, ("n", Kind("int64")), ("price", Kind("decimal", 12, 2)), ("at", Kind("timestamp_micros"))),
+            _version(
+                1,
+                ("gone", Kind("string")),
+                ("n", Kind("int32")),
+                ("price", Kind("decimal", 10, 2)),
+                ("at", Kind("timestamp_millis")),
+            ),
+        ],
+        {},
+    )
+    assert [column.name for column in made.columns] == ["id", "gone", "n", "price", "at"]
+    assert [column.kind for column in made.columns[2:4]] == [Kind("int64"), Kind("decimal", 12, 2)]
+    assert made.columns[4].versions == ((Kind("timestamp_millis"), (1,)), (Kind("timestamp_micros"), (2,)))
+    assert made.version == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Kind("int64"), Kind("string")),
+        (Kind("decimal", 10, 2), Kind("decimal", 12, 3)),
+        (Kind("string"), Kind("bytes")),
+        (Kind("array", element=Kind("int32")), Kind("array", element=Kind("int64"))),
+    ],
+)
+def test_what_cannot_change_in_place_is_refused_unless_kept_as_text(before: Kind, after: Kind) -> None:
+    versions = [_version(1, ("x", before)), _version(2, ("x", after))]
+    with pytest.raises(OperatorError, match=r"public\.orders: column x changed from"):
+        target(versions, {})
+    assert target(versions, {"x": "string"}).columns[1].kind == Kind("string")
+
+
+def test_a_changed_key_and_a_column_of_ours_are_refused() -> None:
+    with pytest.raises(OperatorError, match="its key changed"):
+        target([_version(1), _version(2, key=("id", "x"))], {})
+    with pytest.raises(OperatorError, match="names that begin with _cdc_ are ours"):
+        target([_version(1, ("_cdc_position", Kind("string")))], {})
+    with pytest.raises(ConfigError, match="is not a type"):
+        target([_version(1)], {"id": "decimal"})
+
+
+def test_names_win_over_patterns_and_unknown_ones_are_refused() -> None:
+    known = ["public.orders", "public.items", "public.o[1]"]
+    other = ApplyTable(stores=("other",))
+    assert choose({"public.*": FOLLOW, "public.orders": other}, known) == {
+        "public.orders": other,
+        "public.items": FOLLOW,
+        "public.o[1]": FOLLOW,
+    }
+    assert list(choose({"public.o[?]": FOLLOW}, known)) == ["public.o[1]"]
+    with pytest.raises(ConfigError, match=r"tables.public.order: .*\n.*did you mean public.orders"):
+        choose({"public.order": FOLLOW}, known)
+
+
+def test_names_are_escaped_one_to_one() -> None:
+    assert quoted("a`b") == "`a``b`"
+    assert folder_name("Or.d/ü") == "Or_u002ed_u002f_u00fc"
+    assert folder_name("a_u002e") == "a_u005fu002e"
+    assert index_name("Orders") == "_u004frders"
+    assert document_id("x" * 513).startswith("sha256:")
+
+
+def test_client_properties_for_the_jvm() -> None:
+    login = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "u",
+        "sasl.password": 'p"',
+    }
+    found = jvm_options({**login, "ssl.ca.location": "/ca.pem"})
+    assert found["sasl.mechanism"] == "SCRAM-SHA-512"
+    assert found["sasl.jaas.config"].endswith('ScramLoginModule required username="u" password="p\\"";')
+    assert found["ssl.truststore.type"] == "PEM"
+    with pytest.raises(ConfigError, match=r"source\.options\.linger\.ms"):
+        jvm_options({"linger.ms": "1"})
+
+
+def test_dates_and_times_outside_pythons_range() -> None:
+    assert date_text(0) == "1970-01-01"
+    assert date_text(2932897) == "+10000-01-01"
+    assert date_text(-719893) == "-0001-01-01"
+    assert timestamp_text(-62198755200000000) == "-0001-01-01T00:00:00"
+    assert timestamp_text(1709208000120000) == "2024-02-29T12:00:00.12"
+    assert time_text(-3020399000000) == "-838:59:59.000000"
