@@ -129,7 +129,7 @@ class Frame:
         at = b"%d" % at_ms
         self._at = at + (b',"snapshot":"true"' if transaction is None else b',"snapshot":"false"')
         self._xid = (_NULL if transaction is None else b"%d" % transaction[1]) + b',"lsn":'
-        self._id = None if transaction is None else b'{"id":"' + transaction[0].encode() + b'","total_order":'
+        self._id = None if transaction is None else b'{"id":' + orjson.dumps(transaction[0]) + b',"total_order":'
         self._made = b'","ts_ms":%d}' % made_at_ms
         self._counts: dict[str, int] = {}
         self._view = view

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cdc.change import Position, Table, Transaction
@@ -83,6 +83,7 @@ class Pipeline:
         self._failed = failed
         self._stop = threading.Event()
         self._events = 0
+        self._good_at_s = 0.0
         self._ran = False
 
     def stop(self) -> None:
@@ -97,7 +98,6 @@ class Pipeline:
         failing_since: float | None = None
         pause_s = RETRY_FIRST_S
         while True:
-            before = self._events
             try:
                 self._session(until_caught_up=until_caught_up)
             except Stopped:
@@ -107,11 +107,11 @@ class Pipeline:
                 raise
             except RetryableError as exc:
                 now = time.monotonic()
-                if failing_since is None or self._events > before:
+                if failing_since is None or self._good_at_s > failing_since:
                     failing_since, pause_s = now, RETRY_FIRST_S
+                self._failed(exc)
                 if not (self._ran or exc.at_start) or now - failing_since > GIVE_UP_S:
                     raise
-                self._failed(exc)
                 log.warning("%s; trying again in %.1f s", exc.message, pause_s)
                 if self._stop.wait(pause_s):
                     return
@@ -138,14 +138,20 @@ class Pipeline:
                 state=state,
                 stop=self._stop,
                 committed=self._committed,
+                good=self._good,
             )
+            self._ran = True
             with closing(session):
                 if state.phase is Phase.SNAPSHOT:
                     session.snapshot(view)
-                self._ran = True
                 session.stream(target)
 
+    def _good(self) -> None:
+        """Everything read is in Kafka: whatever fails next is a new fault."""
+        self._good_at_s = time.monotonic()
+
     def _committed(self, events: int, state: State) -> None:
+        self._good()
         self._events += events
         tables = state.snapshot.get("tables", {})
         rows = tuple((name, t["rows"], t["done"]) for name, t in tables.items()) if isinstance(tables, dict) else ()
@@ -169,12 +175,15 @@ class Pipeline:
             )
             self._sink.commit(state)
             return state, start.view
-        source.verify(state)
-        added = [table for table in tables if table.qualified not in state.tables]
+        still = _still_captured(state, names)
+        source.verify(still)
+        added = [table for table in tables if table.qualified not in still.tables]
         if added:
             self._refuse_occupied(added)
             source.extend(tables)
-            state = state.next(phase=Phase.SNAPSHOT, tables=names)
+            still = replace(still, phase=Phase.SNAPSHOT, tables=names)
+        if still is not state:
+            state = still.next()
             self._sink.commit(state)
         return state, None
 
@@ -187,6 +196,17 @@ class Pipeline:
                 hint="set another sink.topic_prefix; or delete the topic if nobody needs it: "
                 f"kafka-topics.sh --delete --topic {occupied[0]}",
             )
+
+
+def _still_captured(state: State, names: Sequence[str]) -> State:
+    """`state` without the tables no longer captured: their changes pass unread, so they are new if they come back."""
+    tables = tuple(name for name in state.tables if name in names)
+    if tables == state.tables:
+        return state
+    progress = state.snapshot.get("tables")
+    left = {name: at for name, at in progress.items() if name in tables} if isinstance(progress, dict) else progress
+    snapshot = {**state.snapshot, "tables": left} if progress is not None else state.snapshot
+    return replace(state, tables=tables, snapshot=snapshot)
 
 
 def _same_source(state: State, identity: Mapping[str, str]) -> None:
@@ -214,12 +234,14 @@ class _Session:
         state: State,
         stop: threading.Event,
         committed: Callable[[int, State], None],
+        good: Callable[[], None],
     ) -> None:
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
         self._tables = tables
         self._state = state
         self._stop = stop
         self._committed = committed
+        self._good = good
         self._wide = WideValues(sink.records)
         versions = Versions(
             sink.schemas(),
@@ -302,10 +324,10 @@ class _Session:
             self._handover = None
 
     def _cut(self) -> bool:
-        """Under load: by records, bytes, or age of the first of them."""
+        """Under load: by records, bytes, or age of the first of them; with none, now and then the position alone."""
         records, size = self._sink.pending()
         if records == 0:
-            return False
+            return time.monotonic() - self._positioned_s >= IDLE_POSITION_S
         return records >= CUT_RECORDS or size >= CUT_BYTES or time.monotonic() - self._since_s >= CUT_AGE_S
 
     def _due_when_idle(self) -> bool:
@@ -316,6 +338,7 @@ class _Session:
         offset, commit = self._source.position()
         if commit == self._state.commit and self._sink.pending()[0] == 0:
             self._positioned_s = time.monotonic()
+            self._good()
             return
         snapshot = self._state.snapshot if self._handover is not None else {}
         self._commit(self._state.next(offset=offset, commit=commit, snapshot=snapshot))

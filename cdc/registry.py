@@ -69,6 +69,8 @@ def _named(config: ConnectorConfig) -> tuple[str, str, str]:
 
 def _resolve(name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+        raise ConfigError(f"“{name}” names nothing that Python can import", hint="write package.module:callable")
     try:
         module = importlib.import_module(module_name)
         return cast("Callable[..., Any]", getattr(module, attribute))

@@ -272,14 +272,14 @@ class MemorySource:
 
     def hold(self, tables: Sequence[Table]) -> Start:
         self._at("source.hold")
-        log = self._log
+        log, end = self._log, self._log.end
         log.carried |= {table.qualified for table in tables}
-        log.held_from = log.acknowledged = log.end
-        view = f"held-{log.end}"
-        log.exported[view] = View(len(log.transactions) + 1, frozenset(), log.end)
+        log.held_from = log.acknowledged = end
+        view = f"held-{end}"
+        log.exported[view] = View(len(log.transactions) + 1, frozenset(), end)
         self._views.append(view)
         self._at("source.held")
-        return Start({"at": log.end}, log.end, view)
+        return Start({"at": end}, end, view)
 
     def extend(self, tables: Sequence[Table]) -> None:
         self._at("source.extend")

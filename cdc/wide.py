@@ -24,6 +24,7 @@ _TOAST_FROM: Final = 2_000
 _PLAIN_TEXT: Final = re.compile(r"(?:text|character[^\[]*|json|xml|bytea)$")
 """Types that take no more room stored than printed; their arrays do."""
 _FIXED_SIZE: Final = 64
+_HEADER: Final = 8
 _GROWTH: Final = 8
 """Bytes that a character of a value's text takes when stored, at most: ``[[],[]]`` as jsonb, ``{1}`` as bigint[]."""
 
@@ -41,45 +42,49 @@ class WideValues:
             "CREATE TABLE wide (layer INT, topic TEXT, key BLOB, columns BLOB, PRIMARY KEY (topic, key, layer))"
             " WITHOUT ROWID"
         )
-        self._loaded: set[str] = set()
+        self._loaded: set[tuple[str, bool]] = set()
         self._columns: dict[int, tuple[Table, frozenset[str], tuple[int, ...]]] = {}
 
-    def concerns(self, table: Table) -> bool:
-        """Whether the source may leave columns of this table out."""
-        return bool(self._of(table)[0])
-
     def keep(self, encoder: TableEncoder, key: bytes, row: Row, fragments: Mapping[str, bytes]) -> None:
-        """Note a row about to be published, if any of it may have been TOASTed."""
+        """Note a row of the log, if any of it may have been TOASTed.
+
+        Also one that is not published because a snapshot has it: a key change may carry its values elsewhere.
+        """
         names, growth = self._of(encoder.table)
         stored = 24
         for value, factor in zip(row, growth, strict=True):
             if value is UNCHANGED:
                 stored = _TOAST_FROM
             elif value is not None:
-                stored += len(value) * factor if factor else _FIXED_SIZE
+                stored += len(value) * factor + _HEADER if factor else _FIXED_SIZE
         if stored >= _TOAST_FROM:
             self._put(0, encoder.topic, key, {**encoder.fragments(row, names), **fragments})
 
-    def find(self, encoder: TableEncoder, key: bytes, row: Row, before: str) -> dict[str, bytes]:
+    def find(
+        self, encoder: TableEncoder, key: bytes, row: Row, before: str, *, published: bool = True, needed: bool = True
+    ) -> dict[str, bytes]:
         """The JSON of the columns that are UNCHANGED in `row`, whose key was `key`.
 
-        `before` is the position of the event in hand: what the topic holds of later ones was aborted. Raises
-        OperatorError for a value that nothing knows.
+        `before` is the position of the event in hand: what the topic holds of later ones was aborted. Not `published`:
+        what the topic has under `key` was read by a snapshot later than this event, and may be another row. Raises
+        OperatorError for a value that nothing knows, if it is `needed`.
         """
         wanted = [c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED]
-        known = self._get(encoder.topic, key)
-        if any(name not in known for name in wanted) and encoder.topic not in self._loaded:
-            self._load(encoder, before)
-            known = self._get(encoder.topic, key)
+        known = self._get(encoder.topic, key, published=published)
+        for everything in (False, True):
+            if not published or known.keys() >= set(wanted) or (encoder.topic, everything) in self._loaded:
+                continue
+            self._load(encoder, before, everything=everything)
+            known = self._get(encoder.topic, key, published=True)
         missing = [name for name in wanted if name not in known]
-        if missing:
+        if missing and needed:
             raise OperatorError(
                 f"table {encoder.table.qualified}, event {before}: the unchanged value of {', '.join(missing)} was "
                 "never published, and a row with a hole is not written",
                 hint=f"ALTER TABLE {encoder.table.qualified} REPLICA IDENTITY FULL, and start over under a new "
                 "connector name",
             )
-        return {name: known[name] for name in wanted}
+        return {name: known[name] for name in wanted if name in known}
 
     def close(self) -> None:
         self._db.close()
@@ -93,7 +98,8 @@ class WideValues:
             found = self._columns[id(table)] = (table, names, growth)
         return found[1], found[2]
 
-    def _load(self, encoder: TableEncoder, before: str) -> None:
+    def _load(self, encoder: TableEncoder, before: str, *, everything: bool) -> None:
+        """Read the topic; `everything`: also rows too small to be TOASTed, whose values may be so from wider times."""
         names, _ = self._of(encoder.table)
         for key, value in self._records(encoder.table):
             if value is None:
@@ -103,15 +109,19 @@ class WideValues:
                 continue
             kept = {name: orjson.dumps(event["after"][name]) for name in names if name in event["after"]}
             stored = sum(map(len, kept.values())) * _GROWTH + len(encoder.table.columns) * _FIXED_SIZE
-            if stored >= _TOAST_FROM:
+            if everything or stored >= _TOAST_FROM:
                 self._put(1, encoder.topic, key, kept)
-        self._loaded.add(encoder.topic)
+        self._loaded.add((encoder.topic, everything))
 
     def _put(self, layer: int, topic: str, key: bytes, columns: Mapping[str, bytes]) -> None:
         self._db.execute("REPLACE INTO wide VALUES (?, ?, ?, ?)", (layer, topic, key, marshal.dumps(dict(columns))))
 
-    def _get(self, topic: str, key: bytes) -> dict[str, bytes]:
-        rows = self._db.execute(
-            "SELECT columns FROM wide WHERE topic = ? AND key = ? ORDER BY layer LIMIT 1", (topic, key)
-        ).fetchall()
-        return cast("dict[str, bytes]", marshal.loads(rows[0][0])) if rows else {}  # noqa: S302 - our own file
+    def _get(self, topic: str, key: bytes, *, published: bool) -> dict[str, bytes]:
+        """What the log has said of a row here, over what the topic says."""
+        known: dict[str, bytes] = {}
+        for (columns,) in self._db.execute(
+            "SELECT columns FROM wide WHERE topic = ? AND key = ? AND layer <= ? ORDER BY layer DESC",
+            (topic, key, int(published)),
+        ):
+            known |= cast("dict[str, bytes]", marshal.loads(columns))  # noqa: S302 - our own file
+        return known

@@ -24,7 +24,7 @@ from cdc.errors import ConfigError
 T = TypeVar("T")
 
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
-_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
 
 
 def load(path: Path, cls: type[T], *, aliases: Mapping[str, str] | None = None) -> T:
@@ -36,6 +36,8 @@ def load(path: Path, cls: type[T], *, aliases: Mapping[str, str] | None = None) 
         raise ConfigError(f"{path}: cannot be read: {reason}") from exc
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise ConfigError(f"{path}: lists or keys are nested too deeply to be read") from None
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -44,7 +46,10 @@ def load(path: Path, cls: type[T], *, aliases: Mapping[str, str] | None = None) 
     binder = _Binder(path, aliases or {})
     if node is None:
         raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {_names(cls)}")
-    return cast("T", binder.bind(node, cls, ""))
+    try:
+        return cast("T", binder.bind(node, cls, ""))
+    except RecursionError:
+        raise ConfigError(f"{path}: an alias (*name) stands inside what it names", hint="write it out") from None
 
 
 def expand(value: str) -> str:

@@ -170,6 +170,7 @@ class KafkaSink:
         self._waiting, self._waiting_count, self._began_at_s = {}, 0, None
         self._queued.clear()
         self._records = self._bytes = 0
+        self._largest = (0, "", b"")
         if producer is not None:
             producer.purge(in_queue=True, in_flight=True, blocking=False)
             producer.close()

@@ -34,7 +34,7 @@ class Standing:
 
 
 def read_standing(config: KafkaConfig, connector: str) -> Standing:
-    """Read the topic to its end, read_committed. Raises OperatorError for a damaged record, RetryableError for Kafka."""
+    """Read the topic to its end, read_committed. Raises OperatorError for a damaged record."""
     topic = position_topic(config.prefix, connector)
     last: bytes | None = None
     error: Mapping[str, object] | None = None

@@ -68,7 +68,9 @@ def _bounds(bootstrap_servers: str, options: Mapping[str, str], topic: str) -> d
         probe.close()
 
 
-def _read(consumer: Consumer, bootstrap_servers: str, topic: str, bounds: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
+def _read(
+    consumer: Consumer, bootstrap_servers: str, topic: str, bounds: Mapping[int, tuple[int, int]]
+) -> Iterator[Message]:
     ends = {p: end for p, (first, end) in bounds.items() if end > first}
     open_partitions = set(ends)
     if not open_partitions:

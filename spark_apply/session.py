@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 
-from cdc.dev import jars
+from cdc import jars
 from cdc.java import java
 
 PACKAGES = (
@@ -47,6 +50,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{0}
 """
 
+_INCUBATOR = b"WARNING: Using incubator modules"
+
 _REPORTED_BY_US = (
     "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
     "org.apache.spark.executor",
@@ -79,7 +84,35 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate().newSession()
+    with _without_incubator_warning():
+        return builder.getOrCreate().newSession()
+
+
+@contextmanager
+def _without_incubator_warning() -> Iterator[None]:
+    """Keep one line off stderr, which every JVM of Spark's prints and no option silences: the rest passes through.
+
+    The JVM inherits file descriptor 2, so it gets a pipe, whose reader lives as long as the JVM writes.
+    """
+    if SparkSession.getActiveSession() is not None:
+        yield
+        return
+    reading, writing = os.pipe()
+    kept = os.dup(2)
+    os.dup2(writing, 2)
+    threading.Thread(target=_pass_on, args=(reading, kept), name="spark-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(writing)
+
+
+def _pass_on(reading: int, kept: int) -> None:
+    with open(reading, "rb", buffering=0) as lines:
+        for line in lines:
+            if _INCUBATOR not in line:
+                os.write(kept, line)
 
 
 def _logging_file() -> Path:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.config import StoreConfig
+from cdc import registry
+from cdc.config import ApplyConfig, StoreConfig
 from cdc.errors import ConfigError
 from spark_apply.tables import TargetTable
 
@@ -77,17 +77,22 @@ StoreFactory = Callable[..., Store]
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession) -> Store:
     """Open the store that a part of the job's file describes. Raises ConfigError for a type nobody has."""
     location = STORES.get(config.type, config.type)
-    module, colon, function = location.partition(":")
-    if not colon:
+    if ":" not in location:
         near = difflib.get_close_matches(config.type, STORES, n=1)
         msg = f"stores.{name}.type: “{config.type}” is not a store"
         raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(STORES)}")
-    try:
-        factory = cast("StoreFactory", getattr(importlib.import_module(module), function))
-    except (ImportError, AttributeError) as exc:
-        msg = f"stores.{name}.type: {location} cannot be imported: {exc}"
-        raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'" if config.type in STORES else None) from exc
+    factory = cast("StoreFactory", registry.part(location))
     return factory(config, name=name, prefix=prefix, spark=spark)
+
+
+def connect(config: ApplyConfig) -> tuple[SparkSession, dict[str, Store]]:
+    """A session that knows the job's catalogs, and its stores, to look at: ``SELECT … FROM warehouse.…``."""
+    from spark_apply.session import open_session  # noqa: PLC0415 - a reader of the protocol starts no Spark
+
+    spark = open_session(config.name, config.spark)
+    prefix = config.source.topic_prefix
+    stores = config.stores.items()
+    return spark, {name: open_store(store, name=name, prefix=prefix, spark=spark) for name, store in stores}
 
 
 def only_options(config: StoreConfig, name: str, allowed: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 import orjson
@@ -29,8 +29,8 @@ _PATIENCE_S = 60.0
 
 
 @click.command()
-@click.option("--transactions", type=click.IntRange(min=1), default=2_000, show_default=True, help="Of the live workload.")
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep files and data in this new folder.")
+@click.option("--transactions", type=click.IntRange(min=1), default=2_000, show_default=True, help="Of the workload.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep files and data in a new folder.")
 def demo(*, transactions: int, keep: Path | None) -> None:
     """Start the servers, let a shop do business, and watch its rows arrive.
 
@@ -135,8 +135,8 @@ def _print_story(out: Console, story: dict[str, Any]) -> None:
     row, row_s = story["row"]
     hits, hits_s = story["hits"]
     out.print("[bold]One change, all the way[/]\n")
-    out.print("[cyan]SQL[/]        " + _STORY)
-    out.print(f"[cyan]event[/]      shop.public.products  key {{\"id\":107}}  [dim](seen after {event_s:.1f} s)[/]")
+    out.print("[cyan]SQL[/]        " + _STORY, soft_wrap=True)
+    out.print(f'[cyan]event[/]      shop.public.products  key {{"id":107}}  [dim](seen after {event_s:.1f} s)[/]')
     out.print_json(orjson.dumps(event).decode(), indent=2)
     out.print(f"[cyan]warehouse[/]  warehouse.public.products  [dim](seen after {row_s:.1f} s)[/]")
     out.print_json(orjson.dumps(row).decode(), indent=None)
@@ -148,7 +148,7 @@ def _print_story(out: Console, story: dict[str, Any]) -> None:
 def _print_comparison(out: Console, found: list[Comparison], transactions: int, changes: int) -> None:
     from rich.table import Table  # noqa: PLC0415 - as above
 
-    table = Table("table", "source rows", "topic", "warehouse", "search", title="Source and copies, row by row", box=None)
+    table = Table("table", "source rows", "topic", "warehouse", "search", title="Source and copies", box=None)
     for c in found:
         cells = [_cell(d.count) if d is not None else "[dim]-[/]" for d in (c.topic, c.warehouse, c.search)]
         table.add_row(c.table, f"{c.rows:,}", *cells)
@@ -158,7 +158,10 @@ def _print_comparison(out: Console, found: list[Comparison], transactions: int, 
     if wrong:
         out.print(f"\n[bold red]{wrong:,} differences[/] in {rows:,} rows; {done}")
     else:
-        out.print(f"\n[bold green]Everything is equal[/]: {rows:,} rows compared in full, 0 differences; {done}.")
+        out.print(
+            f"\n[bold green]Everything is equal[/]: {rows:,} rows compared in full, 0 differences; {done}.",
+            soft_wrap=True,
+        )
 
 
 def _cell(differences: int) -> str:
@@ -177,7 +180,7 @@ class _Steps:
         self._name = self._what = ""
         self._begun = 0.0
 
-    def __enter__(self) -> _Steps:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -203,7 +206,9 @@ class _Steps:
             self._status.stop()
             self._status = None
         if self._name:
-            self._console.print(f"[green]✓[/] {self._line()} [dim]{time.monotonic() - self._begun:.1f} s[/]")
+            self._console.print(
+                f"[green]✓[/] {self._line()} [dim]{time.monotonic() - self._begun:.1f} s[/]", soft_wrap=True
+            )
             self._name = ""
 
     def _line(self) -> str:

@@ -34,7 +34,8 @@ def up(servers: tuple[str, ...], directory: Path, *, as_json: bool) -> None:
     SERVERS are postgres (18), postgres16, postgres18, kafka, opensearch; by default postgres and kafka. Printed are
     their urls, with the password that was drawn for this folder.
     """
-    from cdc.dev import jars, stack  # noqa: PLC0415 - the command line must start fast
+    from cdc import jars  # noqa: PLC0415 - the command line must start fast
+    from cdc.dev import stack  # noqa: PLC0415 - the command line must start fast
 
     wanted = servers or stack.DEFAULT_SERVERS
     stack.canonical(wanted)

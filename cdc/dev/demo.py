@@ -202,16 +202,13 @@ class Demo:
     def search(self, table: str, words: str) -> list[dict[str, Any]]:
         """Documents of the index that match."""
         self._open()
-        return [orjson.loads(d) for d in self._stores["search"].search(self._targets[table], words, limit=5)]
+        return [orjson.loads(d) for d in self._stores["search"].search(table, words, limit=5)]
 
     def _open(self) -> None:
         if self._stores:
             return
-        config = self.apply_config
-        spark = registry.part("spark_apply.session:open_session")(config.name, config.spark)
-        opened = registry.part("spark_apply.store:open_store")
-        self._stores = {name: opened(c, name=name, prefix="shop", spark=spark) for name, c in config.stores.items()}
-        versions = registry.part("spark_apply.source:schema_versions")(config.source)
+        _spark, self._stores = registry.part("spark_apply.store:connect")(self.apply_config)
+        versions = registry.part("spark_apply.source:schema_versions")(self.apply_config.source)
         self._targets = {table: registry.part("spark_apply.tables:target")(versions[table], {}) for table in TABLES}
 
     def compare(self) -> list[Comparison]:

@@ -14,8 +14,9 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cdc.dev import jars
+from cdc import jars
 from cdc.dev.process import Launch, Settings, run_once
+from cdc.java import java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,14 +71,14 @@ def prepare(folder: Path) -> Launch:
     data, properties, logging = folder / "data", folder / "server.properties", folder / "log4j2.properties"
     properties.write_text(_PROPERTIES.format(port=port, controller_port=controller_port, data=data))
     logging.write_text(_LOGGING)
-    java = (str(jars.java()), *_JAVA_OPTIONS, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
+    command = (str(java()), *_JAVA_OPTIONS, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
     if not (data / "meta.properties").exists():
         shutil.rmtree(data, ignore_errors=True)  # a format that was cut short
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = (*java, "kafka.tools.StorageTool", "format", "--cluster-id", f"={cluster}", "--config", str(properties))
-        run_once(tool, folder=folder, refuses_root=False, what="formatting Kafka's storage")
+        format_ = ("kafka.tools.StorageTool", "format", "--cluster-id", f"={cluster}", "--config", str(properties))
+        run_once((*command, *format_), folder=folder, refuses_root=False, what="formatting Kafka's storage")
     return Launch(
-        argv=(*java, "kafka.Kafka", str(properties)),
+        argv=(*command, "kafka.Kafka", str(properties)),
         ready=lambda _pid: _is_ready(port),
         url=f"127.0.0.1:{port}",
     )

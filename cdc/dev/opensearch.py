@@ -13,8 +13,9 @@ import shutil
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from cdc.dev import jars
+from cdc import jars
 from cdc.dev.process import Launch, Settings
+from cdc.java import java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +71,7 @@ def prepare(folder: Path) -> Launch:
         *(f"-Djava.io.tmpdir={scratch}", f"-Dopensearch.path.home={home}", f"-Dopensearch.path.conf={home / 'config'}"),
     )
     return Launch(
-        argv=(str(jars.java()), *options, "-cp", class_path, "org.opensearch.bootstrap.OpenSearch"),
+        argv=(str(java()), *options, "-cp", class_path, "org.opensearch.bootstrap.OpenSearch"),
         ready=lambda _pid: _is_ready(port),
         url=f"http://127.0.0.1:{port}",
         refuses_root=True,

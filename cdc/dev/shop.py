@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +29,8 @@ CREATE TABLE products (
 CREATE TABLE products_on_hand (
     product_id bigint PRIMARY KEY REFERENCES products, quantity integer NOT NULL);
 CREATE TABLE orders (
-    id bigint PRIMARY KEY, customer_id bigint NOT NULL REFERENCES customers, product_id bigint NOT NULL REFERENCES products,
+    id bigint PRIMARY KEY, customer_id bigint NOT NULL REFERENCES customers,
+    product_id bigint NOT NULL REFERENCES products,
     quantity integer NOT NULL, status text NOT NULL, total numeric(12,2) NOT NULL, placed_at timestamptz NOT NULL);
 """
 
@@ -132,7 +133,7 @@ class Shop:
 
     def _customer(self, cursor: psycopg2.extensions.cursor, id_: int) -> None:
         name = self._random.choice(_NAMES)
-        since = datetime.date(2015, 1, 1) + datetime.timedelta(days=self._random.randint(0, 4_000))
+        since = dt.date(2015, 1, 1) + dt.timedelta(days=self._random.randint(0, 4_000))
         cursor.execute(
             "INSERT INTO customers VALUES (%s, %s, %s, %s, %s)",
             (id_, name, f"{name.split()[0].lower()}.{id_}@example.com", since, self._random.random() < 0.1),  # noqa: PLR2004
@@ -144,7 +145,8 @@ class Shop:
         product = self._random.randint(101, 100 + self._size.products)
         quantity = self._random.randint(1, 9)
         cursor.execute(
-            "INSERT INTO orders SELECT %s, %s, id, %s, 'new', price * %s, clock_timestamp() FROM products WHERE id = %s",
+            "INSERT INTO orders SELECT %s, %s, id, %s, 'new', price * %s, clock_timestamp()"
+            " FROM products WHERE id = %s",
             (id_, customer, quantity, quantity, product),
         )
         cursor.execute(
@@ -159,10 +161,10 @@ class Shop:
 def _document(value: Any) -> Any:  # noqa: ANN401 - one of the shop's types
     if isinstance(value, Decimal):
         return str(value)
-    if isinstance(value, datetime.datetime):
-        text = value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat()
+    if isinstance(value, dt.datetime):
+        text = value.astimezone(dt.UTC).replace(tzinfo=None).isoformat()
         return (text.rstrip("0").rstrip(".") if "." in text else text) + "Z"
-    if isinstance(value, datetime.date):
+    if isinstance(value, dt.date):
         return value.isoformat()
     return value
 

@@ -31,6 +31,7 @@ def table_of(relation: Relation, types: Mapping[int, TypeInfo], primary_key: Seq
 
 
 class _Known(NamedTuple):
+    relation: Relation
     table: Table
     in_identity: tuple[bool, ...]
 
@@ -42,9 +43,15 @@ class Assembler:
         self._known: dict[int, _Known | None] = {}
 
     def learn(self, relation: Relation, table: Table | None) -> None:
-        """Rows of this relation are `table`'s from here on; None: it is not captured."""
-        known = _Known(table, tuple(c.in_identity for c in relation.columns)) if table else None
-        self._known[relation.id] = known
+        """Rows of this relation are `table`'s from here on; None: it is not captured.
+
+        The log describes a table again after each VACUUM: then the one known stays, and what hangs on it.
+        """
+        known = self._known.get(relation.id)
+        if known is not None and known.relation == relation and known.table == table:
+            return
+        identity = tuple(c.in_identity for c in relation.columns)
+        self._known[relation.id] = _Known(relation, table, identity) if table else None
 
     def table(self, relation: int) -> Table | None:
         known = self._relation(relation)

@@ -14,7 +14,8 @@ Layout (https://www.postgresql.org/docs/current/protocol-logicalrep-message-form
     D  delete     int32 relation · 'K' row | 'O' row
     T  truncate   int32 n · int8 options · n × int32 relation
     M  message    int8 flags · int64 LSN · cstr prefix · int32 size · bytes
-    O  origin, Y  type: read over
+    O  origin     int64 LSN · cstr name, read over
+    Y  type       int32 id · cstr schema · cstr name, read over
     row           int16 n · n × ('n' null | 'u' unchanged | 't' int32 size · text)
 """
 
@@ -131,8 +132,6 @@ def decode(message: bytes) -> Message:
         value, at = cast("tuple[Message, int]", reader(message))
     except (IndexError, struct.error) as exc:
         raise ProtocolError(len(message), "the message ends early") from exc
-    except UnicodeDecodeError as exc:
-        raise ProtocolError(exc.start, "a name that is not UTF-8") from exc
     if at != len(message):
         what = "the message ends early" if at > len(message) else "bytes after the message's end"
         raise ProtocolError(min(at, len(message)), what)
@@ -172,7 +171,10 @@ def _text(message: bytes, at: int) -> tuple[str, int]:
     end = message.find(b"\0", at)
     if end < 0:
         raise ProtocolError(at, "a name without its end")
-    return message[at:end].decode(), end + 1
+    try:
+        return message[at:end].decode(), end + 1
+    except UnicodeDecodeError as exc:
+        raise ProtocolError(at + exc.start, "a name that is not UTF-8") from exc
 
 
 def _begin(message: bytes) -> tuple[Begin, int]:
@@ -243,8 +245,15 @@ def _message(message: bytes) -> tuple[LogicalMessage, int]:
     return LogicalMessage(bool(flags & 1), lsn, prefix, message[at : at + size]), at + size
 
 
-def _skipped(message: bytes) -> tuple[Skipped, int]:
-    return Skipped(chr(message[0])), len(message)
+def _origin(message: bytes) -> tuple[Skipped, int]:
+    _name, at = _text(message, 9)
+    return Skipped("O"), at
+
+
+def _type(message: bytes) -> tuple[Skipped, int]:
+    _schema, at = _text(message, 5)
+    _name, at = _text(message, at)
+    return Skipped("Y"), at
 
 
 _READERS: Final = {
@@ -256,6 +265,6 @@ _READERS: Final = {
     ord("R"): _relation,
     ord("T"): _truncate,
     ord("M"): _message,
-    ord("O"): _skipped,
-    ord("Y"): _skipped,
+    ord("O"): _origin,
+    ord("Y"): _type,
 }

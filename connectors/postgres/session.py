@@ -38,13 +38,14 @@ def parameters(url: str, application: str) -> dict[str, str]:
         raise ConfigError(
             "source.url is not a PostgreSQL URL", hint="url: postgresql://user:${PASSWORD}@host:5432/database"
         )
+    hint = "percent-encode /, @, : and % in user and password: postgresql://user:p%40ss@host:5432/database"
+    authority, _, path = _URL.sub("", url).partition("?")[0].partition("/")
+    if authority.count("@") > 1 or "@" in path:  # libpq would take part of a password for a host or a database
+        raise ConfigError("source.url cannot be parsed: an @ too many", hint=hint)
     try:
         given: dict[str, str] = psycopg2.extensions.parse_dsn(url)
     except psycopg2.ProgrammingError:
-        raise ConfigError(
-            "source.url cannot be parsed",
-            hint="percent-encode /, @, : and % in user and password: postgresql://user:p%40ss@host:5432/database",
-        ) from None
+        raise ConfigError("source.url cannot be parsed", hint=hint) from None
     options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
     defaults = {
         "connect_timeout": "10",
@@ -118,7 +119,7 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
             f"PostgreSQL at {where} admits no connection of user {user} from here (pg_hba.conf)",
             hint=f"add to pg_hba.conf: hostssl {params.get('dbname', 'all')} {user} <address> scram-sha-256",
         )
-    if "certificate" in text or "SSL" in text:
+    if "certificate" in text or ("SSL" in text and not re.search("SSL SYSCALL|SSL connection has been closed", text)):
         return OperatorError(
             f"PostgreSQL at {where}: no trusted TLS connection: {_last_words(text)}",
             hint="add ?sslrootcert=/path/to/ca.pem to source.url; ?sslmode=require gives up checking who answers",

@@ -140,7 +140,7 @@ class PostgresSource:
                             pass
                         continue
                     yield Transaction(f"{xid}:{commit_lsn}", xid, commit_lsn, at_us // 1000, changes)
-                    if self._read_to < commit_lsn:
+                    if self._read_to <= commit_lsn:
                         raise BugError("a transaction was left before its end")
                 case pgoutput.Relation():
                     self._learn(assembler, begin)

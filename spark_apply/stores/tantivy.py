@@ -133,9 +133,13 @@ class TantivyStore:
     def documents(self, table: TargetTable) -> Iterator[str]:
         return (document for _, _, document in _rows(_existing(self.folder(table))))
 
-    def search(self, table: TargetTable, words: str, *, limit: int = 10) -> list[str]:
-        """Documents that match a query of the engine's language, best first; plain words look in all text columns."""
-        index = _existing(self.folder(table))
+    def search(self, table: str, words: str, *, limit: int = 10) -> list[str]:
+        """Documents of ``schema.table`` that match a query of the engine's language, best first.
+
+        Plain words are looked for in all text columns, ``status:paid`` in one.
+        """
+        schema, _, name = table.partition(".")
+        index = _existing(self._path / folder_name(schema) / folder_name(name))
         query = index.parse_query(words, [FIELD_TEXT])
         return [document for _, _, document in _found(index, query, limit=limit)]
 

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sinks.names import table_topic
 from sinks.reading import read_to_end
@@ -19,10 +20,16 @@ class Record:
     topic: str
     partition: int
     offset: int
-    key: dict[str, Any]
-    value: dict[str, Any] | None
     raw_key: bytes
     raw_value: bytes | None
+
+    @cached_property
+    def key(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", json.loads(self.raw_key))
+
+    @cached_property
+    def value(self) -> dict[str, Any] | None:
+        return json.loads(self.raw_value) if self.raw_value is not None else None
 
 
 class Connector:
@@ -54,8 +61,12 @@ class Connector:
         words = [str(self.file) if a == "FILE" else a for a in arguments]
         return subprocess.run(
             [sys.executable, "-m", "cdc", *words],
-            env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False,
-        )  # fmt: skip
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
 
     def catch_up(self) -> str:
         """Run until all that is committed now is in Kafka; give stderr."""
@@ -67,13 +78,8 @@ class Connector:
         """All committed records of a table's topic, in order within each partition."""
         schema, _, name = table.partition(".")
         topic = table_topic(self.name, schema, name)
-        return [
-            Record(
-                topic, m.partition() or 0, m.offset() or 0, json.loads(m.key() or b""),
-                json.loads(m.value()) if m.value() is not None else None, m.key() or b"", m.value(),
-            )  # fmt: skip
-            for m in read_to_end(self.kafka, {}, topic, "read_committed")
-        ]
+        messages = read_to_end(self.kafka, {}, topic, "read_committed")
+        return [Record(topic, m.partition() or 0, m.offset() or 0, m.key() or b"", m.value()) for m in messages]
 
     def events(self, table: str) -> list[dict[str, Any]]:
         """Values in the connector's order; tombstones left out."""

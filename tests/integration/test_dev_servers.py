@@ -19,7 +19,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.dev import jars, launch, stack
+from cdc import jars
+from cdc.dev import launch, stack
 from cdc.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
         consumer.close()
 
 
-def get(url: str, path: str, method: str = "GET", body: object = None) -> Any:  # noqa: ANN401 - JSON
+def get(url: str, path: str, method: str = "GET", body: object = None) -> Any:
     with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)) as connection:
         connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
         with connection.getresponse() as answer:

@@ -18,9 +18,8 @@ from cdc.state import Phase
 from sinks.positions import read_standing
 from spark_apply.contents import contents, expected
 from spark_apply.job import run_apply
-from spark_apply.session import open_session
 from spark_apply.source import schema_versions
-from spark_apply.store import open_store
+from spark_apply.store import connect
 from spark_apply.tables import target
 from tests.conftest import Database
 from tests.integration.connector import Connector
@@ -100,10 +99,7 @@ def test_source_topic_table_and_index_are_equal_after_kills(
     connector.catch_up()
     run_apply(jobs, once=True)
 
-    spark = open_session("check", jobs.spark)
-    stores = {
-        name: open_store(store, name=name, prefix=prefix, spark=spark) for name, store in jobs.stores.items()
-    }
+    _spark, stores = connect(jobs)
     versions = schema_versions(jobs.source)
     for table in TABLES:
         made = target(versions[table], {})

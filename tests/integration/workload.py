@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import datetime
+import datetime as dt
 import json
 import random
 import struct
@@ -124,7 +124,7 @@ class Workload:
             cursor.execute(
                 "INSERT INTO accounts VALUES (%s, %s, %s, %s, %s, clock_timestamp()) ON CONFLICT (id) DO UPDATE"
                 " SET owner = excluded.owner, active = NOT accounts.active",
-                (some, f"Ünï “{some}” \\ \" \n\t", None, True, datetime.date(1969, 12, 31)),
+                (some, f'Ünï “{some}” \\ " \n\t', None, True, dt.date(1969, 12, 31)),
             )
         return int(cursor.rowcount)
 
@@ -133,7 +133,7 @@ class Workload:
         if pick < 0.5:  # leaves the body alone: TOASTed bodies are not in the log then
             cursor.execute("UPDATE documents SET version = version + 1 WHERE key = %s", (key,))
         elif pick < 0.6:
-            body = "".join(self._random.choices("abcdefghij \"\\é", k=self._random.randint(0, 9000)))
+            body = "".join(self._random.choices('abcdefghij "\\é', k=self._random.randint(0, 9000)))
             cursor.execute("UPDATE documents SET body = %s, tags = %s WHERE key = %s", (body, ["x", None, "{,}"], key))
         elif pick < 0.7:
             cursor.execute("DELETE FROM documents WHERE key = %s", (key,))
@@ -194,7 +194,7 @@ def source_contents(url: str, table: str) -> dict[str, dict[str, Any]]:
 
 
 def as_stored(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its float4 as the number it stands for: Java 17 and PostgreSQL choose other digits for the same one."""
+    """The row with its float4 as the number it stands for: Java 17 chooses other digits than PostgreSQL."""
     if "small" in row:
         return {**row, "small": struct.unpack("f", struct.pack("f", float(row["small"])))[0]}
     return row
@@ -209,10 +209,10 @@ def _document_value(value: Any) -> Any:
         return format(value, "f")
     if isinstance(value, memoryview):
         return base64.b64encode(bytes(value)).decode()
-    if isinstance(value, datetime.datetime):
+    if isinstance(value, dt.datetime):
         zone = "Z" if value.tzinfo else ""
-        text = value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat() if zone else value.isoformat()
+        text = value.astimezone(dt.UTC).replace(tzinfo=None).isoformat() if zone else value.isoformat()
         return (text.rstrip("0").rstrip(".") if "." in text else text) + zone
-    if isinstance(value, datetime.date):
+    if isinstance(value, dt.date):
         return value.isoformat()
     return value

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cdc.dev import jars, launch, stack
+from cdc.dev import launch, stack
 from cdc.dev.process import Launch, Server, Settings, free_port, write_private
 from cdc.errors import ConfigError, OperatorError
+from cdc.java import java, java_major
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,7 +177,7 @@ def test_ending_without_a_supervisor_is_noticed(make: Callable[..., Server]) -> 
     server.start()
     pid = server.pid
     assert pid is not None
-    watchman = int(launch._stat(pid)[1]) if sys.platform == "linux" else 0  # noqa: SLF001
+    watchman = int(launch._stat(pid)[1]) if sys.platform == "linux" else 0
     if not watchman:
         pytest.skip("needs Linux: PR_SET_PDEATHSIG")
     os.kill(watchman, signal.SIGKILL)
@@ -221,7 +222,7 @@ def test_urls_with_passwords_do_not_reach_reprs(make: Callable[..., Server]) -> 
     ],
 )
 def test_the_major_version_of_java_is_read(printed: str, major: int | None) -> None:
-    assert jars.java_major(printed) == major
+    assert java_major(printed) == major
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_an_old_java_is_named_in_the_first_line(
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(OperatorError, match=r"^Java 17 or newer is needed") as caught:
-        jars.java.__wrapped__()
+        java.__wrapped__()
     assert found in caught.value.message.partition("\n")[0]
 
 
@@ -245,7 +246,7 @@ def test_a_missing_java_is_named_in_the_first_line(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OperatorError, match=r"^Java 17 or newer is needed, there is no java on the path"):
-        jars.java.__wrapped__()
+        java.__wrapped__()
 
 
 def test_an_unknown_server_is_wrong_use() -> None:

@@ -10,13 +10,10 @@ without one, Ivy's built-in settings know where to look.
 from __future__ import annotations
 
 import fcntl
-import functools
 import hashlib
 import importlib.util
 import logging
 import os
-import re
-import shutil
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -25,6 +22,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
 from cdc.errors import OperatorError
+from cdc.java import java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +39,6 @@ OPENSEARCH = (
 OPENSEARCH_TRANSPORT = ("org.opensearch.plugin:transport-netty4-client:2.19.1",)
 
 _log = logging.getLogger(__name__)
-_JAVA_NEEDED = 17
-_JAVA_HINT = "apt-get install openjdk-17-jre-headless  # or set JAVA_HOME"
 _LINES_SHOWN = 15
 
 
@@ -51,30 +47,6 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("CDC_CACHE"):
         return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdc-toolkit"
-
-
-@functools.cache
-def java() -> Path:
-    """The Java to run servers with: ``$JAVA_HOME``'s, else the one on the path."""
-    home = os.environ.get("JAVA_HOME")
-    program = Path(home) / "bin" / "java" if home else shutil.which("java")
-    if program is None or not os.access(program, os.X_OK):
-        found = f"$JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
-        msg = f"Java {_JAVA_NEEDED} or newer is needed, {found}"
-        raise OperatorError(msg, hint=_JAVA_HINT)
-    answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
-    version = java_major(answer.stderr + answer.stdout)
-    if version is None or version < _JAVA_NEEDED:
-        first_line = (answer.stderr + answer.stdout).partition("\n")[0] or f"exit code {answer.returncode}"
-        msg = f"Java {_JAVA_NEEDED} or newer is needed, {program} is: {first_line}"
-        raise OperatorError(msg, hint=_JAVA_HINT)
-    return Path(program)
-
-
-def java_major(output: str) -> int | None:
-    """The major version in what ``java -version`` prints: 8 for "1.8.0_402", 17 for "17.0.15"."""
-    found = re.search(r'version "(?:1\.)?(\d+)', output)
-    return int(found[1]) if found else None
 
 
 def fetch(name: str, coordinates: tuple[str, ...], *, transitive: bool = True) -> tuple[Path, ...]:
