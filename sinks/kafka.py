@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final, cast
 
@@ -32,6 +33,9 @@ _BATCH: Final = 1_000
 _QUEUED_RECORDS: Final = 50_000
 _QUEUED_BYTES: Final = 32 * 1024 * 1024
 _COMMIT_S: Final = 120.0
+_FENCE_S: Final = 60.0
+_SLICE_S: Final = 1.0
+_COMPLAIN_S: Final = 30.0
 
 log = logging.getLogger("cdc.kafka")
 
@@ -63,6 +67,7 @@ class KafkaSink:
         self._waiting_count = 0
         self._queued: deque[tuple[int, int]] = deque()
         self._began_at_s: float | None = None
+        self._complained_s = float("-inf")
         self._records = self._bytes = 0
         self._largest = (0, "", b"")
 
@@ -108,11 +113,12 @@ class KafkaSink:
                 "message.max.bytes": 1_000_000_000,  # the topic's limit decides, and is reported
                 "queue.buffering.max.messages": 4 * _QUEUED_RECORDS,
                 "queue.buffering.max.kbytes": 2_097_151,  # bounded by _room
+                "error_cb": self._heard,
             },
             logger=log,
         )
         try:
-            self._producer.init_transactions(60)
+            self._patiently(self._producer.init_transactions, _FENCE_S)
         except KafkaException as exc:
             raise self._failed(exc, "fencing other copies of this connector") from exc
         return read_standing(self._config, self._connector).state
@@ -144,7 +150,7 @@ class KafkaSink:
         self.write(self._position_topic, self._connector.encode(), state.to_bytes())
         self._send()
         try:
-            self._open_producer().commit_transaction(_COMMIT_S)
+            self._patiently(self._open_producer().commit_transaction, _COMMIT_S)
         except KafkaException as exc:
             raise self._failed(exc, "committing") from exc
         self._began_at_s = None
@@ -153,8 +159,7 @@ class KafkaSink:
 
     def records(self, table: Table) -> Iterator[tuple[bytes, bytes | None]]:
         self._send()
-        if self._producer is not None and self._producer.flush(_COMMIT_S):
-            raise RetryableError(f"Kafka at {self._servers}: records were not taken within {_COMMIT_S:.0f} s")
+        self._flush()
         topic = self.topic(table)
         for message in read_to_end(self._servers, self._config.options, topic, "read_uncommitted"):
             yield cast("bytes", message.key()), message.value()
@@ -173,7 +178,40 @@ class KafkaSink:
         self._largest = (0, "", b"")
         if producer is not None:
             producer.purge(in_queue=True, in_flight=True, blocking=False)
-            producer.close()
+            with warnings.catch_warnings():  # closing tries to abort what is open, and warns where a commit is under way
+                warnings.simplefilter("ignore", RuntimeWarning)
+                producer.close()
+
+    @staticmethod
+    def _patiently(step: Callable[[float], object], within_s: float) -> None:
+        """Do a step of the transaction protocol that may be called again after a timeout, where it then goes on.
+
+        In slices, since a signal is only heard between calls of the client.
+        """
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                step(_SLICE_S)
+            except KafkaException as exc:
+                error = exc.args[0]
+                timed_out = error.code() == KafkaError._TIMED_OUT and error.retriable()  # noqa: SLF001
+                if not timed_out or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+
+    def _flush(self) -> None:
+        producer, deadline = self._open_producer(), time.monotonic() + _COMMIT_S
+        while producer.flush(_SLICE_S):
+            if time.monotonic() > deadline:
+                raise RetryableError(f"Kafka at {self._servers}: records were not taken within {_COMMIT_S:.0f} s")
+
+    def _heard(self, error: KafkaError) -> None:
+        """The client's own complaints: one is told, now and then, the rest is its business."""
+        now = time.monotonic()
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and now - self._complained_s > _COMPLAIN_S:  # noqa: SLF001
+            self._complained_s = now
+            logging.getLogger("cdc").warning("Kafka at %s: no broker answers; waiting for one", self._servers)
 
     def _begin(self) -> None:
         try:

@@ -38,8 +38,8 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
         format="%(asctime)s %(levelname)-7s %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("kafka").setLevel(logging.ERROR)
-    logging.getLogger("cdc.kafka").setLevel(logging.ERROR)
+    for client in ("kafka", "cdc.kafka"):  # what they complain of, the connector says in one line
+        logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     if len(files) > 1:
         _supervise(files, until_caught_up=until_caught_up, verbose=verbose)
         return
