@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shutil
 import signal
@@ -46,7 +47,8 @@ def demo(*, transactions: int, keep: Path | None) -> None:
     folder = (keep or Path(tempfile.mkdtemp(prefix="cdc-demo-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        wrong = _run(folder, transactions)
+        with contextlib.chdir(folder):  # Spark 4.0.0 makes ./artifacts wherever it is started (SPARK-52396)
+            wrong = _run(folder, transactions)
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)

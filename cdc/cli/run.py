@@ -44,7 +44,7 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
         _supervise(files, until_caught_up=until_caught_up, verbose=verbose)
         return
     config = configs[0]
-    shown = _Shown(config.name)
+    shown = _Shown(config.name, live=sys.stderr.isatty() and not verbose)
     pipeline = Pipeline(
         Settings(connector=config.name, prefix=config.sink.prefix, chunk_rows=config.snapshot.chunk_rows),
         open_source=registry.source(config),
@@ -68,12 +68,13 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
 
 
 class _Shown:
-    """What a person sees of a run: a line when a phase ends, and one now and then."""
+    """What a person sees of a run: a line when a phase begins and now and then; on a terminal, the line in hand too."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, live: bool) -> None:
         self._name = name
+        self._live = live
         self._phase: Phase | None = None
-        self._at_s = time.monotonic()
+        self._at_s = self._drawn_s = time.monotonic()
         self._events = 0
         self.stopping = False
         self._log = logging.getLogger("cdc")
@@ -82,19 +83,37 @@ class _Shown:
         now = time.monotonic()
         if report.phase is not self._phase:
             self._phase = report.phase
-            self._log.info("%s: %s", self._name, _PHASES[report.phase])
-        elif now - self._at_s >= 10 and report.events > self._events:  # noqa: PLR2004 - seconds
-            rate = (report.events - self._events) / (now - self._at_s)
-            self._log.info("%s: %d events, %.0f/s, at %s", self._name, report.events, rate, report.state.offset)
+            self._say(logging.INFO, _PHASES[report.phase])
+        elif now - self._at_s >= _SAID_EVERY_S and report.events > self._events:
+            self._say(logging.INFO, self._progress(report, now))
         else:
             self._log.debug("%s: committed at %s, %d events", self._name, report.state.offset, report.events)
+            self._draw(report, now)
             return
         self._at_s, self._events = now, report.events
 
+    def _progress(self, report: Report, now: float) -> str:
+        rate = (report.events - self._events) / max(now - self._at_s, 0.001)
+        where = ", ".join(f"{table} {rows:,} rows" for table, rows, done in report.tables if not done)
+        what = f"reading {where}" if where and report.phase is Phase.SNAPSHOT else f"at {report.state.offset}"
+        return f"{report.events:,} events, {rate:,.0f}/s, {what}"
+
+    def _draw(self, report: Report, now: float) -> None:
+        if self._live and now - self._drawn_s >= _DRAWN_EVERY_S:
+            self._drawn_s = now
+            click.echo(f"\r\x1b[K{self._name}: {self._progress(report, now)}", err=True, nl=False)
+
+    def _say(self, level: int, text: str) -> None:
+        if self._live:
+            click.echo("\r\x1b[K", err=True, nl=False)
+        self._log.log(level, "%s: %s", self._name, text)
+
     def done(self) -> None:
-        self._log.info("%s: %s, position committed", self._name, "stopped" if self.stopping else "caught up")
+        self._say(logging.INFO, f"{'stopped' if self.stopping else 'caught up'}, position committed")
 
 
+_SAID_EVERY_S = 10.0
+_DRAWN_EVERY_S = 0.25
 _PHASES = {
     Phase.CREATING: "making publication and slot",
     Phase.SNAPSHOT: "reading the tables",

@@ -39,11 +39,11 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         server = registry.standing(config)(config, state)
     except CdcError as exc:
         server = {"unreachable": exc.message}
-    lag_bytes = server.get("lag_bytes")
+    lag_bytes = server.pop("lag_bytes", None)
     lag_s = None
     if state is not None and lag_bytes is not None and kafka is not None:
         lag_s = round(max(0.0, time.time() - kafka.committed_at_ms / 1000), 1) if lag_bytes else 0.0
-    slot = server.get("slot")
+    slot = server.pop("slot", None)
     return {
         "name": config.name,
         "phase": state.phase.value if state else "new",
@@ -54,6 +54,7 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         "lag_seconds": lag_s,
         "tables": list(state.tables) if state else [],
         "snapshot": _snapshot(state.snapshot) if state else {},
+        "slot": slot,
         "source": server,
         "last_error": kafka.error if kafka else None,
     }
@@ -75,7 +76,7 @@ def _instant(at_ms: int) -> str:
 
 
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    source, slot, error = found["source"], found["source"].get("slot"), found["last_error"]
+    source, slot, error = found["source"], found["slot"], found["last_error"]
     position = " ".join(f"{k} {v}" for k, v in (found["position"] or {}).items()) or "none"
     lag = "unknown" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes, {found['lag_seconds']} s"
     lines = [
