@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+JARS   := $(VENV)/.jars
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-quick format lint type clean lock
@@ -19,10 +20,14 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
-demo: $(STAMP)   ## start the servers, change rows, watch them arrive, compare everything
+$(JARS): $(STAMP) cdc/jars.py
+	$(BIN)/python -m cdc.jars
+	@touch $(JARS)
+
+demo: $(JARS)    ## start the servers, change rows, watch them arrive, compare everything
 	$(BIN)/cdc demo
 
-test: $(STAMP) lint type  ## everything, on real servers
+test: $(JARS) lint type  ## everything, on real servers
 	$(BIN)/python -m pytest
 
 test-quick: $(STAMP)  ## what needs no server

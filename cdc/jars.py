@@ -15,13 +15,14 @@ import importlib.util
 import logging
 import os
 import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
-from cdc.errors import OperatorError
+from cdc.errors import CdcError, OperatorError
 from cdc.java import java
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ OPENSEARCH = (
     "org.apache.logging.log4j:log4j-core:2.21.0",
 )
 OPENSEARCH_TRANSPORT = ("org.opensearch.plugin:transport-netty4-client:2.19.1",)
+
+SPARK = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+    "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+)
+"""Versions that resolve together and run together with pyspark 4.0.0: change them together."""
 
 _log = logging.getLogger(__name__)
 _LINES_SHOWN = 15
@@ -118,3 +125,19 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def fetch_all() -> None:
+    """Everything any part may need, so that nothing is downloaded later: ``python -m cdc.jars``."""
+    fetch("kafka", KAFKA)
+    fetch("spark", SPARK)
+    fetch("opensearch", OPENSEARCH)
+    fetch("opensearch-transport", OPENSEARCH_TRANSPORT)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        fetch_all()
+    except CdcError as error:
+        sys.exit(f"error: {error}")

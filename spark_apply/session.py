@@ -16,12 +16,6 @@ from pyspark.sql import SparkSession
 from cdc import jars
 from cdc.java import java
 
-PACKAGES = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
-    "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
-)
-"""Versions that resolve together and run together (DESIGN 7): change them together."""
-
 SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -77,7 +71,7 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     settings = {**SETTINGS, **(spark or {})}
     shipped = Path(pyspark.__file__).parent / "jars"
-    files = [str(jar) for jar in jars.fetch("spark", PACKAGES) if not (shipped / jar.name).exists()]
+    files = [str(jar) for jar in jars.fetch("spark", jars.SPARK) if not (shipped / jar.name).exists()]
     settings["spark.jars"] = ",".join(filter(None, [*files, settings.get("spark.jars")]))
     options = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
     settings["spark.driver.extraJavaOptions"] = f"{options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
