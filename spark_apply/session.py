@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import logging
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -78,28 +81,39 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _without_incubator_warning():
+    with _launching():
         return builder.getOrCreate().newSession()
 
 
 @contextmanager
-def _without_incubator_warning() -> Iterator[None]:
-    """Keep one line off stderr, which every JVM of Spark's prints and no option silences: the rest passes through.
+def _launching() -> Iterator[None]:
+    """Around the launch of the JVM, which inherits its folder and its stderr.
 
-    The JVM inherits file descriptor 2, so it gets a pipe, whose reader lives as long as the JVM writes.
+    A folder of its own, since Spark 4.0 makes one named ``artifacts`` wherever it starts (SPARK-52396); and for stderr
+    a pipe, to keep back the one line that every JVM of Spark's prints and no option silences.
     """
     if SparkSession.getActiveSession() is not None:
         yield
         return
     reading, writing = os.pipe()
-    kept = os.dup(2)
+    kept, here = os.dup(2), Path.cwd()
     os.dup2(writing, 2)
+    os.chdir(_folder())
     threading.Thread(target=_pass_on, args=(reading, kept), name="spark-stderr", daemon=True).start()
     try:
         yield
     finally:
+        os.chdir(here)
         os.dup2(kept, 2)
         os.close(writing)
+
+
+@functools.cache
+def _folder() -> Path:
+    """Scratch of this process, gone with it."""
+    folder = Path(tempfile.mkdtemp(prefix="cdc-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _pass_on(reading: int, kept: int) -> None:
@@ -113,6 +127,6 @@ def _logging_file() -> Path:
     lines = [_LOGGING]
     for index, logger in enumerate(_REPORTED_BY_US):
         lines += [f"logger.q{index}.name = {logger}", f"logger.q{index}.level = off"]
-    path = Path(tempfile.gettempdir()) / f"cdc-log4j2-{abs(hash(tuple(lines))):x}.properties"
+    path = _folder() / "log4j2.properties"
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import shutil
 import signal
@@ -11,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -47,8 +47,7 @@ def demo(*, transactions: int, keep: Path | None) -> None:
     folder = (keep or Path(tempfile.mkdtemp(prefix="cdc-demo-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with contextlib.chdir(folder):  # Spark 4.0.0 makes ./artifacts wherever it is started (SPARK-52396)
-            wrong = _run(folder, transactions)
+        wrong = _run(folder, transactions)
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -73,23 +72,18 @@ def _run(folder: Path, transactions: int) -> int:
         demo.start_connector()
         steps.begin("apply job", "cdc apply apply.yaml: the snapshot into warehouse and index")
         demo.await_first_batch()
-        stopped = threading.Event()
-        trade = threading.Thread(
-            target=demo.shop.trade,
-            args=(transactions,),
-            kwargs={"per_second": 100.0, "stopped": stopped.is_set},
-            daemon=True,
-        )
         steps.begin("workload", f"{transactions:,} transactions of business, while connector and apply job follow")
-        try:
-            trade.start()
-            while trade.is_alive():
-                demo.check_apply()
-                steps.count(demo.shop.transactions, transactions)
-                trade.join(0.2)
-        finally:
-            stopped.set()
-            trade.join(5)
+        stopped = threading.Event()
+        with ThreadPoolExecutor(1, thread_name_prefix="shop") as pool:
+            trade = pool.submit(demo.shop.trade, transactions, per_second=100.0, stopped=stopped.is_set)
+            try:
+                while not trade.done():
+                    demo.check_apply()
+                    steps.count(demo.shop.transactions, transactions)
+                    wait([trade], timeout=0.2)
+            finally:
+                stopped.set()
+            trade.result()
         steps.begin("one change", "from the statement to the index")
         story = _tell_story(demo)
         steps.begin("catching up", "the connector, then the apply job")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from cdc.errors import BugError, CdcError
 
 WAREHOUSE: Final = TABLES
 SEARCHED: Final = ("public.orders", "public.products")
+_SPARK_ENDS_WITHIN_S: Final = 10.0
 
 _CONNECTOR: Final = """\
 name: shop
@@ -152,7 +154,10 @@ class Demo:
         """End the following job after its batch, then apply all that is left."""
         self.stop_apply()
         self.check_apply()
-        registry.part("spark_apply.job:run_apply")(self.apply_config, once=True)
+        asked = threading.Event()
+        registry.part("spark_apply.job:run_apply")(self.apply_config, once=True, stop=asked)
+        if asked.is_set():  # the job takes Ctrl-C for its own end; here it is the demo's
+            raise KeyboardInterrupt
 
     def stop_apply(self) -> None:
         self._apply_stop.set()
@@ -238,6 +243,24 @@ class Demo:
         )
 
 
+def _end_spark() -> None:
+    """Stop Spark, and wait for its JVM, which else lives on for seconds and writes to folders that are to go."""
+    context = registry.part("pyspark:SparkContext")
+    gateway: Any = getattr(context, "_gateway", None)
+    if gateway is None:
+        return
+    active: Any = getattr(context, "_active_spark_context", None)
+    if active is not None:
+        active.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the sign for it to end
+    try:
+        gateway.proc.wait(_SPARK_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
 @contextmanager
 def running(folder: Path, tell: Tell) -> Iterator[Demo]:
     """Servers up, the demo's parts ready to start; on exit, also by Ctrl-C, everything has ended."""
@@ -247,6 +270,7 @@ def running(folder: Path, tell: Tell) -> Iterator[Demo]:
         urls = servers.start(progress=tell)
         demo = Demo(folder, str(urls.postgres_url), str(urls.kafka))
         stack.callback(demo.shop.close)
+        stack.callback(_end_spark)
         stack.callback(demo.stop_apply)
         stack.callback(demo.connector.stop)
         yield demo

@@ -265,7 +265,7 @@ def test_jars_fetched_by_two_at_once_after_a_killed_third_are_whole(
 ) -> None:
     """A small artifact, an empty cache: a killed process leaves no lock and no half folder behind."""
     monkeypatch.setenv("CDC_CACHE", str(tmp_path))
-    code = "from cdc.dev import jars; print(len(jars.fetch('slf4j', ('org.slf4j:slf4j-api:2.0.17',))), flush=True)"
+    code = "from cdc import jars; print(len(jars.fetch('slf4j', ('org.slf4j:slf4j-api:2.0.17',))), flush=True)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as killed:
         wait_until((tmp_path / "ivy").exists)
         family = launch.family(killed.pid)

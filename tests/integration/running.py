@@ -1,0 +1,195 @@
+"""A connector at work and a table being written: what tests of faults need in common."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+
+import psycopg2
+
+from cdc.config import KafkaConfig
+from cdc.state import State
+from sinks.positions import read_standing
+from tests.conftest import Database
+from tests.integration.connector import Connector
+
+Row = dict[str, Any]
+
+PATIENCE_S = 60.0
+
+
+def eventually(condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
+    """Return as soon as `condition` holds; fail with `what` if it never does."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+class Running:
+    """`cdc run` under observation. As a context manager it is killed on exit if it still runs."""
+
+    def __init__(self, connector: Connector, *flags: str) -> None:
+        self.process = connector.start(*flags)
+        self.lines: list[str] = []
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    @property
+    def stderr(self) -> str:
+        return "".join(self.lines)
+
+    def await_line(self, text: str, *, times: int = 1) -> None:
+        """Until stderr has so many lines with `text`."""
+
+        def said() -> bool:
+            assert self.process.poll() is None or sum(text in line for line in self.lines) >= times, self.stderr
+            return sum(text in line for line in self.lines) >= times
+
+        eventually(said, f"{times} × {text!r} in:\n{self.stderr}")
+
+    def ended(self, *, within_s: float = PATIENCE_S) -> int:
+        """Its exit code, once it has ended by itself."""
+        try:
+            code = self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {within_s:.0f} s:\n{self.stderr}") from None
+        self._thread.join()
+        return code
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.ended()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._thread.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def standing(connector: Connector) -> State:
+    """The committed position."""
+    config = KafkaConfig(bootstrap_servers=connector.kafka, topic_prefix=connector.name)
+    state = read_standing(config, connector.name).state
+    assert state is not None
+    return state
+
+
+class Writer(threading.Thread):
+    """Transactions on `(id int, n int, v text)` until told to stop: updates, deletes, inserts, key changes, all over it."""
+
+    def __init__(self, database: Database, table: str, *, keys: int) -> None:
+        super().__init__(daemon=True)
+        self._connection = database.connect()
+        self._table = table
+        self._keys = keys
+        self._over = threading.Event()
+        self._failed: BaseException | None = None
+        self.transactions = 0
+
+    def run(self) -> None:
+        table, keys = self._table, self._keys
+        try:
+            with self._connection.cursor() as cursor:
+                for n in itertools.count(1):
+                    if self._over.wait(0.002):  # a busy table, not a busy machine
+                        return
+                    at = n * 7919 % keys
+                    back = (at + 300) % keys
+                    cursor.execute(
+                        f"BEGIN; UPDATE {table} SET n = n + 1, v = 'w{n}' WHERE id BETWEEN {at} AND {at + 3};"
+                        f"DELETE FROM {table} WHERE id = {(at + 100) % keys};"
+                        f"INSERT INTO {table} VALUES ({(at + 100) % keys}, {n}, 'again') ON CONFLICT DO NOTHING;"
+                        f"UPDATE {table} SET id = {keys + n} WHERE id = {(at + 200) % keys};"
+                        f"UPDATE {table} SET id = {back} WHERE id = {keys + n // 2}"
+                        f" AND NOT EXISTS (SELECT FROM {table} WHERE id = {back}); COMMIT"
+                    )
+                    self.transactions = n
+        except psycopg2.Error as exc:
+            self._failed = exc
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+        self._connection.close()
+        assert self._failed is None
+        assert self.transactions > 10
+
+
+@contextlib.contextmanager
+def writing(database: Database, table: str, *, keys: int) -> Iterator[Writer]:
+    """A writer at work inside the block."""
+    writer = Writer(database, table, keys=keys)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.stop()
+
+
+def filled(database: Database, table: str, *, keys: int) -> None:
+    """Make the table a Writer writes."""
+    database.execute(
+        f"CREATE TABLE {table} (id int PRIMARY KEY, n int, v text)",
+        f"INSERT INTO {table} SELECT x, 0, 'seed' FROM generate_series(0, {keys - 1}) x",
+    )
+
+
+def rows(database: Database, select: str) -> list[Row]:
+    connection = database.connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(select)
+            assert cursor.description is not None
+            names = [column.name for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    finally:
+        connection.close()
+
+
+def ordered(found: Iterable[Row]) -> list[Row]:
+    return sorted(found, key=lambda row: json.dumps(row, sort_keys=True))
+
+
+def same(connector: Connector, database: Database, table: str) -> None:
+    """The folded topic is the table, whole."""
+    assert ordered(connector.fold(table).values()) == ordered(rows(database, f"SELECT * FROM {table}"))
+
+
+def unbroken(connector: Connector, table: str) -> None:
+    """For every key rows come and go in turn and positions rise; no event of the log is there twice."""
+    there: dict[bytes, bool] = {}
+    last: dict[bytes, str] = {}
+    seen: set[tuple[str, int]] = set()
+    for record in connector.records(table):
+        if record.value is None:
+            assert not there[record.raw_key]
+            continue
+        op, was = record.value["op"], there.get(record.raw_key, False)
+        assert (op, was) in {("r", False), ("c", False), ("u", True), ("d", True)}, (op, was, record.raw_key)
+        there[record.raw_key] = op != "d"
+        position = record.value["source"]["position"]
+        assert last.get(record.raw_key, "") < position
+        last[record.raw_key] = position
+        if record.value["transaction"] is not None:
+            event = (record.value["transaction"]["id"], record.value["transaction"]["total_order"])
+            assert event not in seen
+            seen.add(event)
