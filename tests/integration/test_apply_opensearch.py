@@ -24,9 +24,9 @@ _LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_fi
 
 
 @pytest.fixture
-def setting(apply_spark: SparkSession, apply_kafka: str, apply_opensearch: str, tmp_path: Path) -> Setting:
-    config = StoreConfig(type="opensearch", url=apply_opensearch, options={"shards": 1, "replicas": 0})
-    return Setting(apply_spark, apply_kafka, tmp_path, lambda _path: config)
+def setting(apply_spark: SparkSession, kafka: str, opensearch: str, tmp_path: Path) -> Setting:
+    config = StoreConfig(type="opensearch", url=opensearch, options={"shards": 1, "replicas": 0})
+    return Setting(apply_spark, kafka, tmp_path, lambda _path: config)
 
 
 def _store(setting: Setting) -> OpenSearchStore:
@@ -38,7 +38,7 @@ def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
     law(setting)
 
 
-def test_every_kind_is_kept_and_found(setting: Setting, apply_opensearch: str) -> None:
+def test_every_kind_is_kept_and_found(setting: Setting, opensearch: str) -> None:
     table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
     publisher.create([table])
     records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
@@ -47,7 +47,7 @@ def test_every_kind_is_kept_and_found(setting: Setting, apply_opensearch: str) -
     assert setting.contents(table) == setting.folded(table, records)
     store, made = _store(setting), setting.target(table)
     assert store.position(made) == position(10 + 4)
-    client = OpenSearch(apply_opensearch)
+    client = OpenSearch(opensearch)
 
     def hits(query: dict[str, object]) -> int:
         return int(client.count(index=store.index(made), body={"query": query})["count"])

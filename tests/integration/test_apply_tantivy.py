@@ -21,8 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 
 @pytest.fixture
-def setting(apply_spark: SparkSession, apply_kafka: str, tmp_path: Path) -> Setting:
-    return Setting(apply_spark, apply_kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
+def setting(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)

@@ -379,7 +379,7 @@ ASK_THE_SERVER: Final = {
 }
 
 
-def _comparable(kind: str, ours: Any, theirs: Any) -> tuple[Any, Any]:  # noqa: ANN401 - JSON
+def _comparable(kind: str, ours: Any, theirs: Any) -> tuple[Any, Any]:
     if kind == "timestamptz":
         year, month, day, clock = theirs
         astronomical = int(year) + (int(year) < 0)  # the server has no year 0
@@ -416,11 +416,11 @@ def test_values_are_what_the_server_says(captured: Captured) -> None:
     assert asked > sum(map(len, LITERALS.values())) / 2
 
 
-def _flat(value: Any) -> list[Any]:  # noqa: ANN401 - JSON
+def _flat(value: Any) -> list[Any]:
     return [leaf for item in value for leaf in _flat(item)] if isinstance(value, list) else [value]
 
 
-def _shape(value: Any) -> list[int]:  # noqa: ANN401 - JSON
+def _shape(value: Any) -> list[int]:
     return [len(value), *_shape(value[0])] if isinstance(value, list) and value else []
 
 

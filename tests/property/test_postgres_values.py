@@ -105,7 +105,7 @@ def test_hstore_round_trip(pairs: dict[str, str | None]) -> None:
     assert json.loads(json.loads(values.hstore(text.encode()))) == pairs
 
 
-def array_out(value: Any, delimiter: str) -> str:  # noqa: ANN401 - nested lists
+def array_out(value: Any, delimiter: str) -> str:
     """The server's own rule: quote what is empty, NULL, or has a brace, quote, backslash, white space or delimiter."""
     if value is None:
         return "NULL"
@@ -126,7 +126,7 @@ def rectangles(draw: st.DrawFn) -> list[Any]:
     """Arrays of one to three dimensions, all rows as long as each other, as the server has them."""
     shape = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
 
-    def fill(sizes: list[int]) -> Any:  # noqa: ANN401 - nested lists
+    def fill(sizes: list[int]) -> Any:
         return [fill(sizes[1:]) for _ in range(sizes[0])] if sizes else draw(leaves)
 
     return list(fill(shape))
@@ -151,7 +151,7 @@ numbers = st.none() | st.integers()
 
 @given(st.lists(numbers) | st.lists(st.lists(numbers, min_size=2, max_size=2), min_size=1))
 def test_integer_arrays_agree_with_the_plain_parser(value: list[Any]) -> None:
-    def texts(item: Any) -> Any:  # noqa: ANN401 - nested lists
+    def texts(item: Any) -> Any:
         return [texts(i) for i in item] if isinstance(item, list) else item if item is None else str(item)
 
     literal = array_out(texts(value), ",").encode()
