@@ -115,10 +115,17 @@ class Snapshotter(Protocol):
     """Reads tables under one view, or resumes under another."""
 
     def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
-        """What `progress` has not done yet. `view` is a Start's, or None to take a new one and note it."""
+        """What `progress` has not done yet. `view` is a Start's, or None to take a new one and note it.
+
+        A new one sees whatever committed before the log's hold began, which the log has no more: a commit that is in
+        the log and not visible yet is waited for.
+        """
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
         """What must be hidden from the log after `progress`; None where nothing."""
+
+    def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
+        """The row with this key, in the table's key order, as the source has it now; None where it is gone."""
 
     def close(self) -> None:
         """Let go of connections; safe to call twice."""

@@ -171,7 +171,7 @@ class Pipeline:
         if state.phase is Phase.CREATING:
             start = source.hold(tables)
             state = state.next(
-                phase=Phase.SNAPSHOT, offset=start.offset, commit=start.commit, tables=names, snapshot={}
+                phase=Phase.SNAPSHOT, offset=start.offset, commit=start.commit, tables=names, unread=names, snapshot={}
             )
             self._sink.commit(state)
             return state, start.view
@@ -181,7 +181,8 @@ class Pipeline:
         if added:
             self._refuse_occupied(added)
             source.extend(tables)
-            still = replace(still, phase=Phase.SNAPSHOT, tables=names)
+            unread = (*still.unread, *(table.qualified for table in added))
+            still = replace(still, phase=Phase.SNAPSHOT, tables=names, unread=unread)
         if still is not state:
             state = still.next()
             self._sink.commit(state)
@@ -206,7 +207,8 @@ def _still_captured(state: State, names: Sequence[str]) -> State:
     progress = state.snapshot.get("tables")
     left = {name: at for name, at in progress.items() if name in tables} if isinstance(progress, dict) else progress
     snapshot = {**state.snapshot, "tables": left} if progress is not None else state.snapshot
-    return replace(state, tables=tables, snapshot=snapshot)
+    unread = tuple(name for name in state.unread if name in names)
+    return replace(state, tables=tables, unread=unread, snapshot=snapshot)
 
 
 def _same_source(state: State, identity: Mapping[str, str]) -> None:
@@ -250,7 +252,7 @@ class _Session:
             prefix=settings.prefix,
             database=source.database,
         )
-        self._writer = Writer(sink, versions, self._wide)
+        self._writer = Writer(sink, versions, self._wide, reader)
         self._handover: Handover | None = None
         self._uncommitted = 0
         self._since_s = 0.0
@@ -264,7 +266,8 @@ class _Session:
         state = self._state
         point = state.commit - 1  # before every transaction of the log that follows
         progress = state.snapshot
-        for chunk in self._reader.chunks(self._tables, progress, view):
+        unread = [table for table in self._tables if table.qualified in state.unread]
+        for chunk in self._reader.chunks(unread, progress, view):
             frame = Frame(
                 epoch=state.epoch,
                 commit=point,
@@ -284,7 +287,7 @@ class _Session:
             if stopped:
                 raise Stopped
             progress = chunk.progress
-        self._commit(self._state.next(phase=Phase.STREAM, snapshot=progress))
+        self._commit(self._state.next(phase=Phase.STREAM, unread=(), snapshot=progress))
 
     def stream(self, target: int | None) -> None:
         """Follow the log; with a `target`, until everything below it is committed."""
@@ -331,13 +334,16 @@ class _Session:
         return records >= CUT_RECORDS or size >= CUT_BYTES or time.monotonic() - self._since_s >= CUT_AGE_S
 
     def _due_when_idle(self) -> bool:
-        """With nothing to read: at once what is pending; now and then the position alone, so that the log can go."""
+        """With nothing to read: at once what is pending; now and then the position alone.
+
+        So the log can go, and a copy that was fenced off finds out, even where nobody writes.
+        """
         return self._sink.pending()[0] > 0 or time.monotonic() - self._positioned_s >= IDLE_POSITION_S
 
     def _commit_position(self) -> None:
         offset, commit = self._source.position()
-        if commit == self._state.commit and self._sink.pending()[0] == 0:
-            self._positioned_s = time.monotonic()
+        nothing = commit == self._state.commit and self._sink.pending()[0] == 0
+        if nothing and time.monotonic() - self._positioned_s < IDLE_POSITION_S:
             self._good()
             return
         snapshot = self._state.snapshot if self._handover is not None else {}

@@ -44,6 +44,8 @@ class State:
     """`offset` as the commit part of a position."""
     tables: tuple[str, ...] = ()
     """The captured tables, `schema.table`."""
+    unread: tuple[str, ...] = ()
+    """Those of them that the snapshot at hand reads; of the others it would hide what they have had since."""
     snapshot: Mapping[str, object] = field(default_factory=dict)
     """The snapshotter's progress and read views, in its own terms."""
     config: str = ""
@@ -66,6 +68,7 @@ class State:
             "offset": self.offset,
             "commit": self.commit,
             "tables": list(self.tables),
+            "unread": list(self.unread),
             "snapshot": dict(self.snapshot),
             "config": self.config,
         }
@@ -85,7 +88,14 @@ class State:
                 )
             if checksum != _checksum({"version": version, **body}):
                 raise ValueError("checksum")
-            return cls(**{**body, "phase": Phase(body["phase"]), "tables": tuple(body["tables"])})
+            return cls(
+                **{
+                    **body,
+                    "phase": Phase(body["phase"]),
+                    "tables": tuple(body["tables"]),
+                    "unread": tuple(body["unread"]),
+                }
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise OperatorError(
                 f"{where}: the position record is damaged; going on from anywhere else would lose or double changes",

@@ -37,6 +37,7 @@ POINTS: Final = (
     "source.acknowledge",
     "snapshot.view",
     "snapshot.chunk",
+    "snapshot.row",
     "sink.check",
     "sink.create",
     "sink.fence",
@@ -166,7 +167,7 @@ class MemoryLog:
         touched = _touched(changes)
         for earlier in self.transactions:
             if earlier.xid in self._unseen and _meet(_touched(earlier.changes), touched):
-                self.reveal(earlier.xid)
+                self.reveal([earlier.xid])
         xid = len(self.transactions) + 1
         tables = {change.table.qualified: change.table for change in changes}
         contents = {name: self.rows(table) for name, table in tables.items()}
@@ -178,9 +179,13 @@ class MemoryLog:
             self._unseen.add(xid)
         return xid
 
-    def reveal(self, *xids: int) -> None:
-        """Let new views see these transactions; all of them if none is named."""
-        self._unseen -= set(xids) if xids else self._unseen.copy()
+    def reveal(self, xids: Iterable[int]) -> None:
+        """Let new views see these transactions."""
+        self._unseen -= set(xids)
+
+    def reveal_before(self, position: int) -> None:
+        """Wait for the transactions that committed before `position`: let new views see them."""
+        self.reveal(logged.xid for logged in self.transactions if logged.commit < position)
 
     def view(self) -> View:
         """What a reader sees now."""
@@ -284,7 +289,7 @@ class MemorySource:
     def extend(self, tables: Sequence[Table]) -> None:
         self._at("source.extend")
         self._log.carried |= {table.qualified for table in tables}
-        self._log.reveal()
+        self._log.reveal_before(self._log.end)
 
     def current(self) -> int:
         return self._log.end
@@ -393,6 +398,7 @@ class MemorySnapshotter:
         if view is not None:
             seen = self._log.exported[view]
         else:
+            self._log.reveal_before(self._log.held_from or 0)
             seen = self._log.view()
             number = len(views) + 1
             views[str(number)] = {"next": seen.next, "unseen": sorted(seen.unseen), "end": seen.end}
@@ -421,6 +427,10 @@ class MemorySnapshotter:
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:  # noqa: ARG002 - the seam's
         made = MemoryHandover(progress)
         return made if made.views else None
+
+    def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
+        self._at("snapshot.row")
+        return self._log.rows(table).get(tuple(key))
 
     def close(self) -> None:
         pass

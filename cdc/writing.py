@@ -10,7 +10,7 @@ import orjson
 from cdc.change import UNCHANGED, Change, Op, Position, Row, Table, Transaction
 from cdc.envelope import Frame, TableEncoder
 from cdc.errors import BugError, OperatorError
-from cdc.interfaces import Handover, Sink
+from cdc.interfaces import Handover, Sink, Snapshotter
 from cdc.versions import Versions
 from cdc.wide import WideValues
 
@@ -20,11 +20,11 @@ _NULL: Final = b"null"
 class Writer:
     """Writes to the sink's open transaction; commits nothing."""
 
-    def __init__(self, sink: Sink, versions: Versions, wide: WideValues) -> None:
+    def __init__(self, sink: Sink, versions: Versions, wide: WideValues, reader: Snapshotter) -> None:
         self._sink = sink
         self._versions = versions
         self._wide = wide
-        self._topics: dict[int, tuple[Table, str]] = {}
+        self._reader = reader
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: int) -> None:
         """Rows of a snapshot."""
@@ -59,23 +59,43 @@ class Writer:
         if handover is not None and old_key != key:
             left = handover.hides(change._replace(op=Op.DELETE, after=None), xid)
         fragments: dict[str, bytes] = {}
+        gone = False
         if encoder.wide:
             if UNCHANGED in after:
-                fragments = self._wide.find(
-                    encoder, old_key, after, frame.next_position(), published=not left, needed=not hidden
-                )
-            self._wide.keep(encoder, key, after, fragments)
+                at = frame.next_position()
+                fragments = self._wide.find(encoder, old_key, after, at, published=not left, needed=handover is None)
+                if handover is not None and not hidden:
+                    gone = not self._complete(encoder, after, fragments)
+            if not gone:
+                self._wide.keep(encoder, key, after, fragments)
         op, image = change.op, _NULL
         if old_key != key:
             self._delete(change, encoder, xid, frame, handover)
             op = Op.CREATE
         elif before is not None and not hidden:
             image = encoder.image(before)
-        if hidden:
+        if hidden or gone:
             frame.skip()
             return
         value = frame.event(encoder, op.value.encode(), image, encoder.row(after, fragments), change.lsn)
         self._sink.write(encoder.topic, key, value)
+
+    def _complete(self, encoder: TableEncoder, row: Row, fragments: dict[str, bytes]) -> bool:
+        """Add to `fragments` what is still missing of `row`, from the source as it is now; False if the row is gone.
+
+        Needed only between snapshot and stream, for a row that moved from keys not yet read to keys read before, under
+        views that each missed it: its value was neither read nor logged. A later value may come early, a row that is
+        gone not at all; the log's later events set both right before the handover is over.
+        """
+        columns = encoder.table.columns
+        missing = {c.name for c, value in zip(columns, row, strict=True) if value is UNCHANGED} - fragments.keys()
+        if not missing:
+            return True
+        key = [value for index in encoder.key_indexes if isinstance(value := row[index], bytes)]
+        now = self._reader.row(encoder.table, key)
+        if now is not None:
+            fragments |= encoder.fragments(now, frozenset(missing))
+        return now is not None
 
     def _delete(self, change: Change, encoder: TableEncoder, xid: int, frame: Frame, handover: Handover | None) -> None:
         """Of the row `before`: a delete, or a key change's first half."""

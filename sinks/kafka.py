@@ -70,6 +70,7 @@ class KafkaSink:
         self._complained_s = float("-inf")
         self._records = self._bytes = 0
         self._largest = (0, "", b"")
+        self._refused: KafkaError | None = None
 
     def topic(self, table: Table) -> str:
         return table_topic(self._config.prefix, table.schema, table.name)
@@ -113,6 +114,7 @@ class KafkaSink:
                 "message.max.bytes": 1_000_000_000,  # the topic's limit decides, and is reported
                 "queue.buffering.max.messages": 4 * _QUEUED_RECORDS,
                 "queue.buffering.max.kbytes": 2_097_151,  # bounded by _room
+                "delivery.report.only.error": True,
                 "error_cb": self._heard,
             },
             logger=log,
@@ -121,7 +123,7 @@ class KafkaSink:
             self._patiently(self._producer.init_transactions, _FENCE_S)
         except KafkaException as exc:
             raise self._failed(exc, "fencing other copies of this connector") from exc
-        return read_standing(self._config, self._connector).state
+        return read_standing(self._config, self._connector, fenced=True).state
 
     def write(self, topic: str, key: bytes, value: bytes | None) -> None:
         if self._began_at_s is None:
@@ -176,9 +178,10 @@ class KafkaSink:
         self._queued.clear()
         self._records = self._bytes = 0
         self._largest = (0, "", b"")
+        self._refused = None
         if producer is not None:
             producer.purge(in_queue=True, in_flight=True, blocking=False)
-            with warnings.catch_warnings():  # closing tries to abort what is open, and warns where a commit is under way
+            with warnings.catch_warnings():  # it tries to abort what is open, even a commit under way
                 warnings.simplefilter("ignore", RuntimeWarning)
                 producer.close()
 
@@ -193,9 +196,9 @@ class KafkaSink:
             try:
                 step(_SLICE_S)
             except KafkaException as exc:
-                error = exc.args[0]
-                timed_out = error.code() == KafkaError._TIMED_OUT and error.retriable()  # noqa: SLF001
-                if not timed_out or time.monotonic() > deadline:
+                # retriable: the time was up; its code may be what the broker said last (the killed copy's transaction
+                # is being aborted, say)
+                if not exc.args[0].retriable() or time.monotonic() > deadline:
                     raise
             else:
                 return
@@ -205,6 +208,10 @@ class KafkaSink:
         while producer.flush(_SLICE_S):
             if time.monotonic() > deadline:
                 raise RetryableError(f"Kafka at {self._servers}: records were not taken within {_COMMIT_S:.0f} s")
+
+    def _refuse(self, error: KafkaError | None, _: object) -> None:
+        """Called for records that were not taken; the first is the cause of all that follow."""
+        self._refused = self._refused or error
 
     def _heard(self, error: KafkaError) -> None:
         """The client's own complaints: one is told, now and then, the rest is its business."""
@@ -228,11 +235,12 @@ class KafkaSink:
                 continue
             self._room(producer, len(batch))
             try:
-                taken = producer.produce_batch(topic, batch)
+                taken = producer.produce_batch(topic, batch, on_delivery=self._refuse)
             except (KafkaException, BufferError) as exc:
                 raise self._failed(exc, f"writing to topic {topic}") from exc
             if taken != len(batch):
-                error = next((m["_error"] for m in batch if "_error" in m), None)
+                producer.poll(0)  # reports: the client itself says only that its state is erroneous
+                error = self._refused or next((m["_error"] for m in batch if "_error" in m), None)
                 raise self._failed(KafkaException(error), f"writing to topic {topic}")
             self._queued.append((len(batch), sum(len(m["key"]) + len(m["value"] or b"") for m in batch)))
             self._waiting[topic] = []

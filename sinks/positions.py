@@ -33,13 +33,18 @@ class Standing:
     """`at_ms`, `kind`, `message`, `hint` of the last error, if it is younger than the state."""
 
 
-def read_standing(config: KafkaConfig, connector: str) -> Standing:
-    """Read the topic to its end, read_committed. Raises OperatorError for a damaged record."""
+def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) -> Standing:
+    """Read the topic, read_committed. Raises OperatorError for a damaged record.
+
+    `fenced`: nobody else can have a transaction open, and one that is being ended is waited for. Else what is
+    committed now is told, also where a killed connector has left one open.
+    """
     topic = position_topic(config.prefix, connector)
     last: bytes | None = None
     error: Mapping[str, object] | None = None
     committed_at_ms = 0
-    for message in read_to_end(config.bootstrap_servers, config.options, topic, "read_committed"):
+    servers, options = config.bootstrap_servers, config.options
+    for message in read_to_end(servers, options, topic, "read_committed", open_too=fenced):
         if message.key() == connector.encode():
             last, committed_at_ms, error = message.value(), message.timestamp()[1], None
         elif message.key() == _error_key(connector):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from typing import Final, Literal
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -15,47 +16,57 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 _SILENT_S: Final = 30.0
 
+_TOO_EARLY: Final = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+"""A topic made a moment ago: the broker knows of it, and is about to lead it."""
+
 log = logging.getLogger("cdc.kafka")
 
 
 def read_to_end(
-    bootstrap_servers: str, options: Mapping[str, str], topic: str, isolation: Isolation
+    bootstrap_servers: str,
+    options: Mapping[str, str],
+    topic: str,
+    isolation: Isolation,
+    *,
+    open_too: bool = True,
 ) -> Generator[Message, None, None]:
     """Every record the topic held at the call, in order within each partition.
 
     Under read_committed the end is still the partition's end, not the last stable offset: an open transaction there is
-    waited for. Raises RetryableError if the end does not come into reach.
+    waited for. Raises RetryableError if the end does not come into reach. Without `open_too`, what stands behind the
+    beginning of an open transaction (which a killed connector may have left) is not waited for.
     """
-    consumer = Consumer(
-        {
-            **options,
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "cdc-reading-back",
-            "enable.auto.commit": "false",
-            "enable.partition.eof": "true",
-            "isolation.level": isolation,
-            "fetch.wait.max.ms": "50",
-        },
-        logger=log,
-    )
+    settings = {
+        **options,
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "cdc-reading-back",
+        "enable.auto.commit": "false",
+        "enable.partition.eof": "true",
+        "isolation.level": isolation,
+        "fetch.wait.max.ms": "50",
+    }
     try:
-        yield from _read(consumer, bootstrap_servers, topic, _bounds(bootstrap_servers, options, topic))
+        bounds = _bounds(bootstrap_servers, options, topic, "read_uncommitted" if open_too else isolation)
+        # Not before: a consumer that is not given its partitions at once looks for them a second later.
+        with closing(Consumer(settings, logger=log)) as consumer:
+            yield from _read(consumer, bootstrap_servers, topic, bounds)
     except KafkaException as exc:
         raise RetryableError(
-            f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}"
+            f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}",
+            at_start=exc.args[0].code() in _TOO_EARLY,
         ) from exc
-    finally:
-        consumer.close()
 
 
-def _bounds(bootstrap_servers: str, options: Mapping[str, str], topic: str) -> dict[int, tuple[int, int]]:
-    """Each partition's first offset and its high watermark, which a read_committed consumer does not tell."""
+def _bounds(
+    bootstrap_servers: str, options: Mapping[str, str], topic: str, isolation: Isolation
+) -> dict[int, tuple[int, int]]:
+    """Each partition's first offset and end: the last stable offset under read_committed, else the high watermark."""
     probe = Consumer(
         {
             **options,
             "bootstrap.servers": bootstrap_servers,
             "group.id": "cdc-reading-back",
-            "isolation.level": "read_uncommitted",
+            "isolation.level": isolation,
         },
         logger=log,
     )

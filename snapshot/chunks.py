@@ -42,6 +42,21 @@ def copy_statement(table: Table, *, partitioned: bool, after: Sequence[str] | No
     )
 
 
+def row_statement(table: Table, *, partitioned: bool, key: Sequence[bytes]) -> sql.Composable:
+    """COPY of the one row with this key."""
+    columns = {column.name: column for column in table.columns}
+    return sql.SQL("COPY (SELECT {} FROM {}{} WHERE ({}) = ({})) TO STDOUT").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        sql.SQL("" if partitioned else "ONLY "),
+        sql.Identifier(table.schema, table.name),
+        sql.SQL(", ").join(_order(name, integer=columns[name].type in INTEGERS) for name in table.key),
+        sql.SQL(", ").join(
+            _bound(text.decode(), integer=columns[name].type in INTEGERS)
+            for name, text in zip(table.key, key, strict=True)
+        ),
+    )
+
+
 def _order(name: str, *, integer: bool) -> sql.Composable:
     if integer:
         return sql.Identifier(name)

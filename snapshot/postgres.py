@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import queue
 import threading
 import time
@@ -10,17 +11,29 @@ from typing import Final
 
 import psycopg2
 import psycopg2.extensions
+from psycopg2 import sql
 
 from cdc.change import Row, Table
 from cdc.config import ConnectorConfig
-from cdc.errors import BugError, OperatorError
+from cdc.errors import BugError, OperatorError, RetryableError
 from cdc.interfaces import Chunk, Handover
 from connectors.postgres import session
 from connectors.postgres.catalog import Catalog
+from connectors.postgres.slot import await_older_transactions
 from connectors.postgres.stream import lsn_number
-from snapshot.chunks import copy_statement, parse_row
+from snapshot.chunks import copy_statement, parse_row, row_statement
 from snapshot.handover import PostgresHandover, Progress, TableProgress
 
+_REWRITTEN: Final = """
+SELECT count(*) FROM pg_class c
+WHERE (c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass))) AND c.relkind = 'r'
+  AND c.relfilenode IS DISTINCT FROM pg_relation_filenode(c.oid)
+"""
+"""The view's file of a table and its partitions against the file it has now."""
+_KIND: Final = (
+    "SELECT c.oid::int8, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE n.nspname = %s AND c.relname = %s"
+)
 _CHUNK_ROWS: Final = 2_000
 _QUEUED_CHUNKS: Final = 4
 
@@ -39,6 +52,8 @@ class PostgresSnapshotter:
         if not remaining:
             return
         connection = self._connection = session.connect(self._params)
+        if view is None:  # a commit before the slot's point may be held (synchronous standby) and in no view yet
+            await_older_transactions(Catalog(connection))
         connection.autocommit = False
         connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
         catalog = Catalog(connection)
@@ -63,26 +78,56 @@ class PostgresSnapshotter:
     def _execute(cursor: psycopg2.extensions.cursor, statement: str, parameters: Sequence[object]) -> None:
         try:
             cursor.execute(statement, parameters)
-        except psycopg2.Error as exc:
-            raise session.translate(exc, "importing the slot's snapshot") from exc
+        except psycopg2.Error as exc:  # its owner, the walsender, may be gone: the slot stays, a new view will do
+            raise RetryableError(
+                "the slot's snapshot is gone: reading goes on under a new view", at_start=True
+            ) from exc
 
     def _table(self, catalog: Catalog, table: Table, at: TableProgress) -> Iterator[tuple[list[Row], bool]]:
         """Lists of rows in key order, and whether it is the last of the table."""
-        kinds = catalog.rows(
-            "reading the catalog",
-            "SELECT c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relname = %s",
-            (table.schema, table.name),
-        )
+        kinds = catalog.rows("reading the catalog", _KIND, (table.schema, table.name))
         if not kinds:
             raise OperatorError(f"table {table.qualified} was dropped during its snapshot", hint="start again")
         if self._connection is None:
             raise BugError("the snapshot's connection is closed")
-        statement = copy_statement(table, partitioned=kinds[0][0] == "p", after=at.after)
+        oid, kind = kinds[0]
+        self._hold_still(catalog, table, oid, partitioned=kind == "p")
+        statement = copy_statement(table, partitioned=kind == "p", after=at.after)
         reader = self._reader = _Reader(self._connection, statement.as_string(self._connection), table)
         columns = len(table.columns)
         for lines, last in reader.chunks():
             yield [parse_row(line, columns) for line in lines], last
+
+    @staticmethod
+    def _hold_still(catalog: Catalog, table: Table, oid: int, *, partitioned: bool) -> None:
+        """Lock the table as reading will; raise RetryableError if it was rewritten since the view was taken.
+
+        To an older view such a table is empty: https://www.postgresql.org/docs/current/mvcc-caveats.html
+        """
+        what = sql.SQL("" if partitioned else "ONLY ") + sql.Identifier(table.schema, table.name)
+        catalog.rows(f"locking table {table.qualified}", sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(what))
+        ((rewritten,),) = catalog.rows("reading the catalog", _REWRITTEN, (oid, oid))
+        if rewritten:
+            raise RetryableError(
+                f"table {table.qualified} was rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) after its snapshot began"
+            )
+
+    def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
+        connection = session.connect(self._params)
+        found = io.BytesIO()
+        try:
+            kinds = Catalog(connection).rows("reading the catalog", _KIND, (table.schema, table.name))
+            if not kinds:
+                return None
+            statement = row_statement(table, partitioned=kinds[0][1] == "p", key=key)
+            with connection.cursor() as cursor:
+                cursor.copy_expert(statement, found)
+        except psycopg2.Error as exc:
+            raise session.translate(exc, f"reading a row of table {table.qualified}") from exc
+        finally:
+            connection.close()
+        line = found.getvalue()
+        return parse_row(line, len(table.columns)) if line else None
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
         made = PostgresHandover(tables, Progress.from_json(progress))

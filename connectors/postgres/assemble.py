@@ -88,7 +88,13 @@ def _key_image(row: Row, in_identity: tuple[bool, ...]) -> Row:
 
 
 def _fill(new: Row, old: Row) -> Row:
+    """What was not sent, from the old row.
+
+    A value left out is never NULL: a NULL there is of a partition that is not FULL itself, whose key alone is sent as
+    if it were the whole row because its root is FULL.
+    """
+
     def filled(value: Value, before: Value) -> Value:
-        return before if value is UNCHANGED else value
+        return before if value is UNCHANGED and before is not None else value
 
     return tuple(filled(value, before) for value, before in zip(new, old, strict=True))

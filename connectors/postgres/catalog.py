@@ -41,7 +41,8 @@ LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
 
 _RELATIONS = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
-       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
+       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
@@ -82,6 +83,8 @@ class _Found:
     identity: str
     persistence: str
     readable: bool
+    deferrable: bool
+    """The primary key is."""
 
     @property
     def qualified(self) -> str:
@@ -194,6 +197,12 @@ def _must_be_capturable(found: _Found) -> None:
         raise OperatorError(
             f"table {name} has REPLICA IDENTITY NOTHING: once published, its updates and deletes would fail",
             hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY DEFAULT",
+        )
+    if found.identity == "d" and found.deferrable:
+        raise OperatorError(
+            f"the primary key of table {name} is DEFERRABLE, which identifies no row in the log: once published, its "
+            "updates and deletes would fail",
+            hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL",
         )
     if not found.readable:
         raise OperatorError(

@@ -7,6 +7,7 @@ bytes for the same value: that is what makes snapshot and stream equal.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from typing import Any, Final, cast
 
@@ -54,7 +55,8 @@ def parameters(url: str, application: str) -> dict[str, str]:
         "keepalives_count": "3",
         "tcp_user_timeout": "60000",
     }
-    if not _is_local(given.get("host", ""), given.get("hostaddr", "")):
+    host, address = (given.get(n) or os.environ.get(v, "") for n, v in (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR")))
+    if not _is_local(host, address):
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":
             defaults["sslrootcert"] = "system"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from connectors.postgres.stream import ReplicationConnection, lsn_number, lsn_te
 ROW_FILTERS: Final = 150000
 """The first version with row filters in publications."""
 OLDER_TRANSACTIONS_S: Final = 60.0
-"""How long a table's addition waits for transactions that began before it."""
+"""How long a new view waits for transactions that began before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> 
     return bool(missing)
 
 
-def verify_publication(catalog: Catalog, name: str, tables: Sequence[str]) -> None:
+def verify_publication(catalog: Catalog, name: str, tables: Iterable[str]) -> None:
     """Raise OperatorError if a table we follow has left the publication: its changes since then are not in the log."""
     carried = {f"{schema}.{table}" for schema, table in _carried(catalog, name)}
     for table in sorted(set(tables) - carried):
@@ -151,8 +151,8 @@ def _list(tables: Sequence[Table]) -> sql.Composable:
 def await_older_transactions(catalog: Catalog) -> None:
     """Return once every transaction that began before now has ended.
 
-    Changes such a transaction made before a table joined the publication are not in the log for us; once it has ended,
-    a new view sees them.
+    Changes such a transaction made before a table joined the publication, or before the slot's point if its commit is
+    held after it was logged, are not in the log for us; once it has ended, a new view sees them.
     """
     ((newest,),) = catalog.rows("reading the snapshot", "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
     deadline = time.monotonic() + OLDER_TRANSACTIONS_S
@@ -164,7 +164,7 @@ def await_older_transactions(catalog: Catalog) -> None:
             return
         if time.monotonic() > deadline:
             raise RetryableError(
-                "a transaction that began before the new tables were published is still open",
+                "a transaction that began before this snapshot is still open, and the log may not have its changes",
                 hint="SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY 2",
             )
         time.sleep(0.1)

@@ -15,7 +15,7 @@ from cdc.state import State
 from connectors.postgres import pgoutput, session, slot
 from connectors.postgres.assemble import Assembler
 from connectors.postgres.catalog import OLDEST, Captured, Catalog
-from connectors.postgres.stream import ReplicationConnection, data, keepalive, lsn_number, lsn_text
+from connectors.postgres.stream import ReplicationConnection, at_record_end, data, keepalive, lsn_number, lsn_text
 
 _WAIT_S: Final = 0.5
 _DATA: Final = ord("w")
@@ -91,7 +91,8 @@ class PostgresSource:
 
     def verify(self, state: State) -> None:
         slot.verify_slot(self._catalog(), self._config.slot, lsn_number(str(state.offset["lsn"])))
-        slot.verify_publication(self._catalog(), self._config.publication, state.tables)
+        followed = set(state.tables) & {table.qualified for table in self.tables()}
+        slot.verify_publication(self._catalog(), self._config.publication, followed)
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
@@ -117,7 +118,7 @@ class PostgresSource:
 
     def current(self) -> int:
         ((text,),) = self._catalog().rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
-        return lsn_number(text)
+        return at_record_end(lsn_number(text))
 
     def stream(self, offset: Offset) -> Iterator[Transaction | Idle]:
         replication = self._walsender()

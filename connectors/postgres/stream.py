@@ -9,6 +9,7 @@ Messages inside COPY BOTH (https://www.postgresql.org/docs/current/protocol-repl
 
 from __future__ import annotations
 
+import logging
 import select
 import time
 from struct import Struct
@@ -21,10 +22,16 @@ from cdc.errors import CdcError, OperatorError, ProtocolError, RetryableError
 from connectors.postgres.pgoutput import POSTGRES_EPOCH_US
 from connectors.postgres.session import connect_failed, place
 
+log = logging.getLogger("cdc")
+
 _DATA: Final = Struct(">qqq")
 _KEEPALIVE: Final = Struct(">qqB")
 _STATUS: Final = Struct(">cqqqqB")
 _DATA_START: Final = 1 + _DATA.size
+
+_LONG_S: Final = 5.0
+_PAGE: Final = 8192
+_PAGE_HEADERS: Final = (24, 40)
 
 STATUS_EVERY_S: Final = 10.0
 """Well under the server's wal_sender_timeout (60 s by default)."""
@@ -39,6 +46,16 @@ def lsn_number(text: str) -> int:
     """The 64-bit number of ``0/16B3748``."""
     high, low = text.split("/")
     return int(high, 16) << 32 | int(low, 16)
+
+
+def at_record_end(lsn: int) -> int:
+    """An insert position as the end of the record before it.
+
+    Where a record ends with its page, the insert position is told behind the next page's header, which the log as sent
+    does not reach until there is another record.
+    """
+    into_page = lsn % _PAGE
+    return lsn - into_page if into_page in _PAGE_HEADERS else lsn
 
 
 class ReplicationConnection:
@@ -57,8 +74,29 @@ class ReplicationConnection:
         self._streaming = False
 
     def query(self, statement: str, doing: str) -> list[list[str]]:
-        """Run a replication command (simple protocol) and give its rows as text."""
-        result = self._pg.exec_(statement.encode())
+        """Run a replication command (simple protocol) and give its rows as text.
+
+        Waits in slices, since a signal is only heard between calls: making a slot takes as long as the longest
+        transaction that is open.
+        """
+        self._pg.send_query(statement.encode())
+        self._pg.flush()
+        begun_s, told = time.monotonic(), False
+        while self._pg.is_busy():
+            select.select([self._pg.socket], [], [], 0.5)
+            self._pg.consume_input()
+            if not told and time.monotonic() - begun_s > _LONG_S:
+                log.warning(
+                    "%s: waiting, as a rule for transactions that began before it: "
+                    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL",
+                    doing,
+                )
+                told = True
+        result = self._pg.get_result()
+        if result is None:
+            raise RetryableError(f"{doing}: the connection was lost")
+        while self._pg.get_result() is not None:
+            pass
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             raise _translate(result, doing)
         return [

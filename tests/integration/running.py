@@ -94,7 +94,7 @@ def standing(connector: Connector) -> State:
 
 
 class Writer(threading.Thread):
-    """Transactions on `(id int, n int, v text)` until told to stop: updates, deletes, inserts, key changes, all over it."""
+    """Transactions on `(id int, n int, v text)` until told to stop: updates, deletes, inserts, key changes."""
 
     def __init__(self, database: Database, table: str, *, keys: int) -> None:
         super().__init__(daemon=True)

@@ -1,0 +1,251 @@
+"""What every sink promises: the memory twin and the real Kafka pass the same tests."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Protocol
+
+import pytest
+
+from cdc.change import Table
+from cdc.config import KafkaConfig
+from cdc.errors import BugError, OperatorError, RetryableError
+from cdc.interfaces import Sink
+from cdc.state import Phase, State
+from cdc.testing import MemoryKafka, MemorySink
+from tests.text_tables import text_table
+
+A, B = text_table("a", ["id"]), text_table("b", ["id"])
+STATE = State(connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7)
+LIMIT = 32 * 1024 * 1024  # a topic of events takes records up to this size
+
+
+class Broker(Protocol):
+    """A broker with topics of its own."""
+
+    prefix: str
+
+    def sink(self, connector: str = "c") -> Sink:
+        """A copy of a connector's sink, not fenced yet."""
+
+    def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
+        """What a read_committed reader sees."""
+
+
+class InMemory:
+    """The twin."""
+
+    prefix = "p"
+
+    def __init__(self) -> None:
+        self._kafka = MemoryKafka(largest_bytes=LIMIT)
+
+    def sink(self, connector: str = "c") -> Sink:
+        return MemorySink(self._kafka, connector, self.prefix)
+
+    def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
+        return [(record.key, record.value) for record in self._kafka.committed(topic)]
+
+
+class Real:
+    """The server."""
+
+    def __init__(self, servers: str, prefix: str) -> None:
+        self.prefix = prefix
+        self._config = KafkaConfig(bootstrap_servers=servers, topic_prefix=prefix, partitions=2)
+
+    def sink(self, connector: str = "c") -> Sink:
+        from sinks.kafka import open_sink
+
+        return open_sink(self._config, connector)
+
+    def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
+        from sinks.reading import read_to_end
+
+        with closing(read_to_end(self._config.bootstrap_servers, {}, topic, "read_committed")) as messages:
+            return [(message.key() or b"", message.value()) for message in messages]
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Each test runs against both."""
+    if request.param == "memory":
+        return InMemory()
+    return Real(request.getfixturevalue("kafka"), request.getfixturevalue("prefix"))
+
+
+@pytest.fixture
+def sink(broker: Broker) -> Iterator[Sink]:
+    """A sink that is fenced, its topics made."""
+    made = broker.sink()
+    with closing(made):
+        made.check([A, B])
+        made.create([A, B])
+        fence(made)
+        yield made
+
+
+def fence(sink: Sink) -> State | None:
+    """As the loop does: what waiting cures is tried again."""
+    for _ in range(20):
+        try:
+            return sink.fence()
+        except RetryableError as exc:
+            if not exc.at_start:
+                raise
+            time.sleep(0.2)
+    raise AssertionError("fencing never came through")
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated. Use files:DeprecationWarning")  # kafka-python, 3.11
+
+
+def test_a_connector_that_never_committed_has_no_position(sink: Sink, broker: Broker) -> None:
+    """None, and only then a fresh start."""
+    with closing(broker.sink()) as again:
+        assert fence(again) is None
+
+
+def test_fencing_gives_the_last_committed_state(sink: Sink, broker: Broker) -> None:
+    """The newest of several, of this connector; another's position is its own."""
+    sink.commit(STATE)
+    sink.commit(STATE.next(commit=9))
+    with closing(broker.sink("other")) as other, closing(broker.sink()) as again:
+        other.create([A, B])
+        assert fence(other) is None
+        assert fence(again) == STATE.next(commit=9)
+
+
+def test_a_commit_shows_records_schema_and_position_together(sink: Sink, broker: Broker) -> None:
+    """Before it nothing, after it everything, in order for each key; a tombstone is a record."""
+    topic = sink.topic(A)
+    sink.schema(b'{"v":1}', b'{"version":1}')
+    for value in (b"1", b"2", None):
+        sink.write(topic, b"k", value)
+    sink.write(sink.topic(B), b"other", b"x")
+    assert sink.pending()[0] == 5
+    assert sink.pending()[1] >= 8
+    sink.commit(STATE)
+    assert sink.pending() == (0, 0)
+    assert broker.committed(topic) == [(b"k", b"1"), (b"k", b"2"), (b"k", None)]
+    assert broker.committed(sink.topic(B)) == [(b"other", b"x")]
+    assert list(sink.schemas()) == [b'{"version":1}']
+
+
+def test_what_was_not_committed_is_never_seen(sink: Sink, broker: Broker) -> None:
+    """The sink lets go, the next copy fences: nothing that was open is visible, the position is the old one."""
+    sink.commit(STATE)
+    sink.schema(b"s", b"never")
+    sink.write(sink.topic(A), b"k", b"never")
+    list(sink.records(A))  # the record is at the broker, not only in a queue
+    sink.close()
+    with closing(broker.sink()) as again:
+        assert fence(again) == STATE
+        assert broker.committed(again.topic(A)) == []
+        assert list(again.schemas()) == []
+        assert again.occupied([A, B]) == []
+
+
+def test_reading_back_sees_the_open_transaction_and_aborted_ones(sink: Sink, broker: Broker) -> None:
+    """`records` is what a truncate and a value left out are worked out from, in order for each key."""
+    sink.write(sink.topic(A), b"k", b"aborted")
+    assert list(sink.records(A)) == [(b"k", b"aborted")]
+    sink.close()
+    with closing(broker.sink()) as again:
+        fence(again)
+        again.write(again.topic(A), b"k", b"committed")
+        again.commit(STATE)
+        again.write(again.topic(A), b"k", b"open")
+        again.write(again.topic(A), b"k", None)
+        assert list(again.records(A)) == [(b"k", b"aborted"), (b"k", b"committed"), (b"k", b"open"), (b"k", None)]
+        assert list(again.records(B)) == []
+
+
+def test_a_fenced_copy_cannot_commit(sink: Sink, broker: Broker) -> None:
+    """It says that another copy runs; nothing it wrote is visible; the other goes on."""
+    sink.write(sink.topic(A), b"k", b"zombie")
+    list(sink.records(A))
+    with closing(broker.sink()) as newer:
+        fence(newer)
+        with pytest.raises(OperatorError, match="another copy of connector c has"):
+            _write_and_commit(sink, b"zombie")
+        newer.write(newer.topic(A), b"k", b"newer")
+        newer.commit(STATE.next())
+        assert broker.committed(newer.topic(A)) == [(b"k", b"newer")]
+
+
+def test_a_topic_is_occupied_once_it_holds_committed_records(sink: Sink, broker: Broker) -> None:
+    """Of the tables asked about, by topic; an empty one is not."""
+    assert sink.occupied([A, B]) == []
+    sink.write(sink.topic(A), b"k", b"1")
+    sink.commit(STATE)
+    assert sink.occupied([A, B]) == [sink.topic(A)]
+
+
+def test_a_record_too_large_stops_with_names_and_a_command(sink: Sink, broker: Broker) -> None:
+    """The topic and the size, never the value; and nothing of its transaction is visible."""
+    topic = sink.topic(A)
+    sink.write(topic, b"small", b"1")
+    with pytest.raises(OperatorError) as caught:
+        _write_and_commit(sink, b"secret" + os.urandom(LIMIT))  # which no compression makes smaller
+    assert f"is too large for topic {topic}" in caught.value.message
+    assert caught.value.hint
+    assert "secret" not in str(caught.value)
+    sink.close()
+    with closing(broker.sink()) as again:
+        assert fence(again) is None
+        assert broker.committed(topic) == []
+
+
+def test_nothing_is_written_before_fencing_or_after_closing(sink: Sink, broker: Broker) -> None:
+    """A producer that may be somebody's zombie does not exist; closing twice is safe, and a sink can be fenced anew."""
+    with closing(broker.sink()) as fresh, pytest.raises(BugError, match="not fenced"):
+        _write_and_commit(fresh)
+    sink.close()
+    sink.close()
+    with pytest.raises(BugError, match="not fenced"):
+        _write_and_commit(sink)
+    sink.close()
+    fence(sink)
+    _write_and_commit(sink)
+    assert broker.committed(sink.topic(A)) == [(b"k", b"1")]
+
+
+def _write_and_commit(sink: Sink, value: bytes = b"1") -> None:
+    sink.write(sink.topic(A), b"k", value)
+    sink.commit(STATE)
+
+
+def test_making_topics_again_changes_nothing(sink: Sink, broker: Broker) -> None:
+    """A connector makes what is missing at every start."""
+    sink.write(sink.topic(A), b"k", b"1")
+    sink.commit(STATE)
+    sink.check([A, B])
+    sink.create([A, B])
+    assert broker.committed(sink.topic(A)) == [(b"k", b"1")]
+
+
+def test_many_records_keep_their_order(sink: Sink, broker: Broker) -> None:
+    """More than one batch of the client, for each key."""
+    for n in range(5_000):
+        sink.write(sink.topic(A), b"%d" % (n % 7), b"%d" % n)
+    sink.commit(STATE)
+    found = broker.committed(sink.topic(A))
+    assert len(found) == 5_000
+    for key in range(7):
+        numbers = [int(value or b"") for k, value in found if k == b"%d" % key]
+        assert numbers == sorted(numbers)
+
+
+def test_tables_whose_topics_differ_by_dot_and_underscore_are_refused_by_name(kafka: str, prefix: str) -> None:
+    """app.user_log and app_user.log are two tables, but Kafka's metrics would mix them: the second is refused."""
+    first, second = Table("app", "user_log", A.columns, A.key), Table("app_user", "log", A.columns, A.key)
+    with closing(Real(kafka, prefix).sink()) as sink:
+        with pytest.raises(OperatorError, match=r"app\.user_log"):
+            sink.check([first, second])
+        sink.create([first])
+        with pytest.raises(OperatorError, match="topic_prefix"):
+            sink.check([second])

@@ -1,0 +1,462 @@
+"""The connector is killed, fenced, cut off and misled, on real servers: nothing lost or twice, or a verdict."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from cdc.dev.stack import DevServers
+from cdc.state import Phase
+from connectors.postgres.stream import lsn_number
+from sinks.names import position_topic, table_topic
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.running import (
+    Running,
+    eventually,
+    filled,
+    ordered,
+    rows,
+    same,
+    standing,
+    unbroken,
+    writing,
+)
+
+FOLLOWING = "following the log"
+COMMITTED = "committed at"
+KEYS = 20_000
+
+
+def slot_lsn(database: Database, connector: Connector) -> int:
+    ((text,),) = database.rows(
+        f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'cdc_{connector.name}'"
+    )
+    return lsn_number(str(text))
+
+
+def log_end(database: Database) -> int:
+    ((text,),) = database.rows("SELECT pg_current_wal_insert_lsn()::text")
+    return lsn_number(str(text))
+
+
+# --- Killed -----------------------------------------------------------------------------------------------------------
+
+
+def test_kills_during_the_snapshot(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """SIGKILLed again and again while it reads, with writes going on, it goes on behind the last committed chunk.
+
+    The state record says how far each run came and under how many views; each key is read once, its view the one of the
+    run that reached it; and the topic ends as the table.
+    """
+    keys = 40_000
+    filled(database, "public.t", keys=keys)
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"], snapshot={"chunk_rows": 1000})
+    reached: list[int] = []
+    bounds: list[int] = []
+    offsets = set()
+    with writing(database, "public.t", keys=keys):
+        for kills in range(1, 4):
+            with Running(connector, "-v") as run:
+                run.await_line(COMMITTED)
+                run.kill()
+            state = standing(connector)
+            assert state.phase is Phase.SNAPSHOT
+            table = state.snapshot["tables"]["public.t"]  # type: ignore[index]
+            assert not table["done"]
+            assert len(state.snapshot["views"]) == kills - 1  # type: ignore[arg-type]
+            reached.append(table["rows"])
+            bounds.append(int(table["ranges"][-1]["upto"][0]))
+            offsets.add(str(state.offset))
+        connector.catch_up()
+    connector.catch_up()
+    assert reached == sorted(set(reached))
+    assert reached[0] >= 2000
+    assert len(offsets) == 1, "the same slot, from its point on"
+    assert standing(connector).phase is Phase.STREAM
+
+    views: dict[int, int] = {}
+    for record in connector.records("public.t"):
+        if record.value is not None and record.value["op"] == "r":
+            assert record.key["id"] not in views, "read twice"
+            views[record.key["id"]] = int(record.value["source"]["position"].rpartition(".")[2], 16)
+    for key, view in views.items():
+        assert view == sum(key > bound for bound in bounds)
+    same(connector, database, "public.t")
+    unbroken(connector, "public.t")
+
+
+@pytest.mark.xfail(strict=True, reason="the value is in neither topic nor log: the connector stops for good")
+def test_wide_row_that_moves_into_what_was_read(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Between kill and resumption a row's key moves into the range read before: its out-of-line value comes along."""
+    filled(postgres18, "public.t", keys=KEYS)
+    postgres18.execute(
+        "ALTER TABLE t ALTER COLUMN v SET STORAGE EXTERNAL",
+        f"UPDATE t SET v = (SELECT string_agg(md5(x::text), '') FROM generate_series(1, 400) x) WHERE id = {KEYS - 1}",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], snapshot={"chunk_rows": 1000})
+    with Running(connector, "-v") as run:
+        run.await_line(COMMITTED, times=2)
+        run.kill()
+    postgres18.execute(f"UPDATE t SET id = -1 WHERE id = {KEYS - 1}")
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+
+
+def test_kills_during_the_stream(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """SIGKILLed again and again while it follows a busy table, it loses no event and writes none twice."""
+    filled(database, "public.t", keys=2000)
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    connector.catch_up()
+    with writing(database, "public.t", keys=2000):
+        for _ in range(4):
+            with Running(connector, "-v") as run:
+                run.await_line(COMMITTED, times=3)
+                run.kill()
+    connector.catch_up()
+    same(connector, database, "public.t")
+    unbroken(connector, "public.t")
+
+
+def test_the_slot_is_never_ahead_of_the_position(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Under load, sampled all along: what PostgreSQL may forget has been committed to Kafka before."""
+    filled(postgres18, "public.t", keys=2000)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    samples: list[tuple[int, int]] = []
+    with writing(postgres18, "public.t", keys=2000), Running(connector) as run:
+        run.await_line(FOLLOWING)
+        while len({slot for slot, _ in samples}) < 10:
+            slot = slot_lsn(postgres18, connector)  # first: the position only grows
+            samples.append((slot, standing(connector).commit))
+    assert all(slot <= position for slot, position in samples), samples
+
+
+def test_status_while_a_transaction_hangs(stopped: Connector) -> None:
+    """`cdc status` tells what is committed at once, also where a killed copy has left its last transaction open."""
+    producer = Producer({"bootstrap.servers": stopped.kafka, "transactional.id": f"{stopped.name}.hanging"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(position_topic(stopped.name, stopped.name), b"{}", b"never committed")
+    producer.flush(30)
+    try:
+        done = stopped.cdc("status", "FILE", "--json", timeout_s=15)
+    finally:
+        producer.abort_transaction(30)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["phase"], found["running"]) == ("stream", False)
+    assert found["position"] == standing(stopped).offset
+    assert found["lag_bytes"] > 0
+
+
+# --- Asked to end -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_signals_end_it_cleanly(
+    number: signal.Signals, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Asked to end, in stream or snapshot, it commits what is whole and ends 0; the next run goes on there."""
+    filled(postgres18, "public.t", keys=KEYS)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], snapshot={"chunk_rows": 1000})
+    with Running(connector, "-v") as run:
+        run.await_line(COMMITTED, times=1)
+        run.process.send_signal(number)
+        assert run.ended() == 0, run.stderr
+        assert run.process.stdout is not None
+        assert run.process.stdout.read() == ""
+    state = standing(connector)
+    assert state.phase is Phase.SNAPSHOT
+    assert state.snapshot["tables"]["public.t"]["rows"] > 0  # type: ignore[index]
+    with Running(connector) as run:
+        run.await_line(FOLLOWING)
+        postgres18.execute("INSERT INTO t VALUES (-1, 0, 'last')")
+        written = log_end(postgres18)
+        eventually(lambda: standing(connector).commit >= written, "the insert's position")
+        run.process.send_signal(number)
+        assert run.ended() == 0, run.stderr
+        assert "position committed" in run.stderr
+    same(connector, postgres18, "public.t")
+    unbroken(connector, "public.t")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="cdc/cli/run.py: children get the terminal's SIGINT and the parent's SIGTERM, which is asking twice",
+)
+def test_ctrl_c_ends_several_cleanly(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole process group: each connector of the command commits, ends, and the command ends 0."""
+    postgres18.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    both = [Connector(tmp_path, f"{prefix}{t}", postgres18.url, kafka, [f"public.{t}"]) for t in "ab"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cdc", "run", *(str(c.file) for c in both)],
+        env=both[0].environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        active = "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
+        eventually(lambda: postgres18.rows(active) == [(2,)], "both follow the log")
+        os.killpg(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, stdout) == (0, ""), stderr
+    assert stderr.count("position committed") == 2
+
+
+# --- Two of them ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+def test_a_second_copy_fences_the_first(
+    busy: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The copy started last goes on; the first ends with exit 1 and says why, on an idle database too."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    with Running(connector) as first:
+        first.await_line(FOLLOWING)
+        with Running(connector) as second:
+            if busy:
+                second.await_line("trying again")
+                postgres18.execute("INSERT INTO t VALUES (1)")
+            assert first.ended() == 1
+            assert "another copy of connector" in first.stderr
+            assert "Traceback" not in first.stderr
+            if not busy:
+                assert second.process.poll() is None  # it gets the slot at its next try
+                return
+            second.await_line(FOLLOWING)
+            postgres18.execute("INSERT INTO t VALUES (2)")
+            eventually(lambda: {"id": 2} in connector.fold("public.t").values(), "the second copy's event")
+    assert [e["after"]["id"] for e in connector.events("public.t")] == [1, 2]
+
+
+# --- Idle -------------------------------------------------------------------------------------------------------------
+
+
+def test_idle_tables_let_the_log_go(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """While only others write, positions alone are committed and the slot follows; no data topic gets a record."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id serial, v text)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    with Running(connector) as run:
+        run.await_line(FOLLOWING)
+        postgres18.execute("INSERT INTO other (v) SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
+        written = log_end(postgres18)
+        before = standing(connector).sequence
+        eventually(lambda: slot_lsn(postgres18, connector) >= written, "the slot follows")
+        assert standing(connector).commit >= written
+        assert before < standing(connector).sequence <= before + 2
+    probe = Consumer({"bootstrap.servers": kafka, "group.id": "t"})
+    topic = table_topic(prefix, "public", "t")
+    partitions = probe.list_topics(topic, timeout=15).topics[topic].partitions
+    assert [probe.get_watermark_offsets(TopicPartition(topic, p), timeout=15) for p in partitions] == [(0, 0)] * 3
+    probe.close()
+
+
+def test_caught_up_on_an_idle_database(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """`--until-caught-up` ends 0 on an idle database: at once, again, after a switch of the log file, a checkpoint."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    connector.catch_up()
+    connector.catch_up()
+    database.execute("SELECT pg_switch_wal()")
+    started = time.monotonic()
+    connector.catch_up()
+    database.execute("CHECKPOINT")
+    connector.catch_up()
+    assert time.monotonic() - started < 15, "it waited for somebody to write"
+    assert connector.records("public.t") == []
+
+
+# --- Verdicts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> Connector:
+    """A connector that has run, and rows written since."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)"
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t", "public.u"])
+    connector.catch_up()
+    postgres18.execute("INSERT INTO t VALUES (2)")
+    return connector
+
+
+def verdict(connector: Connector, *words: str) -> None:
+    """It stops with exit 1 and these words, twice over, and has written nothing."""
+    before = connector.records("public.t")
+    for _ in range(2):
+        done = connector.cdc("run", "FILE", "--until-caught-up")
+        assert done.returncode == 1, done.stderr
+        assert done.stdout == ""
+        for word in words:
+            assert word in done.stderr
+        assert "hint:" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert connector.records("public.t") == before
+
+
+def drop_slot(database: Database, connector: Connector) -> None:
+    database.execute(f"SELECT pg_drop_replication_slot('cdc_{connector.name}')")
+
+
+def delete_topic(kafka: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_topics([topic])[topic].result(30)
+    eventually(lambda: topic not in admin.list_topics(timeout=15).topics, "the topic is gone")
+
+
+def test_slot_dropped(stopped: Connector, postgres18: Database) -> None:
+    """Without its slot the log since the position is gone: slot missing."""
+    drop_slot(postgres18, stopped)
+    verdict(stopped, "slot missing", f"cdc_{stopped.name}")
+
+
+def test_slot_advanced_by_hand(stopped: Connector, postgres18: Database) -> None:
+    """A slot beyond the position would skip what lies between: slot ahead, with both places."""
+    at = standing(stopped).offset["lsn"]
+    postgres18.execute(f"SELECT pg_replication_slot_advance('cdc_{stopped.name}', pg_current_wal_lsn())")
+    verdict(stopped, "slot ahead", f"cdc_{stopped.name}", str(at))
+
+
+def test_slot_made_again(stopped: Connector, postgres18: Database) -> None:
+    """A slot dropped and made again under its name stands beyond the position as well."""
+    drop_slot(postgres18, stopped)
+    postgres18.execute(f"SELECT pg_create_logical_replication_slot('cdc_{stopped.name}', 'pgoutput')")
+    verdict(stopped, "slot ahead", f"cdc_{stopped.name}")
+
+
+def test_slot_of_another_tool(stopped: Connector, postgres18: Database) -> None:
+    """A slot of our name that is not pgoutput's is not touched: slot taken."""
+    drop_slot(postgres18, stopped)
+    postgres18.execute(f"SELECT pg_create_physical_replication_slot('cdc_{stopped.name}')")
+    verdict(stopped, "slot taken", f"cdc_{stopped.name}")
+    drop_slot(postgres18, stopped)
+
+
+def test_slot_of_another_database(stopped: Connector, postgres18: Database, servers: Callable[[str], str]) -> None:
+    """Slot names belong to the whole server: one of our name that follows another database is not ours."""
+    drop_slot(postgres18, stopped)
+    elsewhere = Database(servers("postgres18"), "postgres")
+    elsewhere.execute(f"SELECT pg_create_logical_replication_slot('cdc_{stopped.name}', 'pgoutput')")
+    try:
+        verdict(stopped, "slot", f"cdc_{stopped.name}")
+    finally:
+        drop_slot(elsewhere, stopped)
+
+
+def test_foreign_slot_at_the_first_start(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A slot of our name before we ever ran is somebody's: it is left alone, and nothing is made."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    postgres18.execute(f"SELECT pg_create_logical_replication_slot('cdc_{prefix}', 'pgoutput')")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    at = slot_lsn(postgres18, connector)
+    done = connector.cdc("run", "FILE", "--until-caught-up")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"cdc_{prefix} exists" in done.stderr
+    assert slot_lsn(postgres18, connector) == at
+    assert postgres18.rows("SELECT pubname FROM pg_publication") == []
+
+
+def test_another_server(stopped: Connector, postgres18: Database, servers: Callable[[str], str]) -> None:
+    """A position belongs to one server: the same file pointed at another one is refused by its system identifier."""
+    elsewhere = Database(servers("postgres16"), "postgres")
+    elsewhere.execute(f"CREATE DATABASE {postgres18.name}")
+    other = Database(servers("postgres16").rsplit("/", 1)[0] + "/" + postgres18.name, postgres18.name)
+    ours = stopped.environment["TEST_DATABASE_URL"]
+    try:
+        other.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+        stopped.environment["TEST_DATABASE_URL"] = other.url
+        verdict(stopped, "another source", "system identifier")
+        assert other.rows("SELECT pubname FROM pg_publication") == []
+    finally:
+        elsewhere.execute(f"DROP DATABASE {postgres18.name} WITH (FORCE)")
+    stopped.environment["TEST_DATABASE_URL"] = ours
+    stopped.catch_up()
+    same(stopped, postgres18, "public.t")
+
+
+def test_position_topic_deleted(stopped: Connector, postgres18: Database) -> None:
+    """A connector that has lost its position does not begin again: the slot, then the topics, tell that it has run."""
+    delete_topic(stopped.kafka, position_topic(stopped.name, stopped.name))
+    verdict(stopped, f"cdc_{stopped.name} exists", "no position")
+    drop_slot(postgres18, stopped)
+    verdict(stopped, f"{stopped.name}.public.t", "holds records already")
+    assert postgres18.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+def test_table_left_the_publication(stopped: Connector, postgres18: Database) -> None:
+    """What a table did outside the publication is in no log: it is named, and taking it back does not hide the gap."""
+    postgres18.execute(f"ALTER PUBLICATION cdc_{stopped.name} DROP TABLE t")
+    verdict(stopped, f"publication cdc_{stopped.name}", "public.t")
+
+
+def test_publication_dropped(stopped: Connector, postgres18: Database) -> None:
+    """Without its publication the same holds for every table."""
+    postgres18.execute(f"DROP PUBLICATION cdc_{stopped.name}")
+    verdict(stopped, f"publication cdc_{stopped.name}", "public.t")
+
+
+# --- Servers that go away ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[tuple[DevServers, Database]]:
+    """A PostgreSQL 18 for this test alone."""
+    with DevServers(tmp_path / "servers", servers=("postgres18",)) as servers:
+        url = servers["postgres18"].url
+        yield servers, Database(url, "postgres")
+
+
+def test_server_and_connections_that_go_away(
+    own_server: tuple[DevServers, Database], kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Walsender killed, server killed, stopped for a while, hanging: it comes back by itself and misses nothing."""
+    servers, database = own_server
+    postgres = servers["postgres18"]
+    filled(database, "public.t", keys=100)
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    numbers = itertools.count(1000)
+
+    def arrives() -> None:
+        number = next(numbers)
+        database.execute(f"INSERT INTO t VALUES ({number}, 0, 'new')")
+        eventually(lambda: any(r.key["id"] == number for r in connector.records("public.t")), "the new row")
+
+    with Running(connector) as run:
+        run.await_line(FOLLOWING)
+        arrives()
+        database.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+        arrives()
+        database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ~ '^cdc '")
+        arrives()
+        postgres.kill()  # as an immediate shutdown: no checkpoint, recovery at the start
+        postgres.start()
+        arrives()
+        postgres.stop()
+        eventually(lambda: run.stderr.count("trying again") > 4, "it keeps trying")
+        postgres.start()
+        arrives()
+        postgres.pause()
+        postgres.resume()
+        arrives()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ended() == 0, run.stderr
+        assert "Traceback" not in run.stderr
+    same(connector, database, "public.t")
+    unbroken(connector, "public.t")
+    assert ordered(connector.fold("public.t").values()) == ordered(rows(database, "SELECT * FROM t"))

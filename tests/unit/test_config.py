@@ -1,0 +1,215 @@
+"""The user's files: every way to get one wrong says file, line, path, what was found and what belongs there."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cdc.config import GUARANTEED, ConnectorConfig, load_apply, load_connector
+from cdc.errors import CdcError, ConfigError
+
+GOOD = """
+name: shop
+source:
+  type: postgres
+  url: postgresql://u:${CDC_TEST_SECRET}@db.example/shop
+  tables: [public.orders, "public.item*"]
+sink:
+  bootstrap_servers: broker:9092
+"""
+SECRET = "s3cr3t-word"
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_TEST_SECRET", SECRET)
+
+
+def _load(folder: Path, text: str) -> ConnectorConfig:
+    file = folder / "connector.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_connector(file)
+
+
+def _refused(folder: Path, text: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        _load(folder, text)
+    assert SECRET not in str(caught.value)
+    assert str(folder / "connector.yaml") in caught.value.message
+    return caught.value
+
+
+def test_a_short_file_gets_the_documented_defaults(tmp_path: Path) -> None:
+    """What is left out is decided here, once."""
+    config = _load(tmp_path, GOOD)
+    assert config.source.url == f"postgresql://u:{SECRET}@db.example/shop"
+    assert config.source.tables == ("public.orders", "public.item*")
+    assert (config.slot, config.publication) == ("cdc_shop", "cdc_shop")
+    assert (config.sink.prefix, config.sink.partitions, config.sink.replication_factor) == ("shop", 6, None)
+    assert config.snapshot.chunk_rows == 50_000
+    assert config.source.options == config.sink.options == {}
+
+
+def test_debeziums_names_are_taken_for_ours(tmp_path: Path) -> None:
+    """Where they mean the same."""
+    text = GOOD.replace("bootstrap_servers", "bootstrap.servers").replace(
+        "  type: postgres\n", "  type: postgres\n  slot.name: mine\n  publication.name: Pub\n"
+    )
+    config = _load(tmp_path, text + "  topic.prefix: other\n")
+    assert (config.slot, config.publication, config.sink.prefix) == ("mine", "Pub", "other")
+
+
+def test_a_secret_is_never_in_a_repr(tmp_path: Path) -> None:
+    """URLs and options: a repr ends in logs and tracebacks."""
+    config = _load(tmp_path, GOOD + "  options: {sasl.password: '${CDC_TEST_SECRET}'}\n")
+    assert config.sink.options == {"sasl.password": SECRET}
+    assert SECRET not in repr(config)
+    assert SECRET not in repr(dataclasses.replace(config.source, options={"a": SECRET}))
+
+
+BAD = {
+    "not YAML": ("name: [shop\n", "this is not YAML", None),
+    "two documents": (GOOD + "---\nname: x\n", "this is not YAML", None),
+    "a tab": ("name:\tshop\n\tx: 1\n", "this is not YAML", None),
+    "an alias nobody defined": ("name: *shop\n", "this is not YAML", None),
+    "a control character": ("name: \x01\n", "this is not YAML", None),
+    "nothing": ("", "the file is empty", "name, source, sink, snapshot"),
+    "a list": ("- name\n", "keys and values are needed here, found a list", None),
+    "a word": ("shop\n", "keys and values are needed here, found a single value", None),
+    "an unknown key": (GOOD.replace("tables:", "table:"), ":6: source.table: unknown key", "did you mean tables?"),
+    "a key like nothing": (GOOD + "zzzzz: 1\n", "zzzzz: unknown key", "allowed here: name, source, sink, snapshot"),
+    "a key of another level": (GOOD + "  tables: [a.b]\n", ":9: sink.tables: unknown key", "allowed here: type, boot"),
+    "a key twice": (GOOD + "name: again\n", ":9: name: given twice", "keep one of them"),
+    "a key by two names": (
+        GOOD.replace("  type: postgres\n", "  slot: a\n  slot.name: b\n  type: postgres\n"),
+        ":5: source.slot.name: given twice (as slot)",
+        "keep one of them",
+    ),
+    "a key that is a list": ("[a]: 1\n", "a key must be a plain name", None),
+    "a missing key": (GOOD.replace("  type: postgres\n", ""), "source.type: this key is missing", None),
+    "a missing section": (GOOD.split("sink:", maxsplit=1)[0], "sink: this key is missing", None),
+    "a word for a list": (GOOD.replace('[public.orders, "public.item*"]', "public.orders"), "a list is needed", "[a,"),
+    "a list for a word": (GOOD.replace("name: shop", "name: [shop]"), "text is needed here, found a list", None),
+    "null for a word": (GOOD.replace("name: shop", "name: ~"), "name: text is needed here, found “~”", None),
+    "null for a section": (GOOD.replace("  bootstrap_servers: broker:9092", ""), "keys and values are needed", None),
+    "text for a number": (GOOD + "  partitions: six\n", "sink.partitions: a whole number is needed here", None),
+    "a quoted number": (GOOD + "  partitions: '6'\n", "sink.partitions: a whole number is needed here", None),
+    "a fraction": (GOOD + "  partitions: 6.0\n", "a whole number is needed here, found “6.0”", None),
+    "a truth": (GOOD + "  partitions: yes\n", "a whole number is needed here, found “yes”", None),
+    "a tag of Python": (GOOD + "  partitions: !!python/object/apply:os.getpid []\n", "found a list", None),
+    "a value its tag denies": (GOOD + "  partitions: !!int x\n", "cannot be read as int", None),
+    "a name no slot can have": (GOOD.replace("name: shop", "name: My Shop"), "“My Shop” is not a name", "lower-case"),
+    "a table without its schema": (GOOD.replace("public.orders", "orders"), "“orders” is not schema.table", "public.*"),
+    "no table": (GOOD.replace('[public.orders, "public.item*"]', "[]"), "tables is empty", "tables: [public.orders]"),
+    "an empty URL": (GOOD.replace("postgresql://u:${CDC_TEST_SECRET}@db.example/shop", "''"), "url is empty", "url: "),
+    "a prefix with a dot": (GOOD + "  topic_prefix: a.b\n", "“a.b” is not a prefix", "no dot"),
+    "no partitions": (GOOD + "  partitions: 0\n", "partitions: 0 is out of range", "1 or more"),
+    "another sink": (GOOD + "  type: pulsar\n", "“pulsar” is not a sink", "type: kafka"),
+    "a guaranteed property": (GOOD + "  options: {acks: '1'}\n", "acks cannot be set", "leave it out"),
+    "no chunks": (GOOD + "snapshot: {chunk_rows: 0}\n", ":9: snapshot: chunk_rows: must be 1 or more", None),
+    "an unset variable": (
+        GOOD.replace("CDC_TEST_SECRET", "CDC_TEST_UNSET"),
+        ":5: source.url: environment variable CDC_TEST_UNSET is not set",
+        "export CDC_TEST_UNSET=…",
+    ),
+    "a reference that is none": (GOOD.replace("CDC_TEST_SECRET", "1 2"), "${1 2} is not a reference", "${file:/path}"),
+    "a reference in a default": (
+        GOOD.replace("${CDC_TEST_SECRET}", "${CDC_TEST_UNSET:-${CDC_TEST_SECRET}}"), "is not a reference", "${NAME:-",
+    ),
+    "a file that is not there": (GOOD.replace("CDC_TEST_SECRET", "file:/no/such"), "cannot be read: No such", None),
+    "an alias inside itself": (GOOD + "  options: &o {x: *o}\n", "text is needed here, found keys and values", None),
+    "an alias inside itself, in options": (
+        GOOD.replace("  type: postgres\n", "  type: postgres\n  options: &o {x: *o}\n"),
+        "an alias (*name) stands inside what it names",
+        "write it out",
+    ),
+    "lists without end": ("name: " + "[" * 5_000, "nested too deeply", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message", "hint"), BAD.values(), ids=BAD)
+def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, message: str, hint: str | None) -> None:
+    """Always a ConfigError, never a value of a reference, and a hint where there is one step to take."""
+    error = _refused(tmp_path, text)
+    assert message in error.message
+    assert (hint or "") in (error.hint or "")
+    assert error.exit_code == 2
+
+
+@pytest.mark.parametrize("name", sorted(GUARANTEED))
+def test_no_property_that_carries_a_guarantee_can_be_set(tmp_path: Path, name: str) -> None:
+    """Delivery does not depend on a user's file."""
+    assert f"{name} cannot be set" in _refused(tmp_path, GOOD + f"  options: {{{name}: 'x'}}\n").message
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """Missing, a folder, or not text."""
+    with pytest.raises(ConfigError, match="No such file"):
+        load_connector(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_connector(tmp_path)
+    (tmp_path / "binary.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(ConfigError, match="it is not UTF-8 text"):
+        load_connector(tmp_path / "binary.yaml")
+
+
+def test_references_are_replaced_after_parsing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a variable holds is never read as YAML; a default stands where it is unset or empty; $$ escapes."""
+    monkeypatch.setenv("CDC_TEST_SECRET", "a: [b] # c\n'")
+    monkeypatch.setenv("CDC_TEST_EMPTY", "")
+    (tmp_path / "word").write_text("from a file\n\n", encoding="utf-8")
+    options = (
+        "  options: {a: '${CDC_TEST_SECRET}', b: '${CDC_TEST_EMPTY:-fallback}', c: '${CDC_TEST_UNSET:-}',"
+        f" d: '${{file:{tmp_path / 'word'}}}', e: '$${{HOME}}', f: x$y, g: 007, h: yes}}\n"
+    )
+    assert _load(tmp_path, GOOD + options).sink.options == {
+        "a": "a: [b] # c\n'", "b": "fallback", "c": "", "d": "from a file",
+        "e": "${HOME}", "f": "x$y", "g": "007", "h": "yes",
+    }  # fmt: skip
+
+
+def test_a_number_may_come_from_a_reference_and_its_content_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole number, or an error that does not repeat what was there."""
+    monkeypatch.setenv("CDC_TEST_NUMBER", "12")
+    assert _load(tmp_path, GOOD + "  partitions: ${CDC_TEST_NUMBER}\n").sink.partitions == 12
+    error = _refused(tmp_path, GOOD + "  partitions: ${CDC_TEST_SECRET}\n")
+    assert "found what the reference holds" in error.message
+
+
+def test_options_of_a_third_partys_source_keep_their_types(tmp_path: Path) -> None:
+    """Numbers, lists and keys below keys; references in strings."""
+    given = "{n: 1, deep: {list: [1.5, true, '${CDC_TEST_SECRET}', null]}}"
+    config = _load(tmp_path, GOOD.replace("  type: postgres\n", f"  type: a.b:c\n  options: {given}\n"))
+    assert config.source.options == {"n": 1, "deep": {"list": [1.5, True, SECRET, None]}}
+
+
+APPLY = """
+name: lake
+source: {bootstrap_servers: "b:9092", topic_prefix: shop}
+stores: {warehouse: {type: iceberg, path: ./w}}
+tables: {public.orders: {stores: [warehouse], types: {extra: string}}}
+checkpoint: ./c
+"""
+
+
+def test_an_apply_file_is_bound_the_same_way(tmp_path: Path) -> None:
+    """Stores and tables by name; a table that names a store nobody made is refused."""
+    file = tmp_path / "apply.yaml"
+    file.write_text(APPLY)
+    config = load_apply(file)
+    assert config.tables["public.orders"].stores == ("warehouse",)
+    assert config.stores["warehouse"].type == "iceberg"
+    wrong = {
+        "stores: [warehouse]": ("stores: [lake]", "there is no store “lake”"),
+        "{public.orders:": ("{orders:", "“orders” is not schema.table"),
+        "topic_prefix: shop": ("topic_prefix: a.b", "is not a prefix"),
+        "{type: iceberg, path: ./w}": ("{}", "stores.warehouse.type: this key is missing"),
+    }
+    for good, (bad, message) in wrong.items():
+        file.write_text(APPLY.replace(good, bad))
+        with pytest.raises(CdcError, match=message.replace(".", r"\.")):
+            load_apply(file)

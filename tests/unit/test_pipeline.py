@@ -1,0 +1,429 @@
+"""The loop's decisions, one at a time, on the in-memory twins: tables come and go, faults pass or do not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+import cdc.pipeline
+from cdc.change import Idle, Offset, Row, Table, Transaction
+from cdc.errors import CdcError, OperatorError, RetryableError
+from cdc.interfaces import Chunk, Handover, Source
+from cdc.pipeline import Pipeline, Report, Settings
+from cdc.state import Phase, State
+from cdc.testing import (
+    At,
+    Faults,
+    Killed,
+    MemoryKafka,
+    MemoryLog,
+    MemorySink,
+    MemorySnapshotter,
+    MemorySource,
+    delete,
+    insert,
+    nothing,
+    truncate,
+    update,
+)
+from tests.text_tables import text_column, text_table
+
+A, B = text_table("a", ["id", "note"]), text_table("b", ["id", "note"])
+
+
+class Bench:
+    """A log and a broker, and connectors between them."""
+
+    def __init__(self) -> None:
+        self.log, self.kafka = MemoryLog(), MemoryKafka()
+        self.reports: list[Report] = []
+        self.errors: list[CdcError] = []
+
+    def pipeline(
+        self, *tables: Table, at: At = nothing, source: Callable[..., Source] = MemorySource, chunk_rows: int = 1
+    ) -> Pipeline:
+        return Pipeline(
+            Settings(connector="c", prefix="p", chunk_rows=chunk_rows),
+            open_source=lambda: source(self.log, tables, at=at),
+            open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=1, at=at),
+            sink=MemorySink(self.kafka, "c", "p", at=at),
+            observe=self.reports.append,
+            failed=self.errors.append,
+        )
+
+    def run(self, *tables: Table, **more: Any) -> None:
+        self.pipeline(*tables, **more).run(until_caught_up=True)
+
+    def state(self) -> State:
+        return State.from_bytes(self.kafka.committed("p.position-c")[-1].value or b"", where="here")
+
+    def fold(self, table: Table) -> dict[str, str]:
+        """Key to note, as the last record of each key says."""
+        last = {r.key: r.value for r in self.kafka.committed(f"p.{table.qualified}")}
+        rows = [orjson.loads(value)["after"] for value in last.values() if value is not None]
+        return {row["id"]: row["note"] for row in rows}
+
+    def events(self, table: Table) -> list[str]:
+        records = self.kafka.committed(f"p.{table.qualified}")
+        return [orjson.loads(r.value)["op"] if r.value is not None else "-" for r in records]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
+    return Bench()
+
+
+def _row(key: str, note: str = "n") -> Row:
+    return (key.encode(), note.encode())
+
+
+def test_a_run_reads_what_is_there_and_follows_what_comes(bench: Bench) -> None:
+    """Snapshot rows, then events; a key change is a delete, a tombstone and a create."""
+    bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
+    bench.run(A)
+    assert bench.events(A) == ["r", "r"]
+    bench.log.commit(update(A, _row("1", "m")), delete(A, (b"2",)), update(A, _row("9", "z"), key=(b"1",)))
+    bench.run(A)
+    assert bench.events(A) == ["r", "r", "u", "d", "-", "d", "-", "c"]
+    assert bench.fold(A) == {"9": "z"}
+
+
+def test_a_truncate_deletes_the_keys_the_topic_holds(bench: Bench) -> None:
+    """In the order of the keys, and none that is gone already."""
+    bench.log.commit(*(insert(A, _row(k)) for k in "132"))
+    bench.run(A)
+    bench.log.commit(delete(A, (b"3",)), truncate(A), insert(A, _row("2", "again")))
+    bench.run(A)
+    assert bench.events(A) == ["r", "r", "r", "d", "-", "d", "-", "d", "-", "c"]
+    assert bench.fold(A) == {"2": "again"}
+
+
+def test_a_table_added_is_read_while_the_log_waits(bench: Bench) -> None:
+    """Its rows come under a view of their own; what that view saw does not come again."""
+    bench.run(A)
+    bench.log.commit(insert(B, _row("1", "before")))
+    bench.run(A, B)
+    bench.log.commit(update(B, _row("1", "after")))
+    bench.run(A, B)
+    assert bench.events(B) == ["r", "u"]
+    assert bench.state().tables == ("s.a", "s.b")
+
+
+def test_adding_a_table_reads_that_table_only(bench: Bench) -> None:
+    """The others were read long ago: read again, what the new view saw of them would be hidden, their deletes too."""
+    bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
+    bench.run(A)
+    bench.log.commit(update(A, _row("1", "m")))
+    bench.run(A)
+    bench.log.commit(delete(A, (b"2",)), insert(B, _row("1")))
+    with pytest.raises(Killed):
+        bench.run(A, B, at=Faults(("snapshot.chunk", 2), error=Killed))
+    bench.run(A, B)
+    assert bench.events(A) == ["r", "r", "u", "d", "-"]
+    assert bench.fold(A) == {"1": "m"}
+    assert bench.fold(B) == {"1": "n"}
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_truncate_before_a_table_was_added_still_deletes(bench: Bench, *, resumed: bool) -> None:
+    """Views are numbered anew for the added table: the rows of the first are not taken for seen by its view."""
+    bench.log.commit(*(insert(A, _row(k)) for k in "123"))
+    faults = Faults(("snapshot.chunk", 2), error=Killed) if resumed else nothing
+    if resumed:
+        with pytest.raises(Killed):
+            bench.run(A, at=faults)
+    bench.run(A)
+    bench.log.commit(insert(A, _row("4")))
+    bench.run(A)  # past the views of the first snapshot, which are forgotten then
+    bench.log.commit(truncate(A))
+    bench.log.commit(insert(B, _row("1")))
+    bench.run(A, B)
+    assert bench.fold(A) == {}
+    assert bench.fold(B) == {"1": "n"}
+
+
+def test_a_table_taken_out_may_leave_the_log(bench: Bench) -> None:
+    """What is not asked for any more cannot be missed: dropping it, too, is no gap."""
+    bench.run(A, B)
+    bench.log.carried -= {B.qualified}
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(A)
+    assert bench.fold(A) == {"1": "n"}
+    assert bench.state().tables == ("s.a",)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_table_taken_out_and_in_again_never_misses_what_passed(bench: Bench, rows: int) -> None:
+    """Its changes were not read meanwhile: it is new, or refused where its topic holds records; never silently late."""
+    for n in range(rows):
+        bench.log.commit(insert(B, _row(f"{n}")))
+    bench.run(A, B)
+    bench.run(A)
+    bench.log.commit(insert(B, _row("missed")), insert(A, _row("1")))
+    bench.run(A)
+    if rows:
+        with pytest.raises(OperatorError, match=r"topic p\.s\.b holds records already"):
+            bench.run(A, B)
+    else:
+        bench.run(A, B)
+        assert bench.fold(B) == {"missed": "n"}
+
+
+def test_a_table_taken_out_of_an_unfinished_snapshot_leaves_no_progress(bench: Bench) -> None:
+    """If it comes back it is read from its beginning."""
+    with pytest.raises(Killed):
+        bench.run(A, B, at=Faults(("snapshot.chunk", 2), error=Killed))
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(B)
+    bench.log.commit(insert(A, _row("2")))
+    bench.run(A, B)
+    assert bench.fold(A) == {"1": "n", "2": "n"}
+
+
+def test_topics_with_records_and_no_position_are_refused(bench: Bench) -> None:
+    """Rows deleted since they were written would stay in them for ever."""
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(A)
+    other = MemorySink(bench.kafka, "other", "p")
+    pipeline = Pipeline(
+        Settings(connector="other", prefix="p"),
+        open_source=lambda: MemorySource(MemoryLog(), [A]),
+        open_snapshotter=lambda: MemorySnapshotter(MemoryLog()),
+        sink=other,
+    )
+    with pytest.raises(OperatorError, match=r"topic p\.s\.a holds records already"):
+        pipeline.run(until_caught_up=True)
+
+
+def test_a_hold_nobody_knows_of_is_refused(bench: Bench) -> None:
+    """The topics were deleted, the slot was not: what lies between is unknown."""
+    bench.run(A)
+    bench.kafka.topics.clear()
+    with pytest.raises(OperatorError, match="held already"):
+        bench.run(A)
+
+
+def test_a_position_of_another_source_is_refused(bench: Bench) -> None:
+    """Every part of the identity counts, and the message says which differs."""
+
+    class Elsewhere(MemorySource):
+        def connect(self) -> Mapping[str, str]:
+            return {"database": "another"}
+
+    bench.run(A)
+    with pytest.raises(OperatorError, match=r"a position of database memory, source\.url leads to another"):
+        bench.run(A, source=Elsewhere)
+
+
+def test_a_fault_while_a_snapshot_is_read_is_tried_again(bench: Bench) -> None:
+    """Hours of reading are not given up for one lost connection."""
+    bench.log.commit(*(insert(A, _row(k)) for k in "12345"))
+    faults = Faults(("snapshot.chunk", 3), ("sink.commit.answer", 2), ("snapshot.view", 1))
+    bench.run(A, at=faults)
+    assert len(faults.fired) == 3
+    assert sorted(bench.fold(A)) == ["1", "2", "3", "4", "5"]
+    assert [e.message for e in bench.errors] == [f"injected at {point}" for point in faults.fired]
+
+
+def test_a_fault_before_anything_worked_is_shown_at_once(bench: Bench) -> None:
+    """A wrong address is not tried for five minutes; what usually passes is, if it says so."""
+    faults = Faults(("source.connect", 1))
+    with pytest.raises(RetryableError):
+        bench.run(A, at=faults)
+    assert [e.message for e in bench.errors] == ["injected at source.connect"]
+    bench.run(A, at=Faults(("source.connect", 1), error=lambda _: RetryableError("in use", at_start=True)))
+
+
+class Clock:
+    """Time that moves when told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1_000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+
+
+def test_a_second_fault_long_after_the_first_is_a_new_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle connector that worked for an hour since its last fault is not given up at the next."""
+    clock = Clock(monkeypatch)
+    bench.run(A)
+    passed = {"idle": 0}
+
+    def at(point: str) -> None:
+        if point == "source.idle":
+            passed["idle"] += 1
+            clock.now_s += 60
+            if passed["idle"] in (2, 50):
+                raise RetryableError(f"fault at {passed['idle']}")
+            if passed["idle"] == 60:
+                pipeline.stop()
+
+    pipeline = bench.pipeline(A, at=at)
+    pipeline.run()
+    assert [e.message for e in bench.errors] == ["fault at 2", "fault at 50"]
+
+
+def test_a_fault_that_stays_is_given_up_in_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five minutes without anything working, then the error comes out."""
+    clock = Clock(monkeypatch)
+    bench.run(A)
+
+    def at(point: str) -> None:
+        if point == "sink.commit":
+            clock.now_s += 50
+            raise RetryableError("no broker takes it")
+
+    bench.log.commit(insert(A, _row("1")))
+    with pytest.raises(RetryableError, match="no broker takes it"):
+        bench.run(A, at=at)
+    assert 6 <= len(bench.errors) <= 8
+
+
+class Busy(MemorySource):
+    """A server that always has something else to send: never idle."""
+
+    def stream(self, offset: Offset) -> Iterator[Transaction | Idle]:
+        for frame in super().stream(offset):
+            if isinstance(frame, Transaction):
+                yield frame
+            else:
+                return
+
+
+def test_a_log_busy_with_other_tables_is_let_go_all_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions without our changes: the position moves now and then, or the server's disk fills."""
+    bench.run(A)
+    clock = Clock(monkeypatch)
+
+    def at(point: str) -> None:
+        if point == "source.frame":
+            clock.now_s += 1
+
+    for n in range(25):
+        bench.log.commit(insert(B, _row(f"{n}")))
+    start = bench.log.acknowledged
+    bench.pipeline(A, at=at, source=Busy).run()
+    assert bench.log.acknowledged - start >= 16 * 20
+    assert len(bench.kafka.committed("p.position-c")) <= 8
+
+
+def test_an_idle_connector_moves_its_position_before_it_acknowledges(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A position-only transaction first: the log is never ahead of the topic."""
+    bench.run(A)
+    monkeypatch.setattr(cdc.pipeline, "IDLE_POSITION_S", 0.0)
+    bench.log.commit(insert(B, _row("1")))
+    bench.run(A)
+    assert bench.log.acknowledged == bench.state().commit == bench.log.end
+
+
+def test_stopping_commits_what_is_whole(bench: Bench) -> None:
+    """The transaction in hand is finished, committed and acknowledged; a snapshot stops between chunks."""
+    bench.log.commit(*(insert(A, _row(k)) for k in "123"))
+
+    def at(point: str) -> None:
+        if point == "snapshot.chunk":
+            pipeline.stop()
+
+    pipeline = bench.pipeline(A, at=at)
+    pipeline.run()
+    assert bench.fold(A) == {"1": "n"}
+    assert bench.state().phase is Phase.SNAPSHOT
+    bench.log.commit(insert(A, _row("4")), insert(A, _row("5")))
+
+    def at_change(point: str) -> None:
+        if point == "source.change":
+            pipeline.stop()
+
+    pipeline = bench.pipeline(A, at=at_change)
+    pipeline.run()
+    assert sorted(bench.fold(A)) == ["1", "2", "3", "4", "5"]
+    assert bench.log.acknowledged == bench.state().commit
+
+
+def test_a_second_copy_shuts_out_the_first(bench: Bench) -> None:
+    """Fencing comes first: the older copy cannot commit, and says what happened."""
+    bench.run(A)
+    older = MemorySink(bench.kafka, "c", "p")
+    older.fence()
+    older.write("p.s.a", b"k", b"{}")
+    bench.run(A)
+    with pytest.raises(OperatorError, match="has fenced this one off"):
+        older.commit(bench.state().next())
+    assert bench.events(A) == []
+
+
+def test_a_report_says_what_a_commit_made_true(bench: Bench) -> None:
+    """Rows of the snapshot by table, then events."""
+    bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
+    bench.run(A)
+    assert bench.reports[0].tables == (("s.a", 1, False),)
+    assert (bench.reports[-1].phase, bench.reports[-1].tables) == (Phase.STREAM, (("s.a", 2, True),))
+    assert bench.reports[-1].events == 2
+
+
+def test_a_value_that_cannot_be_written_is_named_not_shown(bench: Bench) -> None:
+    """Table, event and column; the value never, and the loop does not go on without it."""
+    bench.run(A)
+    bench.log.commit(insert(A, (b"1", b"secret\xff")))
+    with pytest.raises(OperatorError) as caught:
+        bench.run(A)
+    assert "table s.a, event 00000001." in caught.value.message
+    assert "the value of note" in caught.value.message
+    assert "secret" not in str(caught.value)
+
+
+def test_aborted_records_are_no_rows_of_a_truncate(bench: Bench) -> None:
+    """A read back sees aborted transactions: those ahead of the event in hand never happened."""
+    bench.run(A)
+    bench.log.commit(insert(A, _row("1")), truncate(A), insert(A, _row("2")))
+    bench.log.commit(insert(A, _row("3")))
+    bench.run(A, at=Faults(("sink.commit", 1)))
+    assert bench.events(A) == ["c", "d", "-", "c", "c"]
+    assert bench.fold(A) == {"2": "n", "3": "n"}
+
+
+def test_wide_values_survive_a_restart(bench: Bench) -> None:
+    """What a session filled in, the next one finds in the topic."""
+    docs = text_table("docs", ["id", "note", text_column("doc", wide=True)])
+    long = b"w" * 2_100
+    bench.log.commit(insert(docs, (b"1", b"a", long)))
+    bench.run(docs)
+    from cdc.change import UNCHANGED
+
+    for note in (b"b", b"c"):
+        bench.log.commit(update(docs, (b"1", note, UNCHANGED)))
+        bench.run(docs)
+    values = [orjson.loads(r.value or b"")["after"] for r in bench.kafka.committed("p.s.docs")]
+    assert [v["note"] for v in values] == ["a", "b", "c"]
+    assert {v["doc"] for v in values} == {long.decode()}
+
+
+class OneTableEach(MemorySnapshotter):
+    """A third party's snapshotter with progress in its own terms."""
+
+    def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
+        for chunk in super().chunks(tables, progress, view):
+            yield Chunk(chunk.table, chunk.rows, {"at": chunk.table.name, "tables": None}, 0, chunk.read_at_ms)
+
+    def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
+        return None
+
+
+def test_progress_is_the_snapshotters_own(bench: Bench) -> None:
+    """Only `tables` is looked at, and only if it is there."""
+    bench.log.commit(insert(A, _row("1")))
+    pipeline = Pipeline(
+        Settings(connector="c", prefix="p", chunk_rows=1),
+        open_source=lambda: MemorySource(bench.log, [A]),
+        open_snapshotter=lambda: OneTableEach(bench.log),
+        sink=MemorySink(bench.kafka, "c", "p"),
+        observe=bench.reports.append,
+    )
+    pipeline.run(until_caught_up=True)
+    assert bench.fold(A) == {"1": "n"}

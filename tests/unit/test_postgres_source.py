@@ -1,0 +1,227 @@
+"""The stream of one slot: what is yielded, dropped and refused, and where the position stands, without a server."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cdc.change import Idle, Op, Transaction
+from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.errors import BugError, CdcError, OperatorError, ProtocolError
+from connectors.postgres import slot
+from connectors.postgres.assemble import Assembler
+from connectors.postgres.catalog import Captured
+from connectors.postgres.pgoutput import (
+    POSTGRES_EPOCH_US,
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Message,
+    Relation,
+    RelationColumn,
+    Truncate,
+    Update,
+)
+from connectors.postgres.source import PostgresSource
+from snapshot import postgres as reading
+from tests.pgoutput_encoder import encode
+from tests.text_tables import text_table
+
+ORDERS = text_table("orders", ["id", "note"])
+RELATION = Relation(7, "s", "orders", "d", (RelationColumn("id", 25, -1, True), RelationColumn("note", 25, -1, False)))
+START = 0x100
+
+
+def _data(message: Message, lsn: int = 1) -> bytes:
+    return b"w" + struct.pack(">qqq", lsn, lsn, 0) + encode(message)
+
+
+def _keepalive(end: int, *, reply: bool = False) -> bytes:
+    return b"k" + struct.pack(">qqB", end, 0, reply)
+
+
+def _transaction(commit: int, end: int, *messages: Message) -> list[bytes]:
+    begin = Begin(commit, POSTGRES_EPOCH_US, commit)
+    return [_data(begin), *(_data(m, lsn=commit - 1) for m in messages), _data(Commit(commit, end))]
+
+
+class Walsender:
+    """Sends what it was given, then nothing."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self._messages = list(messages)
+        self.flushed_to: list[int] = []
+        self.answered = 0
+
+    def start(self, *_: Any) -> None: ...
+    def wait(self, _timeout_s: float) -> None: ...
+    def written(self, _lsn: int) -> None: ...
+    def close(self) -> None: ...
+
+    def receive(self) -> bytes | None:
+        return self._messages.pop(0) if self._messages else None
+
+    def flushed(self, lsn: int) -> None:
+        self.flushed_to.append(lsn)
+
+    def status(self, **options: Any) -> None:
+        self.answered += options == {"every_s": 0}
+
+
+class TheCatalog:
+    """Knows one table."""
+
+    def table(self, _relation: Relation) -> Any:
+        return text_table("orders", ["id", "note"])
+
+
+def _source(*messages: bytes) -> tuple[PostgresSource, Walsender, Iterator[Transaction | Idle]]:
+    source = PostgresSource(
+        ConnectorConfig(
+            name="c",
+            source=SourceConfig(type="postgres", url="postgresql://localhost/d", tables=("s.orders",)),
+            sink=KafkaConfig(bootstrap_servers="b:9092", topic_prefix="p"),
+        )
+    )
+    walsender = Walsender(*messages)
+    source._replication = walsender  # type: ignore[assignment]
+    source._catalog = TheCatalog  # type: ignore[method-assign,assignment]
+    source._captured = (Captured(7, ORDERS, partitioned=False),)
+    return source, walsender, source.stream({"lsn": "0/100"})
+
+
+def _read(frames: Iterator[Transaction | Idle]) -> list[tuple[str, list[Op]]]:
+    """Transactions up to the first Idle."""
+    found = []
+    for frame in frames:
+        if isinstance(frame, Idle):
+            break
+        found.append((frame.id, [change.op for change in frame.changes]))
+    return found
+
+
+def test_transactions_come_whole_and_the_position_follows() -> None:
+    """Each with its changes; the position stands behind the last one's commit."""
+    row = (b"1", b"x")
+    source, walsender, frames = _source(
+        *_transaction(0x110, 0x118, RELATION, Insert(7, row), Update(7, None, old_is_key=False, new=row)),
+        *_transaction(0x120, 0x128, Delete(7, (b"1", None), old_is_key=True), Truncate((7,))),
+    )
+    assert _read(frames) == [("272:272", [Op.CREATE, Op.UPDATE]), ("288:288", [Op.DELETE, Op.TRUNCATE])]
+    assert source.position() == ({"lsn": "0/128"}, 0x128)
+    assert walsender.flushed_to == []
+    source.acknowledge({"lsn": "0/118"})
+    assert walsender.flushed_to == [0x118]
+
+
+def test_what_lies_before_the_position_is_dropped() -> None:
+    """A slot resends from what was acknowledged, which may be less than what Kafka holds."""
+    source, _, frames = _source(
+        *_transaction(0xF0, 0xF8, RELATION, Insert(7, (b"1", b"x"))),
+        *_transaction(0x100, 0x108, Insert(7, (b"2", b"x"))),
+    )
+    assert _read(frames) == [("256:256", [Op.CREATE])]
+    assert source.position()[1] == 0x108
+
+
+def test_a_keepalive_moves_the_position_between_transactions_only() -> None:
+    """Inside one, the server's end may lie behind a commit not yet sent; an answer is given where it is wanted."""
+    begin, *rest = _transaction(0x110, 0x118, RELATION, Insert(7, (b"1", b"x")))
+    source, walsender, frames = _source(_keepalive(0x108), begin, _keepalive(0x900, reply=True), *rest)
+    frame = next(frames)
+    assert isinstance(frame, Transaction)
+    assert source.position()[1] == 0x108
+    assert len(list(frame.changes)) == 1
+    assert source.position()[1] == 0x118
+    assert walsender.answered == 1
+    walsender._messages = [_keepalive(0x200), _keepalive(0x150)]
+    assert isinstance(next(frames), Idle)
+    assert source.position()[1] == 0x200
+    assert walsender.flushed_to == []
+
+
+@pytest.mark.parametrize("stood_at", [0x108, 0x110])
+def test_a_transaction_left_early_is_a_bug(stood_at: int) -> None:
+    """Also where the position stood exactly at its commit: half a transaction must never count as read."""
+    _, _, frames = _source(_keepalive(stood_at), *_transaction(0x110, 0x118, RELATION, Insert(7, (b"1", b"x"))))
+    next(frames)
+    with pytest.raises(BugError, match="left before its end"):
+        next(frames)
+
+
+@pytest.mark.parametrize(
+    ("messages", "error", "what"),
+    [
+        ([_data(Insert(7, (b"1", b"x")))], ProtocolError, "Insert outside a transaction"),
+        ([_data(Commit(1, 2))], ProtocolError, "Commit outside a transaction"),
+        ([b"x"], ProtocolError, "unknown type 0x78"),
+        ([b"k\0"], ProtocolError, "a keepalive of another length"),
+        ([b"w\0"], ProtocolError, "a data message that ends early"),
+        (_transaction(0x110, 0x118, Insert(9, (b"1",))), BugError, "relation 9, which the log has not described"),
+        (_transaction(0x110, 0x118, Begin(1, POSTGRES_EPOCH_US, 1)), ProtocolError, "Begin inside a transaction"),
+        (_transaction(0x110, 0x118, Commit(0x109, 0x10A)), ProtocolError, "the commit of another transaction"),
+        (_transaction(0x110, 0x118, RELATION._replace(name="renamed")), OperatorError, "is s.renamed in the log"),
+    ],
+)
+def test_a_stream_out_of_order_is_refused(messages: list[bytes], error: type[CdcError], what: str) -> None:
+    """Nothing is guessed."""
+    _, _, frames = _source(*messages)
+    with pytest.raises(error, match=what):
+        _read(frames)
+
+
+def test_a_table_not_captured_is_read_over() -> None:
+    """The publication may carry more than is asked for."""
+    other = RELATION._replace(id=8, name="other")
+    _, _, frames = _source(*_transaction(0x110, 0x118, other, Insert(8, (b"1", b"x")), Truncate((8,))))
+    assert _read(frames) == [("272:272", [])]
+
+
+def test_a_table_described_again_stays_the_same_object() -> None:
+    """After each VACUUM the log describes it again: encoders hang on the object, and would pile up."""
+    assembler = Assembler()
+    assembler.learn(RELATION, ORDERS)
+    assembler.learn(RELATION, text_table("orders", ["id", "note"]))
+    assert assembler.table(7) is ORDERS
+    changed = text_table("orders", ["id", "note", "more"])
+    assembler.learn(RELATION._replace(columns=(*RELATION.columns, RELATION.columns[1])), changed)
+    assert assembler.table(7) is changed
+    assembler.learn(RELATION, None)
+    assert assembler.table(7) is None
+
+
+def test_adding_tables_always_waits_for_older_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when they are in the publication already: an earlier try may have put them there and not waited."""
+    waited: list[str] = []
+    monkeypatch.setattr(slot, "ensure_publication", lambda *_: False)
+    monkeypatch.setattr(slot, "await_older_transactions", lambda *_: waited.append("waited"))
+    source, _, _ = _source()
+    source.extend([ORDERS])
+    assert waited == ["waited"]
+
+
+@pytest.mark.parametrize("view", [None, "00000003-1"])
+def test_a_new_view_waits_for_commits_held_back(monkeypatch: pytest.MonkeyPatch, view: str | None) -> None:
+    """The slot's own view needs no waiting: it was made from the log."""
+
+    class Reached(Exception):  # noqa: N818 - the test's end
+        pass
+
+    class Connection:
+        def set_session(self, **_: Any) -> None:
+            raise Reached
+
+        def close(self) -> None: ...
+
+    waited: list[str] = []
+    monkeypatch.setattr("connectors.postgres.session.connect", lambda _: Connection())
+    monkeypatch.setattr(reading, "await_older_transactions", lambda _: waited.append("waited"))
+    source, _, _ = _source()
+    snapshotter = reading.PostgresSnapshotter(source._config)
+    with pytest.raises(Reached):
+        next(snapshotter.chunks([ORDERS], {}, view))
+    assert waited == (["waited"] if view is None else [])

@@ -1,0 +1,201 @@
+"""Connecting to PostgreSQL: what a URL becomes, what an error means, and no password anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2 import errors
+
+from cdc.errors import CdcError, ConfigError, OperatorError, RetryableError
+from connectors.postgres import session
+from connectors.postgres.session import connect, connect_failed, identifier, parameters, place, translate
+
+SECRET = "s3cr3t"
+
+
+def _parameters(rest: str) -> dict[str, str]:
+    return parameters(f"postgresql://u:{SECRET}@{rest}", "cdc test")
+
+
+@pytest.mark.parametrize(
+    ("rest", "sslmode", "root"),
+    [
+        ("db.example/d", "verify-full", "system"),
+        ("10.0.0.7:5433/d", "verify-full", "system"),
+        ("db.example/d?sslmode=verify-full", "verify-full", "system"),
+        ("db.example/d?sslrootcert=/ca.pem", "verify-full", "/ca.pem"),
+        ("db.example/d?sslmode=require", "require", None),
+        ("db.example/d?sslmode=verify-ca", "verify-ca", None),
+        ("db.example/d?sslmode=disable", "disable", None),
+        ("localhost/d", None, None),
+        ("127.0.0.1/d", None, None),
+        ("[::1]/d", None, None),
+        ("%2Fvar%2Frun%2Fpostgresql/d", None, None),
+        ("localhost/d?sslmode=require", "require", None),
+        ("localhost,db.example/d", "verify-full", "system"),
+        ("localhost/d?hostaddr=10.0.0.7", "verify-full", "system"),
+        ("localhost.example/d", "verify-full", "system"),
+    ],
+)
+def test_a_server_elsewhere_is_verified_unless_the_url_says_otherwise(
+    rest: str, sslmode: str | None, root: str | None
+) -> None:
+    """On this machine nothing is asked for; elsewhere who answers is checked against the system's authorities."""
+    found = _parameters(rest)
+    assert (found.get("sslmode"), found.get("sslrootcert")) == (sslmode, root)
+
+
+def test_every_session_prints_values_the_same_way() -> None:
+    """COPY and the log give the same bytes because these are set; a user's own options come first, so ours win."""
+    found = _parameters("localhost/d?options=-c%20DateStyle%3DGerman&client_encoding=LATIN1&application_name=x")
+    assert found["options"].startswith("-c DateStyle=German -c DateStyle=ISO -c ")
+    assert all(f"-c {name}={value}" in found["options"] for name, value in session.SETTINGS.items())
+    assert (found["client_encoding"], found["application_name"]) == ("UTF8", "cdc test")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"mysql://u:{SECRET}@h/d",
+        f"host=h password={SECRET}",
+        f"postgresql://u:{SECRET}%zz@h/d",
+        f"postgresql://u:p@{SECRET}@h/d",  # libpq would call the host p@…
+        f"postgresql://u:p/{SECRET}@h/d",  # and here the database
+        f"postgresql://u:12/{SECRET}@h/d",
+        f"postgresql://u:{SECRET}@h/d?nosuchoption=1",
+    ],
+)
+def test_a_url_that_is_none_is_refused_without_being_repeated(url: str) -> None:
+    """The commonest mistake is a password that is not percent-encoded: the hint says how, the message not what."""
+    with pytest.raises(ConfigError) as caught:
+        parameters(url, "cdc test")
+    assert SECRET not in str(caught.value)
+    assert "postgresql://user:" in (caught.value.hint or "")
+
+
+def test_an_at_sign_may_stand_encoded_or_behind_the_question_mark() -> None:
+    """Only what libpq would misread is refused."""
+    found = parameters("postgresql://u%40corp:p%2Fw%40x@localhost/d?application_name=a@b", "cdc test")
+    assert (found["user"], found["password"], found["dbname"]) == ("u@corp", "p/w@x", "d")
+
+
+def test_a_place_has_no_secret() -> None:
+    """Host, port and database: what a message may say."""
+    assert place(_parameters("db.example:5433/d")) == "db.example:5433/d"
+    assert place(_parameters("db.example?hostaddr=10.0.0.7")) == "10.0.0.7:5432/u"
+    assert SECRET not in place(_parameters("h/d"))
+
+
+FAILED = 'connection to server at "h" (10.0.0.7), port 5432 failed: '
+NOBODY, HBA = (
+    "must be superuser or replication role to start walsender",
+    'no pg_hba.conf entry for host "1.2.3.4", user "u"',
+)
+SLOTS = 'number of requested standby connections exceeds "max_wal_senders" (currently 10)'
+OPERATOR = [
+    ('FATAL:  password authentication failed for user "u"', "refuses the password of user u", "ALTER ROLE"),
+    ("fe_sendauth: no password supplied", "refuses the password", "${NAME}"),
+    ('FATAL:  database "d" does not exist', "that database does not exist", "psql -l"),
+    ('FATAL:  role "u" does not exist', "role u does not exist", "CREATE ROLE"),
+    (f"FATAL:  {NOBODY}", "user u may not replicate", 'ALTER ROLE "u" REPLICATION'),
+    ("FATAL:  permission denied to start WAL sender\nDETAIL:  Only roles …", "may not replicate", "REPLICATION"),
+    (f"FATAL:  {HBA}, no encryption", "admits no connection of user u", "hostssl d u"),
+    ("SSL error: certificate verify failed", "no trusted TLS", "sslrootcert"),
+    ("server does not support SSL, but SSL was required", "no trusted TLS", "sslmode=require"),
+]
+RETRYABLE = [
+    ("SSL SYSCALL error: EOF detected", "EOF detected"),
+    ("SSL SYSCALL error: Connection reset by peer", "reset by peer"),
+    ("SSL connection has been closed unexpectedly", "closed unexpectedly"),
+    ("Connection refused\n\tIs the server running on that host?", "cannot be reached: Connection refused"),
+    ("timeout expired", "timeout expired"),
+    ("FATAL:  the database system is starting up", "starting up"),
+    ("FATAL:  sorry, too many clients already", "too many clients"),
+    (f"FATAL:  {SLOTS}", "max_wal_senders"),
+    ('could not translate host name "h" to address: Name or service not known', "could not translate"),
+]
+MEANINGS = [
+    *((text, OperatorError, message, hint) for text, message, hint in OPERATOR),
+    *((text, RetryableError, message, "pg_isready -h h -p 5432") for text, message in RETRYABLE),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "message", "hint"), MEANINGS, ids=[m[0][:50] for m in MEANINGS])
+def test_a_failed_connection_says_who_acts(text: str, kind: type[CdcError], message: str, hint: str) -> None:
+    """libpq gives words only; its class follows from them, and every message names the place and no password."""
+    params = _parameters("h/d")
+    error = connect_failed(params, f"{FAILED}{text}\n")
+    assert type(error) is kind
+    assert message in error.message
+    assert "h:5432/d" in error.message
+    assert hint in (error.hint or "")
+    assert SECRET not in str(error)
+
+
+def test_connecting_translates_the_drivers_error_and_hides_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback shows the context of an error: psycopg2's may hold the connection string."""
+
+    def refuse(**_: Any) -> None:
+        raise psycopg2.OperationalError(FAILED + "Connection refused")
+
+    monkeypatch.setattr(psycopg2, "connect", refuse)
+    with pytest.raises(RetryableError) as caught:
+        connect(_parameters("h/d"))
+    assert caught.value.__suppress_context__
+    assert SECRET not in str(caught.value)
+
+
+def test_a_server_nobody_runs_is_retryable() -> None:
+    """For real: no server listens on port 1."""
+    with pytest.raises(RetryableError, match=r"127\.0\.0\.1:1/d cannot be reached"):
+        connect(_parameters("127.0.0.1:1/d"))
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (psycopg2.OperationalError("server closed the connection unexpectedly"), RetryableError),
+        (psycopg2.InterfaceError("connection already closed"), RetryableError),
+    ],
+)
+def test_an_error_without_a_code_is_a_lost_connection(cause: psycopg2.Error, kind: type[CdcError]) -> None:
+    """The driver's text is not repeated."""
+    error = translate(cause, "reading the catalog")
+    assert type(error) is kind
+    assert error.message == "reading the catalog: the connection was lost"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("40001", RetryableError), ("40P01", RetryableError), ("53300", RetryableError), ("57P01", RetryableError),
+        ("57014", RetryableError), ("08006", RetryableError), ("55006", RetryableError), ("55P03", RetryableError),
+        ("42501", OperatorError), ("42P01", OperatorError), ("22P02", OperatorError), ("0A000", OperatorError),
+    ],
+)  # fmt: skip
+def test_an_error_of_a_statement_goes_by_its_class(
+    code: str, kind: type[CdcError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What passes is tried again, the rest is an operator's; the server's DETAIL, which quotes values, is left out."""
+
+    class Diagnosis:
+        message_primary = "what the server said"
+        message_detail = f"Key (id)=({SECRET}) exists"
+
+    class Cause(errors.lookup(code)):  # type: ignore[misc]
+        pgcode = code
+        diag = Diagnosis()
+
+    error = translate(Cause(), "doing it")
+    assert type(error) is kind
+    assert error.message.startswith("doing it: what the server said")
+    assert SECRET not in str(error)
+    assert ("grant" in (error.hint or "")) == (code == "42501")
+
+
+def test_names_are_quoted_only_where_sql_needs_it() -> None:
+    """For statements shown to a person."""
+    assert identifier("public", "orders") == "public.orders"
+    assert identifier("My", 'o"d') == '"My"."o""d"'

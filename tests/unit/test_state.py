@@ -1,0 +1,81 @@
+"""The position record: read back whole, or an operator's step. Never a fresh start."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from cdc.errors import OperatorError
+from cdc.state import VERSION, Phase, State, _checksum
+
+STATE = State(
+    connector="shop",
+    identity={"system_identifier": "7", "slot": "cdc_shop"},
+    phase=Phase.SNAPSHOT,
+    epoch=1,
+    offset={"lsn": "0/16B3748"},
+    commit=2**63,
+    tables=("public.orders", "public.ünï"),
+    snapshot={"tables": {"public.orders": {"rows": 2, "done": False}}, "views": {}},
+    config="f00",
+    sequence=41,
+)
+
+
+def test_a_record_reads_back_equal() -> None:
+    """from_bytes∘to_bytes is the identity."""
+    assert State.from_bytes(STATE.to_bytes(), where="topic t") == STATE
+
+
+def test_each_record_counts_one_more() -> None:
+    """`next` changes what it is told, and the sequence."""
+    later = STATE.next(phase=Phase.STREAM, snapshot={})
+    assert (later.sequence, later.phase, later.snapshot, later.offset) == (42, Phase.STREAM, {}, STATE.offset)
+
+
+def test_a_record_with_any_byte_changed_is_damaged_or_equal() -> None:
+    """One flipped bit anywhere never gives another position."""
+    record = STATE.to_bytes()
+    for at in range(len(record)):
+        for bit in (1, 32):
+            changed = bytearray(record)
+            changed[at] ^= bit
+            try:
+                read = State.from_bytes(bytes(changed), where="topic t")
+            except OperatorError:
+                continue
+            assert read == STATE, f"byte {at}"
+
+
+@pytest.mark.parametrize("cut", [b"", b"{}", b"[]", b"null", b"7", b'"x"', STATE.to_bytes()[:-1], b"\xff"])
+def test_a_record_that_is_not_one_stops_with_what_to_do(cut: bytes) -> None:
+    """The message says where it stands, the hint what to do."""
+    with pytest.raises(OperatorError, match="topic t: the position record is damaged") as caught:
+        State.from_bytes(cut, where="topic t")
+    assert "new connector name" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"phase": "resting"}, {"tables": None}, {"extra": 1}, {"checksum": None}, {"epoch": 2}, {"version": "1"}],
+)
+def test_a_record_with_a_field_changed_is_damaged(change: dict[str, object]) -> None:
+    """The checksum covers every field."""
+    body = {**orjson.loads(STATE.to_bytes()), **change}
+    with pytest.raises(OperatorError, match="damaged"):
+        State.from_bytes(orjson.dumps(body), where="topic t")
+
+
+def test_a_field_missing_is_damage_even_with_a_checksum_that_fits() -> None:
+    """A record is all of it."""
+    body = orjson.loads(STATE.to_bytes())
+    del body["checksum"], body["epoch"]
+    with pytest.raises(OperatorError, match="damaged"):
+        State.from_bytes(orjson.dumps({**body, "checksum": _checksum(body)}), where="topic t")
+
+
+def test_a_newer_releases_record_is_not_guessed_at() -> None:
+    """Whatever else it holds, the version decides, and the message says it."""
+    record = orjson.dumps({"version": VERSION + 1, "checksum": "of another kind", "position": "elsewhere"})
+    with pytest.raises(OperatorError, match=rf"newer release \(record version {VERSION + 1}\)"):
+        State.from_bytes(record, where="topic t")

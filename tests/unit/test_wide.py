@@ -1,0 +1,162 @@
+"""Values the source left out: found wherever they were last said, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from cdc.change import UNCHANGED, Position, Row, Table, Value
+from cdc.errors import OperatorError
+from cdc.wide import WideValues
+from tests.text_tables import encoder, text_column, text_table
+
+LONG = b"w" * 2_100
+NOW = Position(1, 100, 1).text
+DOCS = encoder(text_table("docs", ["id", "note", text_column("doc", wide=True), text_column("more", wide=True)]))
+
+
+class Topic:
+    """What the table's topic holds, committed or not; counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.read = 0
+
+    def add(self, key: bytes, after: dict[str, object] | None, position: str = "0") -> None:
+        event = {"op": "d" if after is None else "u", "after": after, "source": {"position": position}}
+        self.records.append((key, orjson.dumps(event)))
+
+    def __call__(self, _table: Table) -> Iterator[tuple[bytes, bytes | None]]:
+        self.read += 1
+        return iter(list(self.records))
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic()
+
+
+@pytest.fixture
+def wide(topic: Topic) -> Iterator[WideValues]:
+    made = WideValues(topic)
+    yield made
+    made.close()
+
+
+def _row(doc: Value, more: Value = None) -> Row:
+    return (b"1", b"n", doc, more)
+
+
+def test_a_value_kept_by_this_process_is_found_without_reading_the_topic(wide: WideValues, topic: Topic) -> None:
+    """The last one said, null included."""
+    wide.keep(DOCS, b"k", _row(LONG, b"m"), {})
+    wide.keep(DOCS, b"k", _row(b"v" * 2_100, None), {})
+    found = wide.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW)
+    assert found == {"doc": orjson.dumps("v" * 2_100), "more": b"null"}
+    assert topic.read == 0
+
+
+def test_a_value_left_out_again_and_again_stays_known(wide: WideValues) -> None:
+    """What was filled in is kept with what was sent."""
+    wide.keep(DOCS, b"k", _row(LONG, b"m"), {})
+    for _ in range(3):
+        row = _row(UNCHANGED, b"m2")
+        wide.keep(DOCS, b"k", row, wide.find(DOCS, b"k", row, NOW))
+    assert wide.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW) == {
+        "doc": orjson.dumps(LONG.decode()),
+        "more": b'"m2"',
+    }
+
+
+def test_a_value_published_before_is_read_from_the_topic_once(wide: WideValues, topic: Topic) -> None:
+    """Of each key the last record that is not of an aborted later transaction; deletes leave what was."""
+    topic.add(b"k", {"doc": "old" * 900, "more": None})
+    topic.add(b"k", {"doc": "new" * 900, "more": None})
+    topic.records.append((b"k", None))
+    topic.add(b"k", None)
+    topic.add(b"k", {"doc": "aborted" * 900, "more": None}, position=NOW)
+    for _ in range(2):
+        assert wide.find(DOCS, b"k", _row(UNCHANGED), NOW) == {"doc": orjson.dumps("new" * 900)}
+    assert topic.read == 1
+
+
+def test_a_small_value_stored_apart_in_wider_times_is_found_after_a_restart(wide: WideValues, topic: Topic) -> None:
+    """A value stays TOASTed when the rest of its row shrinks: size says nothing then, and the topic has it."""
+    topic.add(b"k", {"doc": "small", "more": None})
+    assert wide.find(DOCS, b"k", _row(UNCHANGED), NOW) == {"doc": b'"small"'}
+
+
+def test_what_was_said_here_goes_before_the_topic(wide: WideValues, topic: Topic) -> None:
+    """Column by column: a hidden event may have said one of them only."""
+    topic.add(b"k", {"doc": "topic" * 900, "more": "topic"})
+    row = _row(UNCHANGED, b"log")
+    wide.keep(DOCS, b"k", row, wide.find(DOCS, b"k", row, NOW, published=False, needed=False))
+    found = wide.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW)
+    assert found == {"doc": orjson.dumps("topic" * 900), "more": b'"log"'}
+
+
+def test_what_the_topic_has_of_a_later_row_is_not_taken(wide: WideValues, topic: Topic) -> None:
+    """Not `published`: only what the log said counts, even if the topic was read before."""
+    topic.add(b"k", {"doc": "of another row" * 900, "more": None})
+    assert wide.find(DOCS, b"k", _row(UNCHANGED), NOW)
+    assert wide.find(DOCS, b"k", _row(UNCHANGED), NOW, published=False, needed=False) == {}
+    with pytest.raises(OperatorError, match="never published"):
+        wide.find(DOCS, b"k", _row(UNCHANGED), NOW, published=False)
+
+
+def test_a_value_nobody_knows_stops_with_names_and_what_to_do(wide: WideValues, topic: Topic) -> None:
+    """Table, event and columns; a row with a hole is never written, and a null is never guessed."""
+    topic.add(b"other", {"doc": "secret" * 900, "more": None})
+    with pytest.raises(OperatorError) as caught:
+        wide.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW)
+    assert f"table s.docs, event {NOW}: the unchanged value of doc, more" in caught.value.message
+    assert "REPLICA IDENTITY FULL" in (caught.value.hint or "")
+    assert "secret" not in str(caught.value)
+
+
+def test_topics_and_keys_are_apart(wide: WideValues) -> None:
+    """The same key in two tables."""
+    other = encoder(text_table("other", ["id", "note", text_column("doc", wide=True), "more"]))
+    wide.keep(DOCS, b"k", _row(LONG), {})
+    wide.keep(other, b"k", _row(b"o" * 2_100), {})
+    assert wide.find(DOCS, b"k", _row(UNCHANGED), NOW) == {"doc": orjson.dumps(LONG.decode())}
+    with pytest.raises(OperatorError):
+        wide.find(DOCS, b"l", _row(UNCHANGED), NOW)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        ("text[]", b"{" + b",".join([b"a"] * 300) + b"}"),  # 600 bytes as text, 8 an element as stored
+        ("character varying(9)[]", b"{" + b",".join([b"b"] * 300) + b"}"),
+        ("jsonb", b"[" + b",".join([b"[]"] * 200) + b"]"),
+        ("bigint[]", b"{" + b",".join([b"1"] * 300) + b"}"),
+        ("text", b"t" * 1_990),
+        ("json", b"[" + b"1," * 990 + b"1]"),
+    ],
+)
+def test_a_value_that_grows_when_stored_is_kept(wide: WideValues, topic: Topic, type_: str, text: bytes) -> None:
+    """Whatever PostgreSQL may store apart is kept, also where its text is shorter than what is stored."""
+    table = encoder(text_table("grown", ["id", text_column("v", type_, wide=True)]))
+    wide.keep(table, b"k", (b"1", text), {})
+    assert wide.find(table, b"k", (b"1", UNCHANGED), NOW) == {"v": orjson.dumps(text.decode())}
+    assert topic.read == 0
+
+
+def test_many_narrow_columns_count_with_their_headers(wide: WideValues, topic: Topic) -> None:
+    """600 columns of three bytes are a row of 2,400: one of them may be stored apart."""
+    names = [f"c{n}" for n in range(600)]
+    table = encoder(text_table("many", ["id", *(text_column(n, wide=True) for n in names)]))
+    wide.keep(table, b"k", (b"1", *[b"abc"] * 599, b"x" * 60), {})
+    found = wide.find(table, b"k", (b"1", *[b"abc"] * 599, UNCHANGED), NOW)
+    assert found == {"c599": orjson.dumps("x" * 60)}
+    assert topic.read == 0
+
+
+def test_rows_that_cannot_be_stored_apart_take_no_room(wide: WideValues) -> None:
+    """Small rows are not kept: memory and disk follow the wide ones."""
+    for n in range(100):
+        wide.keep(DOCS, b"%d" % n, _row(b"small", b"too"), {})
+    assert wide._db.execute("SELECT count(*) FROM wide").fetchone() == (0,)
