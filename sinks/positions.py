@@ -72,7 +72,10 @@ def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:
             },
             logger=log,
         )
-        producer.produce(position_topic(config.prefix, connector), orjson.dumps(value), _error_key(connector))
+        topic = position_topic(config.prefix, connector)
+        if producer.list_topics(topic, timeout=_REPORT_S).topics[topic].error is not None:
+            return  # it has never run: there is nowhere to leave it, and nobody looks
+        producer.produce(topic, orjson.dumps(value), _error_key(connector))
         producer.flush(_REPORT_S)
     except (KafkaException, BufferError) as exc:
         log.debug("the error could not be left: %s", exc)

@@ -124,7 +124,13 @@ _PHASES = {
 def _supervise(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> None:
     """One process for each file; when one fails, the others are asked to end, and so is the command."""
     flags = [*(["--until-caught-up"] if until_caught_up else []), *(["--verbose"] if verbose else [])]
-    children = [subprocess.Popen([sys.executable, "-m", "cdc", "run", str(path), *flags]) for path in files]
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "cdc", "run", str(path), *flags],
+            start_new_session=True,  # Ctrl-C in the terminal is for us alone: asked twice, a connector ends at once
+        )
+        for path in files
+    ]
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         for child in children:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import psycopg2
 import psycopg2.extensions
+from psycopg2 import sql
 
 from cdc.change import Table
 from cdc.errors import OperatorError
@@ -119,6 +120,10 @@ class Catalog:
                 return cursor.fetchall() if cursor.description else []
         except psycopg2.Error as exc:
             raise translate(exc, doing) from exc
+
+    def text(self, statement: sql.Composable) -> str:
+        """A statement as SQL."""
+        return statement.as_string(self._connection)
 
     def captured(self, patterns: Sequence[str]) -> tuple[Captured, ...]:
         """The tables the patterns name, sorted by name. Raises OperatorError for one that cannot be captured."""

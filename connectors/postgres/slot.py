@@ -100,7 +100,7 @@ def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> 
         statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
             sql.Identifier(name), _list(tables)
         )
-        catalog.rows(f"creating publication {name}", statement)
+        _by_owner(catalog, f"creating publication {name}", statement)
         return True
     (_all_tables, complete, via_root) = found[0]
     if not (complete and via_root):
@@ -119,8 +119,27 @@ def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> 
             )
     if missing:
         statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(missing))
-        catalog.rows(f"adding tables to publication {name}", statement)
+        _by_owner(catalog, f"adding tables to publication {name}", statement)
     return bool(missing)
+
+
+def rehearse_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> None:
+    """Raise what `ensure_publication` would, and leave everything as it is: nothing else is to be made in vain."""
+    catalog.rows("beginning", "BEGIN")
+    try:
+        catalog.rows("setting lock_timeout", "SET LOCAL lock_timeout = '10s'")
+        ensure_publication(catalog, name, tables)
+    finally:
+        catalog.rows("rolling back", "ROLLBACK")
+
+
+def _by_owner(catalog: Catalog, doing: str, statement: sql.Composable) -> None:
+    """Run a statement that the tables' owner may have to run instead; the hint then is the statement."""
+    try:
+        catalog.rows(doing, statement)
+    except OperatorError as exc:
+        hint = f"let the tables' owner run it: {catalog.text(statement)}"
+        raise OperatorError(exc.message, hint=hint) from exc
 
 
 def verify_publication(catalog: Catalog, name: str, tables: Iterable[str]) -> None:

@@ -63,6 +63,7 @@ class PostgresSource:
                 f"PostgreSQL at {where}: user {user} may not replicate",
                 hint=f"ALTER ROLE {session.identifier(user)} REPLICATION",
             )
+        slot.rehearse_publication(catalog, self._config.publication, self.tables())
         self._replication = ReplicationConnection(self._params)
         ((system, timeline, *_),) = self._replication.query("IDENTIFY_SYSTEM", "identifying the server")
         return {
