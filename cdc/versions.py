@@ -8,6 +8,7 @@ import orjson
 
 from cdc.change import Position, Table
 from cdc.envelope import TableEncoder, schema_record
+from cdc.errors import OperatorError
 
 Publish = Callable[[bytes, bytes], None]
 
@@ -17,7 +18,7 @@ class Versions:
 
     def __init__(self, published: Iterable[bytes], *, connector: str, source: str, prefix: str, database: str) -> None:
         self._connector, self._source, self._prefix, self._database = connector, source, prefix, database
-        self._newest: dict[tuple[str, str], tuple[int, object]] = {}
+        self._newest: dict[tuple[str, str], tuple[int, tuple[list[str], object] | None]] = {}
         self._encoders: dict[int, TableEncoder] = {}
         for value in published:
             record = orjson.loads(value)
@@ -30,7 +31,10 @@ class Versions:
         return self._encoders.get(id(table))
 
     def add(self, table: Table, topic: str, position: Position, publish: Publish) -> TableEncoder:
-        """The encoder of `table`; a description not yet published goes to `publish` first, for the event there."""
+        """The encoder of `table`; a description not yet published goes to `publish` first, for the event there.
+
+        Raises OperatorError for a table whose records have another key.
+        """
         name = (table.schema, table.name)
         version, content = self._newest.get(name, (0, None))
 
@@ -42,6 +46,12 @@ class Versions:
 
         record = orjson.loads(described(version)[1])
         now = (record["key"], record["columns"])
+        if content is not None and content[0] != now[0]:
+            raise OperatorError(
+                f"key changed: table {table.qualified} has the key ({', '.join(now[0])}), its records in {topic} have "
+                f"({', '.join(content[0])}): rows would keep their old records for ever",
+                hint="start over under a new connector name and sink.topic_prefix (a fresh snapshot)",
+            )
         if now != content:
             version += 1
             publish(*described(version))

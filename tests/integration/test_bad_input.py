@@ -44,7 +44,7 @@ REVOKE ALL ON hidden FROM PUBLIC;
 
 @dataclass(frozen=True)
 class Place:
-    """A database and a broker. `role` may do all it needs, `role`_reader owns nothing, `role`_plain may not replicate."""
+    """A database and a broker. `role` may do all it needs, …_reader owns nothing, …_plain may not replicate."""
 
     database: Database
     role: str

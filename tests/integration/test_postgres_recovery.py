@@ -109,6 +109,8 @@ def test_wide_row_that_moves_into_what_was_read(postgres18: Database, kafka: str
     with Running(connector, "-v") as run:
         run.await_line(COMMITTED)
         run.kill()
+    (read_to,) = standing(connector).snapshot["tables"]["public.t"]["ranges"][-1]["upto"]  # type: ignore[index]
+    assert 0 < int(read_to) < keys - 1
     postgres18.execute(f"UPDATE t SET id = -1 WHERE id = {keys - 1}")
     connector.catch_up()
     same(connector, postgres18, "public.t")

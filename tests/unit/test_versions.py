@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 
 from cdc.change import Position, Table
+from cdc.errors import OperatorError
 from cdc.versions import Versions
 from tests.text_tables import text_column, text_table
 
@@ -57,13 +59,23 @@ def test_another_shape_is_the_next_version_even_if_it_was_there_before() -> None
 
 
 def test_what_a_reader_sees_makes_a_version_and_nothing_else() -> None:
-    """Type, kind, name, order and key are seen; whether a value may be left out is not."""
+    """Type, kind, name and order are seen; whether a value may be left out is not."""
     topic = Published()
     versions = topic.versions()
     same = text_table("orders", ["id", text_column("note", wide=True)])
     retyped = text_table("orders", ["id", text_column("note", "varchar")])
-    rekeyed = text_table("orders", ["id", text_column("note", "varchar")], key=("id", "note"))
-    assert [topic.add(versions, t) for t in (ORDERS, same, retyped, rekeyed)] == [1, 1, 2, 3]
+    assert [topic.add(versions, t) for t in (ORDERS, same, retyped)] == [1, 1, 2]
+
+
+def test_another_key_is_refused_by_name() -> None:
+    """Records under the old key would stay for ever; nothing is published."""
+    topic = Published()
+    topic.add(topic.versions(), ORDERS)
+    before = list(topic.records)
+    rekeyed = text_table("orders", ["id", "note"], key=("id", "note"))
+    with pytest.raises(OperatorError, match=r"key changed: table .*\(id, note\).*\(id\)"):
+        topic.add(topic.versions(), rekeyed)
+    assert topic.records == before
 
 
 def test_the_newest_record_counts_whatever_the_order() -> None:
