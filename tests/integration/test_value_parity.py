@@ -19,6 +19,7 @@ from psycopg2 import sql
 from psycopg2.extensions import make_dsn
 
 from connectors.postgres import session
+from connectors.postgres.catalog import _TYPES
 from connectors.postgres.values import TypeInfo, column
 
 if TYPE_CHECKING:
@@ -27,25 +28,6 @@ if TYPE_CHECKING:
     from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class
 
     from cdc.change import Column
-
-TYPES: Final = """
-WITH RECURSIVE wanted(oid) AS (
-    SELECT unnest(%s::oid[])
-    UNION
-    SELECT needed.oid
-    FROM wanted
-    JOIN pg_type t ON t.oid = wanted.oid
-    LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
-    CROSS JOIN LATERAL (VALUES (t.typbasetype), (e.oid)) AS needed(oid)
-    WHERE needed.oid <> 0
-)
-SELECT t.oid::int8, t.typname, n.nspname, t.typtype, t.typbasetype::int8, t.typtypmod,
-       coalesce(e.oid, 0)::int8, coalesce(e.typdelim, t.typdelim), t.typstorage <> 'p'
-FROM wanted
-JOIN pg_type t ON t.oid = wanted.oid
-JOIN pg_namespace n ON n.oid = t.typnamespace
-LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
-"""
 
 SCHEMA: Final = """
 CREATE SCHEMA shop;
@@ -264,7 +246,7 @@ def _capture(cursor: Cursor, slot: str) -> Captured:
     messages = [bytes(data) for (data,) in cursor.fetchall()]
     declared = next(_relation(m) for m in messages if m[:1] == b"R")
     streamed = [_inserted(m) for m in messages if m[:1] == b"I"]
-    cursor.execute(TYPES, ([oid for oid, _ in declared],))
+    cursor.execute(_TYPES, ([oid for oid, _ in declared],))
     types = {row[0]: TypeInfo(*row) for row in cursor.fetchall()}
     made = [column(f"c{n}", oid, typmod, types) for n, (oid, typmod) in enumerate(declared)]
     return Captured(cursor, copied, streamed, made, declared)
@@ -431,7 +413,7 @@ def test_arrays_hold_their_elements_mapping(captured: Captured) -> None:
             continue
         query = f'SELECT unnest("c{number}") FROM shop.captured WHERE id = {row}'
         oid, typmod = captured.declared[number + 1]
-        captured.cursor.execute(TYPES, ([oid],))
+        captured.cursor.execute(_TYPES, ([oid],))
         types = {found[0]: TypeInfo(*found) for found in captured.cursor.fetchall()}
         while types[oid].category == "d":
             oid, typmod = types[oid].base, types[oid].base_typmod

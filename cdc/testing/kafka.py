@@ -1,0 +1,166 @@
+"""Twins of a broker and its sink: transactions, fencing, outcomes nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import cast
+
+from cdc.change import Table
+from cdc.errors import BugError, OperatorError
+from cdc.state import State
+from cdc.testing.faults import At, nothing
+
+
+class Outcome(Enum):
+    """What became of a Kafka transaction."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record in a topic, whatever became of its transaction."""
+
+    topic: str
+    key: bytes
+    value: bytes | None = field(repr=False)
+    transaction: int
+
+
+class MemoryKafka:
+    """A broker: topics of one partition, transactions, and one epoch for each producer."""
+
+    def __init__(self, *, largest_bytes: int = 32 * 1024 * 1024) -> None:
+        self.topics: dict[str, list[Record]] = {}
+        self.outcomes: list[Outcome] = []
+        self.largest_bytes = largest_bytes
+        self.epochs: dict[str, int] = {}
+        self.open: dict[str, int] = {}
+        self.delayed: set[int] = set()
+
+    def begin(self, producer: str) -> int:
+        """A new transaction of `producer`."""
+        self.outcomes.append(Outcome.OPEN)
+        self.open[producer] = len(self.outcomes) - 1
+        return self.open[producer]
+
+    def end(self, producer: str, outcome: Outcome) -> None:
+        """Decide the open transaction of `producer`, if there is one."""
+        transaction = self.open.pop(producer, None)
+        if transaction is not None:
+            self.outcomes[transaction] = outcome
+
+    def fence(self, producer: str) -> int:
+        """Shut out older copies; what they had open is decided on return."""
+        under_way = self.open.get(producer) in self.delayed
+        self.end(producer, Outcome.COMMITTED if under_way else Outcome.ABORTED)
+        self.epochs[producer] = self.epochs.get(producer, 0) + 1
+        return self.epochs[producer]
+
+    def committed(self, topic: str) -> list[Record]:
+        """What a read_committed reader sees."""
+        return [r for r in self.topics.get(topic, []) if self.outcomes[r.transaction] is Outcome.COMMITTED]
+
+
+class MemorySink:
+    """A `Sink` into a `MemoryKafka`; each pipeline that runs against the same broker has one of its own."""
+
+    def __init__(self, kafka: MemoryKafka, connector: str, prefix: str, *, at: At = nothing) -> None:
+        self._kafka = kafka
+        self._connector = connector
+        self._prefix = prefix
+        self._at = at
+        self._epoch: int | None = None
+        self._transaction: int | None = None
+        self._records = self._bytes = 0
+        self.position_topic = f"{prefix}.position-{connector}"
+        self.schema_topic = f"{prefix}.schema"
+
+    def topic(self, table: Table) -> str:
+        return f"{self._prefix}.{table.schema}.{table.name}"
+
+    def check(self, tables: Sequence[Table]) -> None:  # noqa: ARG002 - the seam's
+        self._at("sink.check")
+
+    def create(self, tables: Sequence[Table]) -> None:
+        self._at("sink.create")
+        for topic in (self.position_topic, self.schema_topic, *map(self.topic, tables)):
+            self._kafka.topics.setdefault(topic, [])
+
+    def occupied(self, tables: Sequence[Table]) -> list[str]:
+        return [topic for topic in map(self.topic, tables) if self._kafka.committed(topic)]
+
+    def fence(self) -> State | None:
+        self.close()
+        self._at("sink.fence")
+        self._epoch = self._kafka.fence(self._producer)
+        self._at("sink.fenced")
+        found = [r.value for r in self._kafka.committed(self.position_topic) if r.key == self._connector.encode()]
+        if not found or found[-1] is None:
+            return None
+        return State.from_bytes(found[-1], where=f"topic {self.position_topic}")
+
+    @property
+    def _producer(self) -> str:
+        return f"{self._prefix}.{self._connector}"
+
+    def write(self, topic: str, key: bytes, value: bytes | None) -> None:
+        self._at("sink.write")
+        self._append(topic, key, value)
+
+    def schema(self, key: bytes, value: bytes) -> None:
+        self._at("sink.schema")
+        self._append(self.schema_topic, key, value)
+
+    def _append(self, topic: str, key: bytes, value: bytes | None) -> None:
+        if self._epoch is None:
+            raise BugError("the sink is not fenced: nothing may be written")
+        size = len(key) + len(value or b"")
+        if size > self._kafka.largest_bytes:
+            raise OperatorError(f"a record of {size} bytes is too large for topic {topic}", hint="raise the limit")
+        self._records += 1
+        self._bytes += size
+        if self._fenced():
+            return  # a broker takes nothing from it; `commit` says so
+        if self._transaction is None:
+            self._transaction = self._kafka.begin(self._producer)
+        self._kafka.topics[topic].append(Record(topic, key, value, self._transaction))
+
+    def _fenced(self) -> bool:
+        return self._kafka.epochs.get(self._producer) != self._epoch
+
+    def commit(self, state: State) -> None:
+        self._append(self.position_topic, self._connector.encode(), state.to_bytes())
+        if self._fenced():
+            raise OperatorError(f"another copy of connector {self._connector} has fenced this one off")
+        transaction = cast("int", self._transaction)
+        self._epoch, epoch = None, self._epoch  # nothing goes on after an error
+        self._at("sink.commit")
+        try:
+            self._at("sink.commit.delayed")
+        except BaseException:
+            self._kafka.delayed.add(transaction)
+            raise
+        self._kafka.end(self._producer, Outcome.COMMITTED)
+        self._at("sink.commit.answer")
+        self._epoch, self._transaction = epoch, None
+        self._records = self._bytes = 0
+
+    def pending(self) -> tuple[int, int]:
+        return self._records, self._bytes
+
+    def schemas(self) -> Iterator[bytes]:
+        return iter([r.value for r in self._kafka.committed(self.schema_topic) if r.value is not None])
+
+    def records(self, table: Table) -> Iterator[tuple[bytes, bytes | None]]:
+        self._at("sink.records")
+        return iter([(r.key, r.value) for r in self._kafka.topics[self.topic(table)]])
+
+    def close(self) -> None:
+        """Let go, as a process that dies does: what is open stays open until the next `fence`."""
+        self._epoch = self._transaction = None
+        self._records = self._bytes = 0
