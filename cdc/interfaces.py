@@ -134,8 +134,11 @@ class Snapshotter(Protocol):
 class Sink(Protocol):
     """Kafka: keyed records in transactions, the position last."""
 
-    def check(self, tables: Sequence[Table]) -> None:
-        """Raise OperatorError unless the topics are right or can be made; make nothing."""
+    def check(self, tables: Sequence[Table]) -> bool:
+        """Whether this connector may have run before: it has a place for its position. Makes nothing.
+
+        Raises OperatorError unless the topics are right or can be made.
+        """
 
     def create(self, tables: Sequence[Table]) -> None:
         """Make the topics that are missing."""

@@ -124,7 +124,8 @@ class Pipeline:
         with closing(self._sink), closing(self._open_source()) as source, closing(self._open_snapshotter()) as reader:
             identity = source.connect()
             tables = source.tables()
-            self._sink.check(tables)
+            if not self._sink.check(tables):
+                source.unused()
             self._sink.create(tables)
             state = self._sink.fence()
             target = source.current() if until_caught_up else None

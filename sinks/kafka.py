@@ -75,9 +75,10 @@ class KafkaSink:
     def topic(self, table: Table) -> str:
         return table_topic(self._config.prefix, table.schema, table.name)
 
-    def check(self, tables: Sequence[Table]) -> None:
+    def check(self, tables: Sequence[Table]) -> bool:
         with Topics(self._servers, self._config.options) as topics:
-            topics.check(self._wanted(tables))
+            missing = topics.check(self._wanted(tables))
+        return self._position_topic not in {topic.name for topic in missing}
 
     def create(self, tables: Sequence[Table]) -> None:
         with Topics(self._servers, self._config.options) as topics:

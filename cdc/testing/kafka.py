@@ -83,8 +83,9 @@ class MemorySink:
     def topic(self, table: Table) -> str:
         return f"{self._prefix}.{table.schema}.{table.name}"
 
-    def check(self, tables: Sequence[Table]) -> None:  # noqa: ARG002 - the seam's
+    def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
         self._at("sink.check")
+        return self.position_topic in self._kafka.topics
 
     def create(self, tables: Sequence[Table]) -> None:
         self._at("sink.create")

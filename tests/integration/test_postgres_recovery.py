@@ -368,6 +368,8 @@ def test_foreign_slot_at_the_first_start(postgres18: Database, kafka: str, prefi
     assert f"cdc_{prefix} exists" in done.stderr
     assert slot_lsn(postgres18, connector) == at
     assert postgres18.rows("SELECT pubname FROM pg_publication") == []
+    topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=15).topics
+    assert not any(topic.startswith(prefix) for topic in topics)
 
 
 def test_another_server(stopped: Connector, postgres18: Database, servers: Callable[[str], str]) -> None:
