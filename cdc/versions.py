@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 import orjson
@@ -9,6 +10,8 @@ import orjson
 from cdc.change import Position, Table
 from cdc.envelope import TableEncoder, schema_record
 from cdc.errors import OperatorError
+
+log = logging.getLogger("cdc")
 
 Publish = Callable[[bytes, bytes], None]
 
@@ -53,6 +56,7 @@ class Versions:
                 hint="start over under a new connector name and sink.topic_prefix (a fresh snapshot)",
             )
         if now != content:
+            _tell_of_rewrites(table, content, position)
             version += 1
             publish(*described(version))
             self._newest[name] = (version, now)
@@ -61,3 +65,17 @@ class Versions:
         )
         self._encoders[id(table)] = encoder  # which keeps the table, and so its id
         return encoder
+
+
+def _tell_of_rewrites(table: Table, before: tuple[list[str], object] | None, position: Position) -> None:
+    """A column of another type may have been rewritten, and no source sends events for what DDL rewrites."""
+    columns = before[1] if before is not None and isinstance(before[1], list) else []
+    types = {column["name"]: column["type"] for column in columns}
+    for column in table.columns:
+        was = types.get(column.name, column.type)
+        if was != column.type:
+            log.warning(
+                "table %s, at %s: column %s is %s, it was %s: if that change rewrote values, no events came for them, "
+                "and rows not written since keep the old ones in the topic; UPDATE them to send them again",
+                table.qualified, position.text, column.name, column.type, was,
+            )  # fmt: skip

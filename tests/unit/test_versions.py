@@ -67,6 +67,18 @@ def test_what_a_reader_sees_makes_a_version_and_nothing_else() -> None:
     assert [topic.add(versions, t) for t in (ORDERS, same, retyped)] == [1, 1, 2]
 
 
+def test_a_column_of_another_type_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """A rewrite sends no events: the log names table, column and both types; a new column is none."""
+    topic = Published()
+    topic.add(topic.versions(), ORDERS)
+    topic.add(topic.versions(), WIDER)
+    assert not caplog.records
+    topic.add(topic.versions(), text_table("orders", ["id", text_column("note", "varchar"), "more"]))
+    (told,) = caplog.records
+    assert "column note is varchar, it was text" in told.getMessage()
+    assert "s.orders" in told.getMessage()
+
+
 def test_another_key_is_refused_by_name() -> None:
     """Records under the old key would stay for ever; nothing is published."""
     topic = Published()
