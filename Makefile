@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 JARS   := $(VENV)/.jars
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-quick format lint type clean lock
+.PHONY: help install demo bench test test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -47,6 +47,9 @@ type: $(STAMP)   ## mypy, strict
 
 lock:            ## pin again what pyproject.toml asks for (needs uv)
 	uv pip compile --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 --extra test --no-header -q pyproject.toml -o requirements.lock
+
+bench: $(JARS)   ## print the figures that docs/adr quotes
+	$(BIN)/python bench/decisions.py
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down

@@ -1,0 +1,132 @@
+"""Prints the figures that docs/adr quotes: `make bench`. Medians of three on servers of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg2
+from psycopg2 import extensions
+
+from cdc.dev.stack import DevServers
+
+ROWS, KEYS, WIDE = 1_000_000, 200_000, 50_000
+KINDS = {"bigint": "g", "text": "md5(g::text)", "uuid": "md5(g::text)::uuid"}
+
+
+def timed(work: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def copy_orders(database: extensions.connection) -> None:
+    """ADR 0002: COPY of a whole table in heap order and in the order a snapshot reads it in."""
+    print(f"COPY of {ROWS:,} rows         heap order   key order")
+    for kind, key in KINDS.items():
+        execute(
+            database,
+            f"CREATE TABLE ordered AS SELECT {key} AS k, g AS a, 'name ' || g AS b, g / 3.0 AS c"
+            f" FROM generate_series(1, {ROWS}) g",
+            "ALTER TABLE ordered ADD PRIMARY KEY (k)",
+            "VACUUM ANALYZE ordered",
+        )
+        order = "k" if kind == "bigint" else "convert_to(format('%s', k), 'UTF8')"
+        figures = []
+        for clause in ("", f"ORDER BY {order}"):
+            statement = f"COPY (SELECT * FROM ordered {clause}) TO STDOUT"
+            figures.append(statistics.median(timed(lambda s=statement: copy(database, s)) for _ in range(3)))
+        print(f"  {kind:<24}{figures[0]:>10.2f} s {figures[1]:>9.2f} s")
+        execute(database, "DROP TABLE ordered")
+
+
+def copy(database: extensions.connection, statement: str) -> None:
+    with database.cursor() as cursor, Path(os.devnull).open("wb") as nowhere:
+        cursor.copy_expert(statement, nowhere)
+
+
+def execute(database: extensions.connection, *statements: str) -> None:
+    with database.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def connector(folder: Path, name: str, kafka: str) -> Callable[[], tuple[float, float]]:
+    """`cdc run --until-caught-up` on one table: seconds and peak MB of the process."""
+    file = folder / f"{name}.yaml"
+    source = {"type": "postgres", "url": "${BENCH_URL}", "tables": [f"public.{name}"]}
+    file.write_text(json.dumps({"name": name, "source": source, "sink": {"type": "kafka", "bootstrap_servers": kafka}}))
+
+    def run() -> tuple[float, float]:
+        begun = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cdc", "run", str(file), "--until-caught-up"], stderr=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            sys.exit(f"cdc run failed with exit code {process.returncode}")
+        return time.monotonic() - begun, usage.ru_maxrss / 1024
+
+    return run
+
+
+def runs(database: extensions.connection, folder: Path, kafka: str) -> None:
+    """ADR 0003 and 0004: a truncate, and updates that leave a TOASTed value out."""
+
+    def show(what: str, figures: list[tuple[float, float]]) -> None:
+        seconds, peak = (statistics.median(column) for column in zip(*figures, strict=True))
+        print(f"  {what:<58}{seconds:>6.1f} s {peak:>6.0f} MB")
+
+    print("one cdc run --until-caught-up, its start included")
+    fill = f"INSERT INTO emptied SELECT g, 'name ' || g FROM generate_series(1, {KEYS}) g"
+    execute(database, "CREATE TABLE emptied (id bigint PRIMARY KEY, name text)", fill)
+    run = connector(folder, "emptied", kafka)
+    run()
+    show("nothing to do", [run() for _ in range(3)])
+    figures = []
+    for _ in range(3):
+        execute(database, "TRUNCATE emptied")
+        figures.append(run())
+        execute(database, fill)
+        run()
+    show(f"a truncate of {KEYS:,} keys", figures)
+    execute(
+        database,
+        "CREATE TABLE wide (id bigint PRIMARY KEY, n integer, body text)",
+        "ALTER TABLE wide ALTER COLUMN body SET STORAGE EXTERNAL",
+        f"INSERT INTO wide SELECT g, 0, repeat(md5(g::text), 100) FROM generate_series(1, {WIDE}) g",
+    )
+    run = connector(folder, "wide", kafka)
+    run()
+    for what, where in (("1 update", "WHERE id = 7"), (f"{WIDE:,} updates", "")):
+        figures = []
+        for _ in range(3):
+            execute(database, f"UPDATE wide SET n = n + 1 {where}")
+            figures.append(run())
+        show(f"{what} without the wide value, {WIDE:,} rows in the topic", figures)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
+        folder = Path(name)
+        with DevServers(folder / "servers", servers=("postgres18", "kafka")) as servers:
+            url = os.environ["BENCH_URL"] = servers["postgres18"].url
+            database = psycopg2.connect(url)
+            database.autocommit = True
+            try:
+                copy_orders(database)
+                runs(database, folder, servers["kafka"].url)
+            finally:
+                database.close()
+
+
+if __name__ == "__main__":
+    main()
