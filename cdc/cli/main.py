@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from cdc import __version__
-from cdc.errors import CdcError
+from cdc.errors import CdcError, RetryableError
 
 _COMMANDS = {
     "run": ("cdc.cli.run", "Capture: snapshot, then follow the log."),
@@ -72,6 +72,9 @@ def show(exc: CdcError) -> None:
     """An error as a person reads it, on stderr."""
     click.secho("error: ", nl=False, err=True, fg="red", bold=True)
     click.echo(exc.message, err=True)
-    if exc.hint:
+    hint = exc.hint or (
+        "nothing is lost: start it again, it goes on where it was" if isinstance(exc, RetryableError) else None
+    )
+    if hint:
         click.secho("hint:  ", nl=False, err=True, fg="cyan")
-        click.echo(exc.hint, err=True)
+        click.echo(hint, err=True)

@@ -460,3 +460,28 @@ def test_server_and_connections_that_go_away(
     same(connector, database, "public.t")
     unbroken(connector, "public.t")
     assert ordered(connector.fold("public.t").values()) == ordered(rows(database, "SELECT * FROM t"))
+
+
+def test_a_broker_that_is_killed_and_comes_back(postgres18: Database, prefix: str, tmp_path: Path) -> None:
+    """SIGKILL to Kafka while rows are written: the connector says so once, waits, and doubles and loses nothing."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    with DevServers(tmp_path / "broker", servers=("kafka",)) as servers:
+        broker = servers["kafka"]
+        connector = Connector(tmp_path, prefix, postgres18.url, broker.url, ["public.t"])
+        connector.catch_up()
+        with Running(connector) as running:
+            running.await_line("following the log")
+            for number in range(100):
+                postgres18.execute(f"INSERT INTO t VALUES ({number}, 0); UPDATE t SET n = n + 1")
+                if number == 30:
+                    broker.kill()
+                if number == 60:
+                    running.await_line("no broker answers")
+                    broker.start()
+            wanted = {row[0]: row[1] for row in postgres18.rows("SELECT id, n FROM t")}
+            eventually(lambda: {r["id"]: r["n"] for r in connector.fold("public.t").values()} == wanted, "the fold")
+            running.process.send_signal(signal.SIGINT)
+            assert running.ended() == 0
+        unbroken(connector, "public.t")
+        events = connector.events("public.t")
+        assert len(events) == len({event["source"]["position"] for event in events}) == 100 + sum(range(1, 101))
