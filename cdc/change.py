@@ -57,6 +57,12 @@ class Column:
     """The server's text to JSON text; pure. Raises ValueError on text that is not of the type."""
     wide: bool = field(default=False, compare=False)
     """The source may leave this column out of an update that did not change it (TOAST)."""
+    filled: bool = field(default=False, compare=False)
+    """Rows older than the column have a value in it (its default), of which no event ever told."""
+
+    def reads_as(self, other: Column) -> bool:
+        """Whether a text of this column is read as one of `other` is: then one may stand for the other."""
+        return self.type == other.type or self.encode is other.encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +74,17 @@ class Table:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     """Names of the key columns in key order; never empty."""
+    marks: tuple[str, ...] = ()
+    """What the rows are stored in, in the source's terms: see `description.rewritten`."""
 
     @property
     def qualified(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def key_as_text(self) -> str:
+        """Names and types of the key columns: two keys of the same text compare with each other."""
+        return ", ".join(f"{column.name} {column.type}" for column in (self.columns[i] for i in self.key_indexes))
 
     @property
     def key_indexes(self) -> tuple[int, ...]:
@@ -92,13 +105,23 @@ class Change(NamedTuple):
     """Where the row stands in the log. Not an order: rows share it and transactions interleave."""
 
 
+class Message(NamedTuple):
+    """What an application wrote into the log beside its rows (PostgreSQL: pg_logical_emit_message)."""
+
+    prefix: str
+    content: bytes
+    lsn: int
+    """Where it ends in the log. Of one that belongs to no transaction, this is the commit position too."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
     """The order of events within a connector: epoch, commit position of the transaction, number within it.
 
     `text` sorts as the position does. `commit` is the source's 64-bit commit position (PostgreSQL: the commit record's
     LSN; MySQL: file number and offset packed). Rows of a snapshot stand just before the point where the log goes on,
-    numbered by the view they were read under; events of the stream are numbered from 1.
+    numbered by the view they were read under; events of the stream are numbered from 1; a message that belongs to no
+    transaction is number 0, for the next transaction may begin where it ends.
     """
 
     epoch: int
@@ -130,7 +153,7 @@ class Transaction:
     xid: int
     commit: int
     committed_at_ms: int
-    changes: Iterator[Change]
+    changes: Iterator[Change | Message]
 
 
 @dataclass(frozen=True, slots=True)

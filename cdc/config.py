@@ -8,19 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cdc.errors import ConfigError
-from cdc.yaml_binding import load
+from cdc.interfaces import Log
+from cdc.yaml_binding import BOUND_AS, load
 
 DEBEZIUM_NAMES = {
     "topic.prefix": "topic_prefix",
     "slot.name": "slot",
     "publication.name": "publication",
     "bootstrap.servers": "bootstrap_servers",
+    "provide.transaction.metadata": "transaction_metadata",
 }
 """Debezium's option names taken for ours, where they mean the same."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
+
+ON_ERROR = ("stop", "dead_letter")
 
 GUARANTEED = frozenset(
     {
@@ -54,18 +58,42 @@ def _check_clients(bootstrap_servers: str, topic_prefix: str, options: Mapping[s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTable:
+    """An item of `tables` that says which columns tell its rows apart, where that is not the primary key's to say."""
+
+    table: str
+    key: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _require(not set("*?") & set(self.table), f"table: “{self.table}” is a pattern", "a key is of one table alone")
+        _require(self.key, "key is empty", "key: [id]")
+        _require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceConfig:
     """A database and the tables to capture in it."""
 
     type: str
     url: str = field(repr=False)
-    tables: tuple[str, ...]
+    tables: tuple[str, ...] = field(metadata={BOUND_AS: tuple[str | KeyedTable, ...]})
+    """Names and patterns. An item may be a `KeyedTable`: its name is kept here, its key in `keys`."""
     slot: str | None = None
     publication: str | None = None
+    messages: bool = True
+    """Whether what applications write into the log (pg_logical_emit_message) becomes events too."""
+    heartbeat_s: float = 10.0
+    """How often a sign of ours is put into the log of a source that others write to; 0: never."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """For sources of third parties."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
+    """Key columns by table, where an item of `tables` gives them."""
 
     def __post_init__(self) -> None:
+        items: tuple[str | KeyedTable, ...] = self.tables
+        keys = {item.table: item.key for item in items if isinstance(item, KeyedTable)}
+        object.__setattr__(self, "keys", {**self.keys, **keys})
+        object.__setattr__(self, "tables", tuple(i.table if isinstance(i, KeyedTable) else i for i in items))
         _require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
         _require(self.tables, "tables is empty", "tables: [public.orders]")
         for pattern in self.tables:
@@ -76,6 +104,7 @@ class SourceConfig:
             f"slot: “{self.slot}” is not a slot's name",
             "lower-case letters, digits and _, at most 63",
         )
+        _require(self.heartbeat_s >= 0, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +117,8 @@ class KafkaConfig:
     partitions: int = 6
     replication_factor: int | None = None
     """None: the broker's default.replication.factor."""
+    transaction_metadata: bool = False
+    """Whether each source transaction's beginning and end are told in a topic of their own."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties by librdkafka's names (security.protocol, sasl.username, …)."""
 
@@ -113,10 +144,13 @@ class KafkaConfig:
 class SnapshotConfig:
     """How the initial snapshot is read."""
 
+    workers: int = 2
+    """Sessions that read side by side: other tables, and of a big table other ranges of its key."""
     chunk_rows: int = 50_000
     """Rows whose events and progress share one Kafka transaction."""
 
     def __post_init__(self) -> None:
+        _require(self.workers > 0, "workers: must be 1 or more")
         _require(self.chunk_rows > 0, "chunk_rows: must be 1 or more")
 
 
@@ -128,9 +162,24 @@ class ConnectorConfig:
     source: SourceConfig
     sink: KafkaConfig
     snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
+    on_error: str = "stop"
+    """What becomes of an event that cannot be written: ``stop``, or ``dead_letter``."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
+        _require(
+            self.on_error in ON_ERROR, f"on_error: “{self.on_error}” is not known", f"one of {', '.join(ON_ERROR)}"
+        )
+
+    @property
+    def logs(self) -> frozenset[Log]:
+        """The logs beside the tables' topics that this connector writes."""
+        wanted: dict[Log, bool] = {
+            "message": self.source.messages,
+            "transaction": self.sink.transaction_metadata,
+            "dead-letter": self.on_error == "dead_letter",
+        }
+        return frozenset(log for log, on in wanted.items() if on)
 
     @property
     def slot(self) -> str:
@@ -139,6 +188,18 @@ class ConnectorConfig:
     @property
     def publication(self) -> str:
         return self.source.publication or f"cdc_{self.name.replace('-', '_')}"
+
+    @property
+    def binding(self) -> dict[str, str]:
+        """What a position depends on and nothing else notices a change of; kept in the position topic, never a secret.
+
+        Partitions are compared with the topics', the tables with the position's, the server by its identity.
+        """
+        return {
+            "source.type": self.source.type,
+            "source.slot": self.slot,
+            "source.publication": self.publication,
+        }
 
 
 def _check_name(name: str) -> None:
@@ -206,6 +267,12 @@ class ApplyConfig:
                     f"tables.{name}.stores: there is no store “{store}”",
                     f"stores of this file: {', '.join(self.stores)}",
                 )
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether `pattern` names ``schema.table``: ``*`` is any run of characters, ``?`` any one."""
+    regex = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
+    return re.fullmatch(regex, name, re.DOTALL) is not None
 
 
 def load_connector(path: Path) -> ConnectorConfig:

@@ -6,6 +6,7 @@ once per transaction (`Frame`); a row costs its columns and two joins.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,8 +14,8 @@ from typing import Final
 import orjson
 
 from cdc import __version__
-from cdc.change import UNCHANGED, Column, Kind, Position, Row, Table
-from cdc.errors import BugError
+from cdc.change import UNCHANGED, Column, Kind, Message, Position, Row, Table
+from cdc.errors import BugError, OperatorError
 
 _NULL: Final = b"null"
 
@@ -32,10 +33,7 @@ class TableEncoder:
         self._key = tuple(
             (index, _Encoded.of(table.columns[index], first=i == 0)) for i, index in enumerate(self.key_indexes)
         )
-        source = {"version": __version__, "connector": connector, "name": prefix}
-        self.source_head = b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":'
-        where = {"db": database, "schema": table.schema, "table": table.name}
-        self.source_where = b"," + orjson.dumps(where)[1:-1] + b',"txId":'
+        self.source_head, self.source_where = _source(connector, prefix, database, table.schema, table.name)
         self.source_tail = b'","schema_version":%d},"transaction":' % version
 
     def key(self, row: Row) -> bytes:
@@ -43,7 +41,13 @@ class TableEncoder:
         parts = []
         for index, column in self._key:
             value = row[index]
-            if value is None or value is UNCHANGED:
+            if value is None:
+                raise OperatorError(
+                    f"table {self.table.qualified}: key column {column.name} is null in a row, and a key never is",
+                    hint=f"make that row whole, then: ALTER TABLE {self.table.qualified} "
+                    f"ALTER COLUMN {column.name} SET NOT NULL; or choose other columns in tables: key",
+                )
+            if value is UNCHANGED:
                 raise BugError(f"table {self.table.qualified}: key column {column.name} has no value")
             parts.append(column.prefix)
             parts.append(column.encode(value))
@@ -78,7 +82,7 @@ class TableEncoder:
             first = False
         return b"".join(parts) + b"}" if parts else b"{}"
 
-    def blame(self, row: Row) -> str:
+    def blame(self, row: Row) -> tuple[str, ...]:
         """Names of the columns whose values their encoders refuse."""
         names = []
         for column, value in zip(self._columns, row, strict=True):
@@ -87,7 +91,11 @@ class TableEncoder:
                     column.encode(value)
             except ValueError:
                 names.append(column.name)
-        return ", ".join(names)
+        return tuple(names)
+
+    def key_only(self, row: Row) -> Row:
+        """`row` without what is not of the key."""
+        return tuple(value if index in self.key_indexes else UNCHANGED for index, value in enumerate(row))
 
     def fragments(self, row: Row, names: frozenset[str]) -> dict[str, bytes]:
         """The JSON of single columns."""
@@ -96,6 +104,33 @@ class TableEncoder:
             if column.name in names and value is not UNCHANGED:
                 found[column.name] = _NULL if value is None else column.encode(value)
         return found
+
+
+class MessageEncoder:
+    """JSON of what an application wrote into the log: events of no table."""
+
+    topic: Final = "message"
+
+    def __init__(self, *, connector: str, prefix: str, database: str) -> None:
+        self.source_head, self.source_where = _source(connector, prefix, database, "", "")
+        self.source_tail = b'"},"transaction":'
+
+    def key(self, message: Message) -> bytes:
+        return orjson.dumps({"prefix": message.prefix})
+
+    def body(self, message: Message) -> bytes:
+        content = base64.b64encode(message.content).decode()
+        return b'{"message":' + orjson.dumps({"prefix": message.prefix, "content": content})
+
+
+def _source(connector: str, prefix: str, database: str, schema: str, table: str) -> tuple[bytes, bytes]:
+    """The parts of the source block that depend on nothing else."""
+    source = {"version": __version__, "connector": connector, "name": prefix}
+    where = {"db": database, "schema": schema, "table": table}
+    return (
+        b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":',
+        b"," + orjson.dumps(where)[1:-1] + b',"txId":',
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,35 +158,57 @@ class Frame:
         made_at_ms: int,
         transaction: tuple[str, int] | None,
         view: int = 0,
+        snapshot: str = "true",
+        alone: bool = False,
     ) -> None:
-        """`transaction` is the source's (id, xid); None for rows of a snapshot, read under `view`."""
+        """`transaction` is the source's (id, xid); None for rows of a snapshot, read under `view`.
+
+        `snapshot` is Debezium's mark of those: ``true``, or ``incremental`` for rows read while the log is followed.
+        `alone`: of the log, but of no transaction.
+        """
         self._position = f"{epoch:08x}.{commit:016x}.".encode()
         at = b"%d" % at_ms
-        self._at = at + (b',"snapshot":"true"' if transaction is None else b',"snapshot":"false"')
+        marked = snapshot if transaction is None and not alone else "false"
+        self._at = at + b',"snapshot":"%b"' % marked.encode()
         self._xid = (_NULL if transaction is None else b"%d" % transaction[1]) + b',"lsn":'
         self._id = None if transaction is None else b'{"id":' + orjson.dumps(transaction[0]) + b',"total_order":'
         self._made = b'","ts_ms":%d}' % made_at_ms
         self._counts: dict[str, int] = {}
+        self._names: dict[str, str] = {}
         self._view = view
         self.events = 0
 
     def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: int) -> bytes:
         """One event's value. `before` and `after` are JSON."""
+        return self._whole(encoder, b'{"before":' + before + b',"after":', after, op, lsn)
+
+    def message(self, encoder: MessageEncoder, message: Message) -> bytes:
+        """A message's value."""
+        return self._whole(encoder, encoder.body(message), b"", b"m", message.lsn)
+
+    def _whole(self, encoder: TableEncoder | MessageEncoder, head: bytes, body: bytes, op: bytes, lsn: int) -> bytes:
         if self._id is None:
             number = self._view
             transaction = b'null,"op":"'
         else:
             number = self.events = self.events + 1
-            count = self._counts[encoder.topic] = self._counts.get(encoder.topic, 0) + 1
+            topic = encoder.topic
+            count = self._counts[topic] = self._counts.get(topic, 0) + 1
+            if count == 1:
+                self._names[topic] = encoder.table.qualified if isinstance(encoder, TableEncoder) else topic
             transaction = b'%b%d,"data_collection_order":%d},"op":"' % (self._id, number, count)
         return b"".join(
             (
-                b'{"before":', before, b',"after":', after, b",",
+                head, body, b",",
                 encoder.source_head, self._at, encoder.source_where, self._xid,
                 b'%d,"position":"' % lsn, self._position, b"%08x" % number, encoder.source_tail,
                 transaction, op, self._made,
             )
         )  # fmt: skip
+
+    def counts(self) -> list[tuple[str, int]]:
+        """How many events of each table were made so far, those of messages under ``message``; sorted."""
+        return sorted((self._names[topic], count) for topic, count in self._counts.items())
 
     def skip(self) -> None:
         """Count an event that is not written, so that the others keep their numbers when it is."""
@@ -160,7 +217,22 @@ class Frame:
 
     def next_position(self) -> str:
         """The position the next event will have."""
-        return (self._position + b"%08x" % (self.events + 1)).decode()
+        number = self._view if self._id is None else self.events + 1
+        return (self._position + b"%08x" % number).decode()
+
+
+def transaction_records(transaction: str, at_ms: int, counts: list[tuple[str, int]]) -> list[tuple[bytes, bytes]]:
+    """Keys and values of a transaction's beginning and end, in Debezium's terms."""
+    key = orjson.dumps({"id": transaction})
+    begin = {"status": "BEGIN", "id": transaction, "ts_ms": at_ms, "event_count": None, "data_collections": None}
+    end = {
+        "status": "END",
+        "id": transaction,
+        "ts_ms": at_ms,
+        "event_count": sum(count for _, count in counts),
+        "data_collections": [{"data_collection": name, "event_count": count} for name, count in counts],
+    }
+    return [(key, orjson.dumps(begin)), (key, orjson.dumps(end))]
 
 
 def schema_record(
@@ -179,6 +251,7 @@ def schema_record(
         "position": position.text,
         "key": list(table.key),
         "columns": [{"name": c.name, "type": c.type, **_kind(c.kind)} for c in table.columns],
+        **({"marks": list(table.marks)} if table.marks else {}),
     }
     return orjson.dumps(key), orjson.dumps(value)
 

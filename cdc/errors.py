@@ -3,6 +3,8 @@
     CdcError
     ├── ConfigError       the user mends a file or a command line            exit 2
     ├── OperatorError     the operator does one step on a server             exit 1
+    │   ├── GapError          log after the position is gone
+    │   └── TooLargeError a record above the broker's limit; may be a dead letter instead
     ├── RetryableError    nobody: the pipeline starts over from its position
     └── BugError          we do: something the code holds impossible         exit 1
         └── ProtocolError     foreign or truncated bytes from a server
@@ -12,6 +14,8 @@ value or a secret: names, counts and positions only.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class CdcError(Exception):
@@ -38,6 +42,20 @@ class OperatorError(CdcError):
     """A server is not as it must be; going on would lose data or cannot work until someone acts."""
 
 
+class GapError(OperatorError):
+    """The log after the position is gone: only reading the tables again can close the gap."""
+
+
+class TooLargeError(OperatorError):
+    """The broker does not take this record; no part of its transaction was committed."""
+
+    def __init__(self, message: str, *, hint: str, topic: str, key: bytes, value: bytes) -> None:
+        super().__init__(message, hint=hint)
+        self.topic = topic
+        self.key = key
+        self.value = value
+
+
 class RetryableError(CdcError):
     """A fault that passes: connection cut, broker away, producer fenced by a restart of our own.
 
@@ -61,3 +79,9 @@ class ProtocolError(BugError):
         super().__init__(f"{what} at byte {offset}", hint="please report this with the server's version")
         self.offset = offset
         self.what = what
+
+
+def raise_first(refusals: Iterable[CdcError]) -> None:
+    """Raise the first, if there is one: a run stops at what `cdc check` lists, so that the two never disagree."""
+    for refusal in refusals:
+        raise refusal

@@ -8,12 +8,22 @@ from the last position may help.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
-from cdc.change import Change, Idle, Offset, Row, Table, Transaction
-from cdc.state import State
+from cdc.change import Change, Idle, Message, Offset, Row, Table, Transaction
+from cdc.description import Description
+from cdc.state import Key, State
+
+Log: TypeAlias = Literal["message", "transaction", "dead-letter"]
+"""Topics of a connector that are logs, not tables: nothing in them replaces anything."""
+
+LINEAGE: Final = "timeline"
+"""The part of a source's identity that a fail-over changes: `Source.verify` judges it, the others must be the same."""
+
+UNSURE: Final = "unsure"
+"""The kind of a column in a description of which nobody can tell whether it was published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +46,31 @@ class Chunk:
     table: Table
     rows: Sequence[Row]
     progress: Mapping[str, object]
-    """In the snapshotter's own terms, except ``tables``: name -> ``{"rows": int, "done": bool, …}``, which is shown."""
+    """In the snapshotter's own terms, except for what is shown, all of which may be missing.
+
+    ``tables``: name -> ``{"rows": int, "done": bool, "estimate": int, …}``; ``run``: ``{"started_at_ms": int,
+    "rows_before": int}``, when the run at hand began to read and what earlier ones had read by then.
+    """
     view: int
     """Which of the snapshot's views the rows were read under: 0 the Start's, then counting."""
+    read_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows of one table in key order, as one view has them, read while the log is followed."""
+
+    table: Table
+    """As it was when the rows were read."""
+    rows: Sequence[Row]
+    after: Key | None
+    """The last key read; None: the table's end."""
+    sees: Callable[[int], bool]
+    """Whether the view had seen the transaction with this xid."""
+    end: int
+    """A commit position: whatever the view had seen lies before it, whatever is committed from now on behind it."""
+    estimate: int | None
+    """How many rows the table has, about."""
     read_at_ms: int
 
 
@@ -59,22 +91,42 @@ class Source(Protocol):
         """The captured tables as they are now, sorted by name; each has a key."""
 
     def unused(self) -> None:
-        """Raise OperatorError if the log is held under this connector's name though no position knows of it."""
+        """Raise OperatorError if the log is held under this connector's name though no position knows of it.
 
-    def verify(self, state: State) -> None:
-        """Raise OperatorError unless the log can be followed from `state.offset` without a gap."""
+        Or if it could not be held: `hold` would fail after topics were made.
+        """
+
+    def verify(self, state: State) -> bool:
+        """Raise OperatorError unless the log can be followed from `state.offset` without a gap.
+
+        True after a fail-over: another server continues the log from before that offset, so a new epoch must begin.
+        """
 
     def hold(self, tables: Sequence[Table]) -> Start:
         """Make the log keep everything from now on and name the view of now. Replaces a hold nobody has used."""
 
     def extend(self, tables: Sequence[Table]) -> None:
-        """Let the log carry `tables` too; on return, each later view sees what the log does not carry."""
+        """Let the log carry `tables` too; transactions that have begun before may still be missing in it."""
+
+    def carried(self) -> Mapping[str, str]:
+        """By `schema.table`, since when the log carries it, in the source's own terms; kept with the position."""
+
+    def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
+        """Hear what the topics say of each table, by schema and name, oldest first. Called before `stream`.
+
+        The log may be older than the catalog: rows in it then have columns and keys that are there no more.
+        """
+
+    def tend(self) -> None:
+        """Look after the hold while the log is not followed: called now and then; `stream` does the same by itself."""
 
     def current(self) -> int:
         """A commit position: everything committed before the call lies below it."""
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
         """Follow the log from `offset`: each transaction once, whole, in commit order; Idle whenever it has no more.
+
+        A Message stands here by itself if it belongs to no transaction; those of a transaction are in it.
 
         After an Idle it waits a moment for more. Nothing is acknowledged but by `acknowledge`.
         """
@@ -124,8 +176,19 @@ class Snapshotter(Protocol):
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
         """What must be hidden from the log after `progress`; None where nothing."""
 
+    def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
+        """About `rows` rows behind the key `after`, under a new view; None if the table is gone.
+
+        From the beginning, if the table's `key_as_text` is not `key` any more. Called on another thread than the rest.
+        `first`: the view has seen every transaction that had begun before the call, which is waited for: the log may
+        not have it, or have told of it before anyone listened.
+        """
+
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
-        """The row with this key, in the table's key order, as the source has it now; None where it is gone."""
+        """The row with this key, in the table's key order, as the source has it now; None where it is gone.
+
+        UNCHANGED for a column that is there no more, or of another type by now; None if that is true of the key.
+        """
 
     def close(self) -> None:
         """Let go of connections; safe to call twice."""
@@ -143,20 +206,38 @@ class Sink(Protocol):
     def create(self, tables: Sequence[Table]) -> None:
         """Make the topics that are missing."""
 
+    def neighbours(self) -> list[tuple[str, State]]:
+        """Topic prefix and position of the other connectors of this prefix, and of this name's under other prefixes."""
+
     def occupied(self, tables: Sequence[Table]) -> list[str]:
         """Those of the tables' topics that hold committed records."""
 
     def fence(self) -> State | None:
         """Shut out any other copy of this connector; only then read its position. None: it never committed one."""
 
+    def peek(self) -> State | None:
+        """The position as it is committed now; shuts out nobody."""
+
     def topic(self, table: Table) -> str:
         """The table's topic."""
 
+    def log_topic(self, name: Log) -> str:
+        """The topic of one of the connector's logs."""
+
     def write(self, topic: str, key: bytes, value: bytes | None) -> None:
-        """Add a record to the open transaction, opening one if needed. Order is kept for each topic and key."""
+        """Add a record to the open transaction, opening one if needed. Order is kept for each topic and key.
+
+        Raises TooLargeError, here or up to `commit`, with the record that the broker does not take.
+        """
 
     def schema(self, key: bytes, value: bytes) -> None:
         """Add a record to the schema topic, in the same transaction."""
+
+    def log(self, name: Log, key: bytes, value: bytes) -> None:
+        """Add a record to one of the connector's logs, in the same transaction."""
+
+    def dead_letters(self) -> Iterator[tuple[bytes, bytes]]:
+        """All committed records of the dead-letter log, in order; none where it was never made."""
 
     def commit(self, state: State) -> None:
         """Add the position and commit. An error leaves the outcome open: close, and fence anew."""
@@ -165,13 +246,24 @@ class Sink(Protocol):
         """Records and bytes in the open transaction."""
 
     def schemas(self) -> Iterator[bytes]:
-        """All committed records of the schema topic, in order."""
+        """All committed records of the schema topic, in order; waits for no neighbour.
 
-    def records(self, table: Table) -> Iterator[tuple[bytes, bytes | None]]:
+        What this connector wrote behind a neighbour's open transaction may be committed or not: such a record's columns
+        are all of the kind UNSURE, so that its number is not used again and the table is described anew.
+        """
+
+    def records(self, table: Table, *, committed: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
         """All records of the table's topic up to now, in order for each key.
 
-        Also those of the open transaction, and those of transactions that were aborted.
+        Also those of the open transaction, and those of transactions that were aborted; or the `committed` ones, which
+        may be read on another thread.
         """
+
+    def commands(self) -> list[tuple[bytes, bytes]]:
+        """What `cdc snapshot` has asked for and nobody has `answered`, oldest first: key and value."""
+
+    def answered(self, key: bytes) -> None:
+        """A command has been carried out by what the open transaction holds."""
 
     def close(self) -> None:
         """Let go without committing; safe to call twice."""

@@ -11,15 +11,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from cdc.change import Position, Table, Transaction
-from cdc.envelope import Frame
-from cdc.errors import BugError, CdcError, OperatorError, RetryableError
-from cdc.interfaces import Handover, Sink, Snapshotter, Source
+from cdc import commands
+from cdc.beginning import Beginning, Settings, unless_rekeyed
+from cdc.change import Idle, Message, Position, Table, Transaction
+from cdc.deadletters import DeadLetters, refusal
+from cdc.envelope import Frame, transaction_records
+from cdc.errors import BugError, CdcError, OperatorError, RetryableError, TooLargeError
+from cdc.interfaces import Handover, Sink, Snapshotter, Source, Window
+from cdc.rereading import Rereading
 from cdc.state import Phase, State
 from cdc.versions import Versions
 from cdc.wide import WideValues
@@ -29,11 +36,16 @@ CUT_RECORDS: Final = 10_000
 CUT_BYTES: Final = 8 * 1024 * 1024
 CUT_AGE_S: Final = 0.2
 IDLE_POSITION_S: Final = 10.0
+COMMANDS_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
 GIVE_UP_S: Final = 300.0
+_REFUSALS: Final = 2
+"""Of one record: as it is, and without the old row's values."""
 
 log = logging.getLogger("cdc")
+
+__all__ = ["Anew", "Pipeline", "Report", "Settings", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +60,12 @@ class Report:
     state: State
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a pipeline needs to know of its configuration."""
-
-    connector: str
-    prefix: str
-    chunk_rows: int = 50_000
-
-
 class Stopped(Exception):  # noqa: N818 - not an error
     """The user asked to stop; everything whole is committed."""
+
+
+class Anew(Exception):  # noqa: N818 - not an error
+    """Look at the source again: a table is asked for that was not there, or not asked for, when the session began."""
 
 
 class Pipeline:
@@ -73,18 +80,31 @@ class Pipeline:
         sink: Sink,
         observe: Callable[[Report], None] = lambda _: None,
         failed: Callable[[CdcError], None] = lambda _: None,
+        executor: Callable[[], Executor] | None = None,
     ) -> None:
-        """`observe` hears of every commit, `failed` of every error that ends a session."""
+        """`observe` hears of every commit, `failed` of every error that ends a session.
+
+        `executor` makes what a session reads rows on while it follows the log; a thread by default.
+        """
         self._settings = settings
+        self._beginning = Beginning(settings, sink)
         self._open_source = open_source
         self._open_snapshotter = open_snapshotter
         self._sink = sink
         self._observe = observe
         self._failed = failed
         self._stop = threading.Event()
+        self._lasting = _Lasting(
+            stop=self._stop,
+            committed=self._committed,
+            good=self._good,
+            executor=executor or partial(ThreadPoolExecutor, 1, "cdc-reread"),
+        )
         self._events = 0
         self._good_at_s = 0.0
         self._ran = False
+        self._sequence: int | None = None
+        """Of the newest position this process knows."""
 
     def stop(self) -> None:
         """Ask to end after the source transaction in hand; callable from a signal handler."""
@@ -102,6 +122,10 @@ class Pipeline:
                 self._session(until_caught_up=until_caught_up)
             except Stopped:
                 return
+            except Anew:
+                continue
+            except TooLargeError as exc:
+                self._refuse(exc)
             except (OperatorError, BugError) as exc:
                 self._failed(exc)
                 raise
@@ -125,21 +149,22 @@ class Pipeline:
             identity = source.connect()
             tables = source.tables()
             if not self._sink.check(tables):
+                self._beginning.refuse_neighbours(identity, tables)
                 source.unused()
             self._sink.create(tables)
+            self._refuse_to_return()
             state = self._sink.fence()
             target = source.current() if until_caught_up else None
-            state, view = self._begin(source, identity, tables, state)
+            state, view = self._beginning.state(source, identity, tables, state)
+            self._sequence = state.sequence
             session = _Session(
                 self._settings,
                 self._sink,
                 source,
                 reader,
+                self._lasting,
                 tables=tables,
                 state=state,
-                stop=self._stop,
-                committed=self._committed,
-                good=self._good,
             )
             self._ran = True
             with closing(session):
@@ -147,80 +172,51 @@ class Pipeline:
                     session.snapshot(view)
                 session.stream(target)
 
+    def _refuse_to_return(self) -> None:
+        """Raise OperatorError if another copy has gone on meanwhile: two would fence each other off for ever."""
+        if self._sequence is None:
+            return
+        state = self._sink.peek()
+        if state is not None and state.sequence > self._sequence + 1:  # one commit of ours may have an unknown outcome
+            raise OperatorError(
+                f"another copy of connector {self._settings.connector} has gone on while this one was cut off",
+                hint="nothing is lost, the other copy goes on; run one copy of a connector",
+            )
+
+    def _refuse(self, error: TooLargeError) -> None:
+        """Note the record, so that the next session does without it. Raises OperatorError if that is not to be."""
+        found = refusal(error)
+        record, stop = found or (None, error)
+        if record is None or "dead-letter" not in self._settings.logs or self._lasting.refused[record] >= _REFUSALS:
+            self._failed(stop)
+            raise stop from error
+        self._lasting.refused[record] += 1
+
     def _good(self) -> None:
         """Everything read is in Kafka: whatever fails next is a new fault."""
         self._good_at_s = time.monotonic()
 
     def _committed(self, events: int, state: State) -> None:
         self._good()
+        self._sequence = state.sequence
         self._events += events
         tables = state.snapshot.get("tables", {})
         rows = tuple((name, t["rows"], t["done"]) for name, t in tables.items()) if isinstance(tables, dict) else ()
         self._observe(Report(state.phase, self._events, rows, state))
 
-    def _begin(
-        self, source: Source, identity: Mapping[str, str], tables: Sequence[Table], state: State | None
-    ) -> tuple[State, str | None]:
-        """The state to go on from, its log held; and the view of a hold made just now."""
-        names = tuple(table.qualified for table in tables)
-        if state is None:
-            source.unused()
-            self._refuse_occupied(tables)
-            state = State(connector=self._settings.connector, identity=identity, phase=Phase.CREATING, epoch=1)
-            self._sink.commit(state)
-        _same_source(state, identity)
-        if state.phase is Phase.CREATING:
-            start = source.hold(tables)
-            state = state.next(
-                phase=Phase.SNAPSHOT, offset=start.offset, commit=start.commit, tables=names, unread=names, snapshot={}
-            )
-            self._sink.commit(state)
-            return state, start.view
-        still = _still_captured(state, names)
-        source.verify(still)
-        added = [table for table in tables if table.qualified not in still.tables]
-        if added:
-            self._refuse_occupied(added)
-            source.extend(tables)
-            unread = (*still.unread, *(table.qualified for table in added))
-            still = replace(still, phase=Phase.SNAPSHOT, tables=names, unread=unread)
-        if still is not state:
-            state = still.next()
-            self._sink.commit(state)
-        return state, None
 
-    def _refuse_occupied(self, tables: Sequence[Table]) -> None:
-        occupied = self._sink.occupied(tables)
-        if occupied:
-            raise OperatorError(
-                f"topic {occupied[0]} holds records already, and connector {self._settings.connector} has no position "
-                "for them: rows deleted since they were written would stay in it for ever",
-                hint="set another sink.topic_prefix; or delete the topic if nobody needs it: "
-                f"kafka-topics.sh --delete --topic {occupied[0]}",
-            )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lasting:
+    """What a session has from the one before, and leaves to the next."""
 
-
-def _still_captured(state: State, names: Sequence[str]) -> State:
-    """`state` without the tables no longer captured: their changes pass unread, so they are new if they come back."""
-    tables = tuple(name for name in state.tables if name in names)
-    if tables == state.tables:
-        return state
-    progress = state.snapshot.get("tables")
-    left = {name: at for name, at in progress.items() if name in tables} if isinstance(progress, dict) else progress
-    snapshot = {**state.snapshot, "tables": left} if progress is not None else state.snapshot
-    unread = tuple(name for name in state.unread if name in names)
-    return replace(state, tables=tables, unread=unread, snapshot=snapshot)
-
-
-def _same_source(state: State, identity: Mapping[str, str]) -> None:
-    for what, there in state.identity.items():
-        here = identity.get(what)
-        if here != there:
-            raise OperatorError(
-                f"another source: connector {state.connector} stands at a position of {what.replace('_', ' ')} "
-                f"{there}, source.url leads to {here}",
-                hint="point source.url at the server this connector began with; for a new server, a new name",
-            )
+    stop: threading.Event
+    committed: Callable[[int, State], None]
+    good: Callable[[], None]
+    executor: Callable[[], Executor]
+    looked_for: set[bytes] = field(default_factory=set)
+    """Commands for whose tables the source was looked at anew."""
+    refused: Counter[tuple[str, bytes, str]] = field(default_factory=Counter)
+    """How often the broker found the record of (topic, key, position) too large."""
 
 
 class _Session:
@@ -232,20 +228,15 @@ class _Session:
         sink: Sink,
         source: Source,
         reader: Snapshotter,
+        lasting: _Lasting,
         *,
         tables: Sequence[Table],
         state: State,
-        stop: threading.Event,
-        committed: Callable[[int, State], None],
-        good: Callable[[], None],
     ) -> None:
+        self._lasting = lasting
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
         self._tables = tables
-        self._state = state
-        self._stop = stop
-        self._committed = committed
-        self._good = good
-        self._wide = WideValues(sink.records)
+        self._letters = DeadLetters(sink, lasting.refused, on="dead-letter" in settings.logs)
         versions = Versions(
             sink.schemas(),
             connector=settings.connector,
@@ -253,20 +244,65 @@ class _Session:
             prefix=settings.prefix,
             database=source.database,
         )
-        self._writer = Writer(sink, versions, self._wide, reader)
+        source.recall(versions.described())
+        self._state = unless_rekeyed(state, tables, versions)
+        gaps = {name: str(of["since"]) for name, of in state.reading.items() if of["gap"]}
+        floors = {sink.topic(table): gaps[table.qualified] for table in tables if table.qualified in gaps}
+        self._wide = WideValues(sink.records, versions.carried, floors=floors, letters=sink.dead_letters)
+        self._versions = versions
+        self._rereading = Rereading(
+            reader,
+            {table.qualified: table for table in tables},
+            state.reading,
+            topic=sink.topic,
+            records=partial(sink.records, committed=True),
+            version=versions.number,
+            rows=settings.chunk_rows,
+            executor=lasting.executor(),
+        )
+        self._writer = Writer(
+            sink,
+            versions,
+            self._wide,
+            reader,
+            touched=self._rereading.touched,
+            reread=self.reread,
+            letters=self._letters,
+        )
+        self._windows = state.windows
+        self._frame: Frame | None = None
+        self._asked_s = 0.0
+        self._first_of = ""
+        """The table whose first window is being written."""
         self._handover: Handover | None = None
         self._uncommitted = 0
         self._since_s = 0.0
         self._positioned_s = time.monotonic()
 
     def close(self) -> None:
+        self._rereading.close()
         self._wide.close()
+
+    def reread(self, table: Table, reason: str) -> None:
+        """Read a table while the log is followed: the topic's rows are not the source's, though no event said so."""
+        if self._first_of == table.qualified:
+            self._rereading.as_now(table.qualified)  # what it is read for, its first rows have shown
+        elif self._rereading.add(table.qualified, self._since(), required=True):
+            log.warning("table %s: %s: its rows are read again", table.qualified, reason)
+
+    def _since(self) -> str:
+        """Before all that is written from now on, behind all that was."""
+        if self._frame is not None:
+            return self._frame.next_position()
+        commit = max(self._source.position()[1], self._state.commit)
+        return Position(self._state.epoch, commit - 1, self._windows + 1).text
 
     def snapshot(self, view: str | None) -> None:
         """Read what is left; rows and the progress they make are in one Kafka transaction."""
         state = self._state
         point = state.commit - 1  # before every transaction of the log that follows
         progress = state.snapshot
+        self._windows = state.windows
         unread = [table for table in self._tables if table.qualified in state.unread]
         for chunk in self._reader.chunks(unread, progress, view):
             frame = Frame(
@@ -281,35 +317,99 @@ class _Session:
                 chunk.table, chunk.rows, frame, Position(state.epoch, point, chunk.view), lsn=state.commit
             )
             self._uncommitted += len(chunk.rows)
+            self._windows = max(self._windows, chunk.view)
+            self._source.tend()
             records, size = self._sink.pending()
-            stopped = self._stop.is_set()
+            stopped = self._lasting.stop.is_set()
             if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped:
-                self._commit(self._state.next(snapshot=chunk.progress))
+                self._commit(self._state.next(snapshot=chunk.progress, windows=self._windows))
             if stopped:
                 raise Stopped
             progress = chunk.progress
-        self._commit(self._state.next(phase=Phase.STREAM, unread=(), snapshot=progress))
+        self._commit(self._state.next(phase=Phase.STREAM, unread=(), snapshot=progress, windows=self._windows))
 
     def stream(self, target: int | None) -> None:
         """Follow the log; with a `target`, until everything below it is committed."""
         self._handover = self._reader.handover(self._tables, self._state.snapshot)
-        if target is not None and self._state.commit >= target:
+        for table in self._tables:
+            if reason := self._versions.rewritten(table):
+                self.reread(table, reason)
+        if target is not None and self._state.commit >= target and not self._to_do() and not self._sink.pending()[0]:
             return
         for frame in self._source.stream(self._state.offset):
             if isinstance(frame, Transaction):
                 self._transaction(frame)
-                caught_up = target is not None and self._source.position()[1] >= target
-                due = caught_up or self._cut()
-            else:
-                caught_up = target is not None and self._source.position()[1] >= target
-                due = caught_up or self._due_when_idle()
-            stopped = self._stop.is_set()
-            if due or stopped:
+            elif isinstance(frame, Message):
+                self._message(frame)
+            caught_up = target is not None and self._source.position()[1] >= target and not self._to_do()
+            stopped = self._lasting.stop.is_set()
+            due = self._due_when_idle() if isinstance(frame, Idle) else self._cut()
+            if due or caught_up or stopped:
                 self._commit_position()
             if caught_up:
                 return
             if stopped:
                 raise Stopped
+            if self._to_do() and self._read_on():
+                self._commit_position()
+
+    def _to_do(self) -> bool:
+        """Whether tables are to be read while the log is followed; now and then asks what the user wants."""
+        now = time.monotonic()
+        if now - self._asked_s >= COMMANDS_S:
+            self._asked_s = now
+            self._obey()
+        return bool(self._rereading)
+
+    def _obey(self) -> None:
+        """Carry out commands; a command and what it changes are committed together."""
+        for key, value in self._sink.commands():
+            command = commands.parse(value)
+            unknown = [name for name in command.tables if name not in self._state.tables]
+            if unknown and not command.stop and key not in self._lasting.looked_for:
+                self._lasting.looked_for.add(key)
+                raise Anew
+            for name in unknown:
+                log.warning("table %s is not captured: it cannot be read", name)
+            for name in command.tables:
+                if name in unknown:
+                    continue
+                if command.stop:
+                    gone = self._rereading.remove(name)
+                    log.info("table %s is %s", name, "no longer read, as asked" if gone else "not read on request")
+                elif self._rereading.add(name, self._since(), required=False):
+                    log.info("table %s is read again, as asked", name)
+                else:
+                    log.info("table %s is being read already", name)
+            self._sink.answered(key)
+
+    def _read_on(self) -> bool:
+        """Write what has been read meanwhile, if the log has been followed far enough; True if there was something."""
+        due = self._rereading.due(lambda: self._source.position()[1], settled=self._sink.pending()[0] == 0)
+        if due is None:
+            return False
+        commit = self._source.position()[1]
+        self._windows += 1
+        position = Position(self._state.epoch, commit - 1, self._windows)
+        frame = Frame(
+            epoch=position.epoch,
+            commit=position.commit,
+            at_ms=due.read_at_ms if isinstance(due, Window) else time.time_ns() // 1_000_000,
+            made_at_ms=time.time_ns() // 1_000_000,
+            transaction=None,
+            view=position.number,
+            snapshot="incremental",
+        )
+        if isinstance(due, Window):
+            self._first_of = due.table.qualified if self._rereading.is_first(due) else ""
+            self._uncommitted += self._writer.window(due, frame, position, lsn=commit)
+            self._first_of = ""
+            self._rereading.wrote(due)
+        else:
+            self._writer.stale(self._rereading.table, due, frame, position, lsn=commit)
+            self._rereading.deleted(len(due))
+            self._uncommitted += len(due)
+        return True
 
     def _transaction(self, transaction: Transaction) -> None:
         """Write one source transaction, whole, into the open Kafka transaction."""
@@ -322,10 +422,27 @@ class _Session:
             made_at_ms=time.time_ns() // 1_000_000,
             transaction=(transaction.id, transaction.xid),
         )
+        self._frame = frame
         self._writer.changes(transaction, frame, self._handover)
+        self._frame = None
         self._uncommitted += frame.events
+        counts = frame.counts() if "transaction" in self._settings.logs else []
+        if counts:
+            for key, value in transaction_records(transaction.id, transaction.committed_at_ms, counts):
+                self._sink.log("transaction", key, value)
         if self._handover is not None and self._handover.spent(transaction.commit):
             self._handover = None
+
+    def _message(self, message: Message) -> None:
+        """Write a message that belongs to no transaction."""
+        if self._sink.pending()[0] == 0:
+            self._since_s = time.monotonic()
+        now_ms = time.time_ns() // 1_000_000
+        frame = Frame(
+            epoch=self._state.epoch, commit=message.lsn, at_ms=now_ms, made_at_ms=now_ms, transaction=None, alone=True
+        )
+        self._writer.message(message, frame)
+        self._uncommitted += 1
 
     def _cut(self) -> bool:
         """Under load: by records, bytes, or age of the first of them; with none, now and then the position alone."""
@@ -343,18 +460,22 @@ class _Session:
 
     def _commit_position(self) -> None:
         offset, commit = self._source.position()
-        nothing = commit == self._state.commit and self._sink.pending()[0] == 0
+        reading = self._rereading.state()
+        nothing = commit == self._state.commit and self._sink.pending()[0] == 0 and reading == self._state.reading
         if nothing and time.monotonic() - self._positioned_s < IDLE_POSITION_S:
-            self._good()
+            self._lasting.good()
             return
         snapshot = self._state.snapshot if self._handover is not None else {}
-        self._commit(self._state.next(offset=offset, commit=commit, snapshot=snapshot))
+        self._commit(
+            self._state.next(offset=offset, commit=commit, snapshot=snapshot, reading=reading, windows=self._windows)
+        )
         self._source.acknowledge(offset)
 
     def _commit(self, state: State) -> None:
         """The step everything hangs on: records and position become visible together, or neither does."""
+        state = replace(state, dead_letters=self._state.dead_letters + self._letters.take())
         self._sink.commit(state)
         self._state = state
         self._positioned_s = time.monotonic()
         events, self._uncommitted = self._uncommitted, 0
-        self._committed(events, state)
+        self._lasting.committed(events, state)

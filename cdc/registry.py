@@ -2,25 +2,27 @@
 
 A source of a third party is named ``package.module:callable`` in its configuration. The callable takes a
 ConnectorConfig and gives a Source; beside it in its module, ``open_snapshotter`` gives a Snapshotter and
-``standing`` says how the server stands.
+``standing`` says how the server stands, ``check`` what it lacks (`cdc.findings`).
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
 from cdc.config import ConnectorConfig, KafkaConfig
 from cdc.errors import ConfigError
-from cdc.interfaces import Sink, Snapshotter, Source
+from cdc.findings import Checked
+from cdc.interfaces import Log, Sink, Snapshotter, Source
 
 SOURCES = {
     "postgres": (
         "connectors.postgres.source:open_source",
         "snapshot.postgres:open_snapshotter",
         "connectors.postgres.standing:standing",
+        "connectors.postgres.check:check",
     ),
 }
 
@@ -44,9 +46,14 @@ def standing(config: ConnectorConfig) -> Callable[..., Any]:
     return _resolve(_named(config)[2])
 
 
-def sink(config: KafkaConfig, connector: str) -> Sink:
-    """A sink that has not connected yet."""
-    return cast("Sink", _resolve(SINKS[config.type])(config, connector))
+def check(config: ConnectorConfig) -> Callable[..., Checked]:
+    """What `cdc check` asks the server: a function of (config, state, known=…)."""
+    return _resolve(_named(config)[3])
+
+
+def sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> Sink:
+    """A sink that has not connected yet; `logs` are the topics it has beside those of tables."""
+    return cast("Sink", _resolve(SINKS[config.type])(config, connector, logs=logs))
 
 
 def part(name: str) -> Callable[..., Any]:
@@ -54,7 +61,7 @@ def part(name: str) -> Callable[..., Any]:
     return _resolve(name)
 
 
-def _named(config: ConnectorConfig) -> tuple[str, str, str]:
+def _named(config: ConnectorConfig) -> tuple[str, str, str, str]:
     wanted = config.source.type
     if wanted in SOURCES:
         return SOURCES[wanted]
@@ -64,7 +71,7 @@ def _named(config: ConnectorConfig) -> tuple[str, str, str]:
             f"source.type: there is no source “{wanted}”",
             hint=f"known: {', '.join(SOURCES)}, or package.module:callable",
         )
-    return wanted, f"{module}:open_snapshotter", f"{module}:standing"
+    return wanted, f"{module}:open_snapshotter", f"{module}:standing", f"{module}:check"
 
 
 def _resolve(name: str) -> Callable[..., Any]:

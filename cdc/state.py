@@ -6,9 +6,10 @@ A record that cannot be read whole is an error, never a fresh start: a connector
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeAlias
 
 import orjson
 
@@ -16,6 +17,26 @@ from cdc.change import Offset
 from cdc.errors import OperatorError
 
 VERSION = 1
+
+Key: TypeAlias = tuple[bytes, ...]
+"""A key's parts as the server prints them, in key order."""
+
+
+def key_to_json(key: Key) -> list[object]:
+    """Each part as text where it is UTF-8, which a SQL_ASCII database does not promise."""
+    return [_text(part) for part in key]
+
+
+def key_from_json(value: Sequence[str | Mapping[str, str]]) -> Key:
+    """What `key_to_json` was given."""
+    return tuple(part.encode() if isinstance(part, str) else bytes.fromhex(part["hex"]) for part in value)
+
+
+def _text(part: bytes) -> str | dict[str, str]:
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        return {"hex": part.hex()}
 
 
 class Phase(StrEnum):
@@ -44,12 +65,20 @@ class State:
     """`offset` as the commit part of a position."""
     tables: tuple[str, ...] = ()
     """The captured tables, `schema.table`."""
+    carried: Mapping[str, str] = field(default_factory=dict)
+    """Since when the log carries each table, in the source's own terms."""
     unread: tuple[str, ...] = ()
     """Those of them that the snapshot at hand reads; of the others it would hide what they have had since."""
     snapshot: Mapping[str, object] = field(default_factory=dict)
     """The snapshotter's progress and read views, in its own terms."""
-    config: str = ""
-    """Fingerprint of the settings that a running state depends on."""
+    reading: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Tables whose rows are read while the log is followed, the one in hand first: see `cdc.rereading.Reading`."""
+    windows: int = 0
+    """The greatest number that a view's rows have had as the last part of their position."""
+    dead_letters: int = 0
+    """Events that went to the dead-letter topic instead of their own, ever."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """The settings that a running state depends on, by their names in the file; none is secret."""
     sequence: int = 0
     """Counts the records; each commit adds one."""
 
@@ -68,9 +97,13 @@ class State:
             "offset": self.offset,
             "commit": self.commit,
             "tables": list(self.tables),
+            "carried": dict(self.carried),
             "unread": list(self.unread),
             "snapshot": dict(self.snapshot),
-            "config": self.config,
+            "reading": {name: dict(reading) for name, reading in self.reading.items()},
+            "windows": self.windows,
+            "dead_letters": self.dead_letters,
+            "config": dict(self.config),
         }
         return orjson.dumps({**body, "checksum": _checksum(body)})
 

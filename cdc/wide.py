@@ -11,13 +11,13 @@ import marshal
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import orjson
 
 from cdc.change import UNCHANGED, Row, Table
+from cdc.deadletters import Letters, Unpublished
 from cdc.envelope import TableEncoder
-from cdc.errors import OperatorError
 
 _TOAST_FROM: Final = 2_000
 """A row stored in fewer bytes is never TOASTed (TOAST_TUPLE_THRESHOLD is 2,032 with 8 kB pages)."""
@@ -28,27 +28,49 @@ _HEADER: Final = 8
 _GROWTH: Final = 8
 """Bytes that a character of a value's text takes when stored, at most: ``[[],[]]`` as jsonb, ``{1}`` as bigint[]."""
 
-Records = Callable[[Table], Iterator[tuple[bytes, bytes | None]]]
+Records: TypeAlias = Callable[[Table], Iterator[tuple[bytes, bytes | None]]]
+Carried: TypeAlias = Callable[[TableEncoder, int], Mapping[str, str]]
+"""Columns of an earlier version of a table whose values are still right, and their names now: `Versions.carried`."""
 
 
 class WideValues:
     """JSON of the wide columns of rows that may have been TOASTed, by topic and key."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(
+        self,
+        records: Records,
+        carried: Carried,
+        *,
+        floors: Mapping[str, str] | None = None,
+        letters: Letters = lambda: iter(()),
+    ) -> None:
+        """`floors`: of these topics nothing counts that was said before a position: the log had a gap there."""
+        self._floors = floors or {}
         self._records = records
+        self._carried = carried
+        self._letters = letters
         self._db = sqlite3.connect("", isolation_level=None)
         self._db.executescript(
             "PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;"
-            "CREATE TABLE wide (layer INT, topic TEXT, key BLOB, columns BLOB, PRIMARY KEY (topic, key, layer))"
-            " WITHOUT ROWID"
+            "CREATE TABLE wide (layer INT, topic TEXT, key BLOB, version INT, columns BLOB,"
+            " PRIMARY KEY (topic, key, layer)) WITHOUT ROWID"
         )
         self._loaded: set[tuple[str, bool]] = set()
         self._columns: dict[int, tuple[Table, frozenset[str], tuple[int, ...]]] = {}
 
-    def keep(self, encoder: TableEncoder, key: bytes, row: Row, fragments: Mapping[str, bytes]) -> None:
+    def keep(
+        self,
+        encoder: TableEncoder,
+        key: bytes,
+        row: Row,
+        fragments: Mapping[str, bytes],
+        *,
+        unknown: frozenset[str] = frozenset(),
+    ) -> None:
         """Note a row of the log, if any of it may have been TOASTed.
 
-        Also one that is not published because a snapshot has it: a key change may carry its values elsewhere.
+        Also one that is not published because a snapshot has it: a key change may carry its values elsewhere. Columns
+        that are `unknown` stay so, whatever was said under this key before: it may have been of another row.
         """
         names, growth = self._of(encoder.table)
         stored = 24
@@ -58,32 +80,29 @@ class WideValues:
             elif value is not None:
                 stored += len(value) * factor + _HEADER if factor else _FIXED_SIZE
         if stored >= _TOAST_FROM:
-            self._put(0, encoder.topic, key, {**encoder.fragments(row, names), **fragments})
+            columns = {**encoder.fragments(row, names), **fragments, **dict.fromkeys(unknown)}
+            self._put(0, encoder.topic, key, encoder.version, columns)
+
+    def forget(self, encoder: TableEncoder, key: bytes) -> None:
+        """Nothing is known of the row's wide values from here on: its event could not be written."""
+        names, _ = self._of(encoder.table)
+        self._put(0, encoder.topic, key, encoder.version, dict.fromkeys(names))
 
     def find(
-        self, encoder: TableEncoder, key: bytes, row: Row, before: str, *, published: bool = True, needed: bool = True
+        self, encoder: TableEncoder, key: bytes, row: Row, before: str, *, published: bool = True
     ) -> dict[str, bytes]:
-        """The JSON of the columns that are UNCHANGED in `row`, whose key was `key`.
+        """What is known of the columns that are UNCHANGED in `row`, whose key was `key`: their JSON.
 
         `before` is the position of the event in hand: what the topic holds of later ones was aborted. Not `published`:
-        what the topic has under `key` was read by a snapshot later than this event, and may be another row. Raises
-        OperatorError for a value that nothing knows, if it is `needed`.
+        what the topic has under `key` was read by a snapshot later than this event, and may be another row.
         """
         wanted = [c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED]
-        known = self._get(encoder.topic, key, published=published)
+        known = self._get(encoder, key, published=published)
         for everything in (False, True):
             if not published or known.keys() >= set(wanted) or (encoder.topic, everything) in self._loaded:
                 continue
             self._load(encoder, before, everything=everything)
-            known = self._get(encoder.topic, key, published=True)
-        missing = [name for name in wanted if name not in known]
-        if missing and needed:
-            raise OperatorError(
-                f"table {encoder.table.qualified}, event {before}: the unchanged value of {', '.join(missing)} was "
-                "never published, and a row with a hole is not written",
-                hint=f"ALTER TABLE {encoder.table.qualified} REPLICA IDENTITY FULL, and start over under a new "
-                "connector name",
-            )
+            known = self._get(encoder, key, published=True)
         return {name: known[name] for name in wanted if name in known}
 
     def close(self) -> None:
@@ -101,27 +120,44 @@ class WideValues:
     def _load(self, encoder: TableEncoder, before: str, *, everything: bool) -> None:
         """Read the topic; `everything`: also rows too small to be TOASTed, whose values may be so from wider times."""
         names, _ = self._of(encoder.table)
+        floor = self._floors.get(encoder.topic, "")
+        unpublished = Unpublished(self._letters, encoder, before)
         for key, value in self._records(encoder.table):
             if value is None:
                 continue
             event = orjson.loads(value)
-            if event["source"]["position"] >= before or event["after"] is None:
+            if not floor <= event["source"]["position"] < before:
                 continue
-            kept = {name: orjson.dumps(event["after"][name]) for name in names if name in event["after"]}
+            unpublished.published(key, event["source"]["position"])
+            if event["after"] is None:
+                continue
+            version, after = event["source"]["schema_version"], event["after"]
+            kept = {
+                then: orjson.dumps(after[then])
+                for then, now in self._carried(encoder, version).items()
+                if now in names and then in after
+            }
             stored = sum(map(len, kept.values())) * _GROWTH + len(encoder.table.columns) * _FIXED_SIZE
             if everything or stored >= _TOAST_FROM:
-                self._put(1, encoder.topic, key, kept)
+                self._put(1, encoder.topic, key, version, kept)
+        for key in unpublished:
+            self._put(1, encoder.topic, key, encoder.version, dict.fromkeys(names))
         self._loaded.add((encoder.topic, everything))
 
-    def _put(self, layer: int, topic: str, key: bytes, columns: Mapping[str, bytes]) -> None:
-        self._db.execute("REPLACE INTO wide VALUES (?, ?, ?, ?)", (layer, topic, key, marshal.dumps(dict(columns))))
+    def _put(self, layer: int, topic: str, key: bytes, version: int, columns: Mapping[str, bytes | None]) -> None:
+        row = (layer, topic, key, version, marshal.dumps(dict(columns)))
+        self._db.execute("REPLACE INTO wide VALUES (?, ?, ?, ?, ?)", row)
 
-    def _get(self, topic: str, key: bytes, *, published: bool) -> dict[str, bytes]:
-        """What the log has said of a row here, over what the topic says."""
-        known: dict[str, bytes] = {}
-        for (columns,) in self._db.execute(
-            "SELECT columns FROM wide WHERE topic = ? AND key = ? AND layer <= ? ORDER BY layer DESC",
-            (topic, key, int(published)),
+    def _get(self, encoder: TableEncoder, key: bytes, *, published: bool) -> dict[str, bytes]:
+        """What the log has said of a row here, over what the topic says; by the names of now."""
+        known: dict[str, bytes | None] = {}
+        for version, columns in self._db.execute(
+            "SELECT version, columns FROM wide WHERE topic = ? AND key = ? AND layer <= ? ORDER BY layer DESC",
+            (encoder.topic, key, int(published)),
         ):
-            known |= cast("dict[str, bytes]", marshal.loads(columns))  # noqa: S302 - our own file
-        return known
+            found = cast("dict[str, bytes | None]", marshal.loads(columns))  # noqa: S302 - our own file
+            if version != encoder.version:
+                names = self._carried(encoder, version)
+                found = {names[then]: value for then, value in found.items() if then in names}
+            known |= found
+        return {name: value for name, value in known.items() if value is not None}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import orjson
 
-from cdc.change import UNCHANGED, Change, Op, Position, Row, Table, Transaction
+from cdc.change import UNCHANGED, Change, Message, Op, Position, Row, Table, Transaction
+from cdc.deadletters import Bad, DeadLetters, UnwritableError
 from cdc.envelope import Frame, TableEncoder
-from cdc.errors import BugError, OperatorError
-from cdc.interfaces import Handover, Sink, Snapshotter
-from cdc.versions import Versions
+from cdc.errors import BugError
+from cdc.interfaces import Handover, Sink, Snapshotter, Window
+from cdc.keys import LiveKeys
+from cdc.rereading import Touched
+from cdc.versions import Reread, Versions
 from cdc.wide import WideValues
 
 _NULL: Final = b"null"
@@ -20,11 +24,26 @@ _NULL: Final = b"null"
 class Writer:
     """Writes to the sink's open transaction; commits nothing."""
 
-    def __init__(self, sink: Sink, versions: Versions, wide: WideValues, reader: Snapshotter) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        versions: Versions,
+        wide: WideValues,
+        reader: Snapshotter,
+        *,
+        touched: Touched,
+        reread: Reread,
+        letters: DeadLetters,
+    ) -> None:
+        """`touched` is told of the keys that a table being read again has events of."""
+        self._touched = touched
+        self._reread = reread
+        self._letters = letters
         self._sink = sink
         self._versions = versions
         self._wide = wide
         self._reader = reader
+        self._told: set[tuple[str, int]] = set()
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: int) -> None:
         """Rows of a snapshot."""
@@ -32,28 +51,90 @@ class Writer:
         topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
         for row in rows:
             try:
-                write(topic, key(row), event(encoder, b"r", _NULL, encode(row), lsn))
+                row_key = key(row)
+                if self._letters.refusals(topic, row_key, frame):
+                    raise _too_large(topic)
+                write(topic, row_key, event(encoder, b"r", _NULL, encode(row), lsn))
             except ValueError as exc:
-                raise unreadable(encoder, row, position.text) from exc
+                self._letters.add(encoder, Bad(Op.READ, None, row, position.text, lsn, None), exc)
+
+    def window(self, window: Window, frame: Frame, position: Position, *, lsn: int) -> int:
+        """Rows read while the log was followed, but for those of which the log has told more; how many."""
+        encoder = self._encoder(window.table, position)
+        written = 0
+        for row in window.rows:
+            try:
+                key = encoder.key(row)
+                if self._touched.unseen(key, window.sees):
+                    continue
+                if self._letters.refusals(encoder.topic, key, frame):
+                    raise _too_large(encoder.topic)
+                value = frame.event(encoder, b"r", _NULL, encoder.row(row), lsn)
+            except ValueError as exc:
+                self._letters.add(encoder, Bad(Op.READ, None, row, position.text, lsn, None), exc)
+                continue
+            self._sink.write(encoder.topic, key, value)
+            written += 1
+            if encoder.wide:
+                self._wide.keep(encoder, key, row, {})
+        return written
+
+    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: int) -> None:
+        """A delete for each of `keys`, which the source no longer has."""
+        encoder = self._encoder(table, position)
+        for key in keys:
+            self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, lsn))
+            self._sink.write(encoder.topic, key, None)
 
     def changes(self, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """All changes of a source transaction, except those that a snapshot's rows already contain."""
         for change in transaction.changes:
+            if isinstance(change, Message):
+                self.message(change, frame, transaction.xid)
+                continue
             if change.op is Op.TRUNCATE:
                 self._truncate(change, transaction, frame, handover)
                 continue
             encoder = self._encoder_at(change.table, frame)
             try:
+                if encoder.topic == self._touched.topic:
+                    for row in (change.before, change.after):
+                        if row is not None:
+                            self._touched.note(encoder.key(row), transaction.xid)
                 self._change(change, encoder, transaction.xid, frame, handover)
             except ValueError as exc:
-                raise unreadable(encoder, change.after or change.before or (), frame.next_position()) from exc
+                self._bad(change, encoder, transaction.xid, frame, exc)
+
+    def message(self, message: Message, frame: Frame, xid: int | None = None) -> None:
+        """What an application wrote into the log; `xid` of the transaction it belongs to."""
+        encoder = self._versions.messages
+        key = encoder.key(message)
+        if self._letters.refusals(self._sink.log_topic("message"), key, frame):
+            self._letters.add_message(encoder, message, frame.next_position(), xid)
+            frame.skip()
+            return
+        self._sink.log("message", key, frame.message(encoder, message))
+
+    def _bad(self, change: Change, encoder: TableEncoder, xid: int, frame: Frame, cause: ValueError) -> None:
+        """An event that cannot be written; what is left of a key change, if its delete was written."""
+        bad = Bad(change.op, change.before, change.after, frame.next_position(), change.lsn, xid)
+        self._letters.add(encoder, bad, cause)
+        if encoder.wide and change.after is not None:
+            with suppress(ValueError):  # its key may be what cannot be written
+                self._wide.forget(encoder, encoder.key(change.after))
+        frame.skip()
 
     def _change(self, change: Change, encoder: TableEncoder, xid: int, frame: Frame, handover: Handover | None) -> None:
         after, before = change.after, change.before
         if after is None:
             self._delete(change, encoder, xid, frame, handover)
             return
-        key = encoder.key(after)
+        try:
+            key = encoder.key(after)
+        except ValueError:
+            if before is not None:
+                self._delete(change, encoder, xid, frame, handover)  # of the key it had
+            raise
         old_key = key if before is None else encoder.key(before)
         hidden = left = handover is not None and handover.hides(change, xid)
         if handover is not None and old_key != key:
@@ -61,41 +142,73 @@ class Writer:
         fragments: dict[str, bytes] = {}
         gone = False
         if encoder.wide:
+            missing: frozenset[str] = frozenset()
             if UNCHANGED in after:
-                at = frame.next_position()
-                fragments = self._wide.find(encoder, old_key, after, at, published=not left, needed=handover is None)
-                if handover is not None and not hidden:
-                    gone = not self._complete(encoder, after, fragments)
-            if not gone:
-                self._wide.keep(encoder, key, after, fragments)
+                fragments = self._wide.find(encoder, old_key, after, frame.next_position(), published=not left)
+                missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
+            self._wide.keep(encoder, key, after, fragments, unknown=missing)
+            if missing:
+                gone = not self._complete(encoder, after, missing, fragments)
+                if (handover is None or gone) and not self._letters.on:
+                    self._tell(encoder, missing)
         op, image = change.op, _NULL
         if old_key != key:
             self._delete(change, encoder, xid, frame, handover)
             op = Op.CREATE
         elif before is not None and not hidden:
-            image = encoder.image(before)
+            image = self._image(encoder, before, key, frame)
         if hidden or gone:
             frame.skip()
             return
+        self._writable(encoder, key, frame, spared=image != _NULL)
         value = frame.event(encoder, op.value.encode(), image, encoder.row(after, fragments), change.lsn)
         self._sink.write(encoder.topic, key, value)
 
-    def _complete(self, encoder: TableEncoder, row: Row, fragments: dict[str, bytes]) -> bool:
-        """Add to `fragments` what is still missing of `row`, from the source as it is now; False if the row is gone.
+    def _image(self, encoder: TableEncoder, before: Row, key: bytes, frame: Frame) -> bytes:
+        """The old row as the event has it; where dead letters are on, its key alone if more cannot be written."""
+        refused = self._letters.refusals(encoder.topic, key, frame)
+        if refused > 1:
+            raise _too_large(encoder.topic)
+        if refused == 0:
+            try:
+                return encoder.image(before)
+            except ValueError:
+                if not self._letters.on:
+                    raise
+        return encoder.image(encoder.key_only(before))
 
-        Needed only between snapshot and stream, for a row that moved from keys not yet read to keys read before, under
-        views that each missed it: its value was neither read nor logged. A later value may come early, a row that is
-        gone not at all; the log's later events set both right before the handover is over.
+    def _writable(self, encoder: TableEncoder, key: bytes, frame: Frame, *, spared: bool) -> None:
+        """Raise for a row that cannot be written; `spared`: its event has already been made smaller once."""
+        if not spared and self._letters.refusals(encoder.topic, key, frame):
+            raise _too_large(encoder.topic)
+
+    def _complete(self, encoder: TableEncoder, row: Row, missing: frozenset[str], fragments: dict[str, bytes]) -> bool:
+        """Add the `missing` values of `row` to `fragments`, from the source as it is now; False if it has them no more.
+
+        Needed for what DDL rewrote, and between snapshot and stream for a row that moved from keys not yet read to keys
+        read before, under views that each missed it: its value was neither read nor logged. A later value may come
+        early, a row that is gone not at all; the log's later events set both right. What comes so is not remembered:
+        the key may be another row's by now.
         """
-        columns = encoder.table.columns
-        missing = {c.name for c, value in zip(columns, row, strict=True) if value is UNCHANGED} - fragments.keys()
-        if not missing:
-            return True
         key = [value for index in encoder.key_indexes if isinstance(value := row[index], bytes)]
         now = self._reader.row(encoder.table, key)
         if now is not None:
-            fragments |= encoder.fragments(now, frozenset(missing))
-        return now is not None
+            try:
+                fragments |= encoder.fragments(now, missing)
+            except ValueError as exc:
+                columns = tuple(name for name in encoder.blame(now) if name in missing)
+                raise UnwritableError(
+                    f"the unchanged value of {', '.join(columns)} cannot be written as JSON", columns
+                ) from exc
+        return missing <= fragments.keys()
+
+    def _tell(self, encoder: TableEncoder, missing: frozenset[str]) -> None:
+        """Once for each version: rows that no event touches keep what they had before it."""
+        at = (encoder.topic, encoder.version)
+        if at not in self._told:
+            self._told.add(at)
+            names = ", ".join(sorted(missing))
+            self._reread(encoder.table, f"unchanged values of {names} came that the topic does not have")
 
     def _delete(self, change: Change, encoder: TableEncoder, xid: int, frame: Frame, handover: Handover | None) -> None:
         """Of the row `before`: a delete, or a key change's first half."""
@@ -105,31 +218,34 @@ class Writer:
             frame.skip()
             return
         key = encoder.key(change.before)
-        value = frame.event(encoder, b"d", encoder.image(change.before), _NULL, change.lsn)
+        image = self._image(encoder, change.before, key, frame)
+        value = frame.event(encoder, b"d", image, _NULL, change.lsn)
         self._sink.write(encoder.topic, key, value)
         self._sink.write(encoder.topic, key, None)
 
     def _truncate(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """A delete for every key the topic holds at this point, in the order of the keys: a replay is the same."""
         encoder = self._encoder_at(change.table, frame)
+        if encoder.topic == self._touched.topic:
+            self._touched.empty(transaction.xid)
         bound = frame.next_position()
-        live: set[bytes] = set()
-        for key, value in self._sink.records(change.table):
-            if value is None:
-                continue
-            event = orjson.loads(value)
-            position = event["source"]["position"]
-            if position >= bound:
-                continue  # aborted: it lies ahead of where we are
-            view = Position.parse(position).number if event["op"] == "r" else 0
-            kept = handover is not None and handover.saw(change.table, view, transaction.xid)
-            if event["op"] == "d" or kept:
-                live.discard(key)
-            else:
-                live.add(key)
-        for key in sorted(live):
-            self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, change.lsn))
-            self._sink.write(encoder.topic, key, None)
+        with LiveKeys() as live:
+            for key, value in self._sink.records(change.table):
+                if value is None:
+                    continue
+                event = orjson.loads(value)
+                position = event["source"]["position"]
+                if position >= bound:
+                    continue  # aborted: it lies ahead of where we are
+                view = Position.parse(position).number if event["op"] == "r" else 0
+                kept = handover is not None and handover.saw(change.table, view, transaction.xid)
+                if event["op"] == "d" or kept:
+                    live.discard(key)
+                else:
+                    live.put(key)
+            for key in live:
+                self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, change.lsn))
+                self._sink.write(encoder.topic, key, None)
 
     def _encoder_at(self, table: Table, frame: Frame) -> TableEncoder:
         found = self._versions.known(table)
@@ -139,13 +255,12 @@ class Writer:
         found = self._versions.known(table)
         if found is not None:
             return found
-        return self._versions.add(table, self._sink.topic(table), position, self._sink.schema)
+        return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._reread)
 
 
-def unreadable(encoder: TableEncoder, row: Row, position: str) -> OperatorError:
-    """An encoder refused a value: which column is said, the value never."""
-    names = encoder.blame(row)
-    return OperatorError(
-        f"table {encoder.table.qualified}, event {position}: the value of {names} cannot be written as JSON",
-        hint="is the text valid in the database's encoding? fix the row, or leave the table out",
-    )
+def _holes(encoder: TableEncoder, row: Row) -> frozenset[str]:
+    return frozenset(c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED)
+
+
+def _too_large(topic: str) -> UnwritableError:
+    return UnwritableError(f"its record is larger than topic {topic} takes")

@@ -15,13 +15,16 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import yaml
 
 from cdc.errors import ConfigError
 
 T = TypeVar("T")
+
+BOUND_AS: Final = "bound as"
+"""In a field's metadata: the type its YAML is bound to, where the class makes another of it; None: it has no YAML."""
 
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
@@ -98,7 +101,9 @@ class _Binder:
         if origin in (typing.Union, types.UnionType):
             if node.tag == "tag:yaml.org,2002:null":
                 return None
-            return self.bind(node, next(a for a in arguments if a is not type(None)), at)
+            forms = [a for a in arguments if a is not type(None)]
+            keyed = isinstance(node, yaml.MappingNode)
+            return self.bind(node, next((a for a in forms if dataclasses.is_dataclass(a) == keyed), forms[0]), at)
         if dataclasses.is_dataclass(wanted):
             return self._dataclass(node, cast("type[object]", wanted), at)
         if origin is tuple:
@@ -113,7 +118,7 @@ class _Binder:
 
     def _dataclass(self, node: yaml.Node, cls: type[object], at: str) -> object:
         hints = typing.get_type_hints(cls)
-        fields = {f.name: f for f in dataclasses.fields(cast("Any", cls))}
+        fields = {f.name: f for f in _fields(cls)}
         values: dict[str, object] = {}
         for written, key_node, child in self._items(node, at):
             key = self._aliases.get(written, written)
@@ -123,7 +128,7 @@ class _Binder:
                 raise self._error(key_node, _join(at, written), "unknown key", hint)
             if key in values:
                 raise self._error(key_node, _join(at, written), f"given twice (as {key})", "keep one of them")
-            values[key] = self.bind(child, hints[key], _join(at, key))
+            values[key] = self.bind(child, fields[key].metadata.get(BOUND_AS, hints[key]), _join(at, key))
         for name, field in fields.items():
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             if required and name not in values:
@@ -198,7 +203,11 @@ _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or 
 
 
 def _names(cls: type) -> str:
-    return ", ".join(f.name for f in dataclasses.fields(cast("Any", cls)))
+    return ", ".join(f.name for f in _fields(cls))
+
+
+def _fields(cls: type) -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(cast("Any", cls)) if f.metadata.get(BOUND_AS, f.type) is not None]
 
 
 def _join(at: str, key: str) -> str:

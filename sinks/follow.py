@@ -13,8 +13,9 @@ from kafka.errors import KafkaError
 
 from cdc.config import KafkaConfig
 from cdc.errors import OperatorError, RetryableError
-from sinks.names import escape
-from sinks.topics import python_client, unreachable
+from sinks.diagnosis import refuse_untrusted, unreachable
+from sinks.names import escape, log_topic
+from sinks.topics import python_client
 
 _NEW_TOPICS_S: Final = 5.0
 
@@ -22,6 +23,11 @@ _NEW_TOPICS_S: Final = 5.0
 def any_table(prefix: str) -> str:
     """Topics of tables: two dots after the prefix's start."""
     return rf"{re.escape(prefix)}\.[^.]+\.[^.]+"
+
+
+def any_event(prefix: str) -> str:
+    """Topics of tables, and that of messages."""
+    return rf"{any_table(prefix)}|{re.escape(log_topic(prefix, '', 'message'))}"
 
 
 def one_table(prefix: str, schema: str, table: str) -> str:
@@ -38,6 +44,7 @@ class Follower:
         self._from_beginning = from_beginning
         self._assigned: set[TopicPartition] = set()
         self._looked_at_s = 0.0
+        refuse_untrusted(self._servers, config.options)
         try:
             self._consumer = KafkaConsumer(
                 **python_client(config.bootstrap_servers, config.options),

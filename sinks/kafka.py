@@ -11,25 +11,32 @@ import logging
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+import orjson
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.change import Table
 from cdc.config import KafkaConfig
-from cdc.errors import BugError, CdcError, OperatorError, RetryableError
+from cdc.errors import BugError, CdcError, OperatorError, RetryableError, TooLargeError
+from cdc.interfaces import UNSURE, Log
 from cdc.state import State
-from sinks.names import position_topic, schema_topic, table_topic
-from sinks.positions import read_standing
-from sinks.reading import read_to_end
-from sinks.topics import Topics, Wanted
+from sinks.commands import Commands
+from sinks.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
+from sinks.positions import read_neighbours, read_standing
+from sinks.reading import Isolation, read_to_end, read_what_is
+from sinks.topics import LARGEST_RECORD, Topics, Wanted
 
 TRANSACTION_TIMEOUT_MS: Final = 600_000
 """A source transaction is one Kafka transaction, however long it takes to write; brokers allow 900,000 by default."""
 
+LARGEST_REQUEST: Final = 100_000_000
+"""A record of more bytes is refused before it is sent: brokers end the connection at 104,857,600 (their default)."""
+
 _BATCH: Final = 1_000
+_BATCH_BYTES: Final = 1_000_000
 _QUEUED_RECORDS: Final = 50_000
 _QUEUED_BYTES: Final = 32 * 1024 * 1024
 _COMMIT_S: Final = 120.0
@@ -53,15 +60,23 @@ _FORBIDDEN: Final = {
 }
 
 
+_TOO_LARGE: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+
+
 class KafkaSink:
     """One connector's producer and topics."""
 
-    def __init__(self, config: KafkaConfig, connector: str) -> None:
+    def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
-        self._connector = connector
+        self._logs = sorted(logs)
+        self._has_letters = False
+        self._smallest_limit = LARGEST_RECORD
+        self._signal_topic = signal_topic(config.prefix, connector)
+        self._commands: Commands | None = None
+        self.connector = connector
         self._servers = config.bootstrap_servers
-        self._position_topic = position_topic(config.prefix, connector)
-        self._schema_topic = schema_topic(config.prefix)
+        self.position_topic = position_topic(config.prefix, connector)
+        self.schema_topic = schema_topic(config.prefix)
         self._producer: Producer | None = None
         self._waiting: dict[str, list[dict[str, Any]]] = {}
         self._waiting_count = 0
@@ -69,21 +84,27 @@ class KafkaSink:
         self._began_at_s: float | None = None
         self._complained_s = float("-inf")
         self._records = self._bytes = 0
-        self._largest = (0, "", b"")
         self._refused: KafkaError | None = None
+        self._too_large: tuple[str, bytes, bytes] | None = None
 
     def topic(self, table: Table) -> str:
         return table_topic(self._config.prefix, table.schema, table.name)
 
     def check(self, tables: Sequence[Table]) -> bool:
         with Topics(self._servers, self._config.options) as topics:
-            missing = topics.check(self._wanted(tables))
-        return self._position_topic not in {topic.name for topic in missing}
+            missing = topics.check(self.wanted(tables))
+            self._smallest_limit = topics.smallest_limit
+            self._has_letters = topics.exists(self.log_topic("dead-letter"))
+        return self.position_topic not in {topic.name for topic in missing}
 
     def create(self, tables: Sequence[Table]) -> None:
         with Topics(self._servers, self._config.options) as topics:
-            missing = topics.check(self._wanted(tables))
+            missing = topics.check(self.wanted(tables))
             topics.create(missing, replication_factor=self._config.replication_factor)
+        self._has_letters |= "dead-letter" in self._logs
+
+    def neighbours(self) -> list[tuple[str, State]]:
+        return read_neighbours(self._config, self.connector)
 
     def occupied(self, tables: Sequence[Table]) -> list[str]:
         return [topic for topic in map(self.topic, tables) if self._has_records(topic)]
@@ -92,11 +113,24 @@ class KafkaSink:
         with closing(read_to_end(self._servers, self._config.options, topic, "read_committed")) as messages:
             return next(messages, None) is not None
 
-    def _wanted(self, tables: Sequence[Table]) -> list[Wanted]:
+    def log_topic(self, name: Log) -> str:
+        return log_topic(self._config.prefix, self.connector, name)
+
+    def wanted(self, tables: Sequence[Table]) -> list[Wanted]:
+        """The topics this connector needs, as they must be."""
         return [
-            Wanted.ledger(self._position_topic),
-            Wanted.ledger(self._schema_topic),
+            Wanted.ledger(self.position_topic),
+            Wanted.ledger(self.schema_topic),
+            Wanted.ledger(self._signal_topic),
             *(Wanted.events(self.topic(table), self._config.partitions) for table in tables),
+            *(
+                Wanted.log(
+                    self.log_topic(log),
+                    self._config.partitions if log == "message" else None,
+                    for_ever=log == "dead-letter",
+                )
+                for log in self._logs
+            ),
         ]
 
     def fence(self) -> State | None:
@@ -105,14 +139,16 @@ class KafkaSink:
             {
                 "linger.ms": 5,
                 "compression.type": "lz4",
+                "message.max.bytes": LARGEST_REQUEST,  # below it the topic's limit decides, and is reported
                 **self._config.options,
                 "bootstrap.servers": self._servers,
-                "transactional.id": f"{self._config.prefix}.{self._connector}",
+                "transactional.id": f"{self._config.prefix}.{self.connector}",
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "enable.idempotence": True,
                 "acks": "all",
                 "partitioner": "murmur2_random",
-                "message.max.bytes": 1_000_000_000,  # the topic's limit decides, and is reported
+                # a topic's limit is for a batch, but what is refused must be one record
+                "batch.size": max(1, min(_BATCH_BYTES, self._smallest_limit)),
                 "queue.buffering.max.messages": 4 * _QUEUED_RECORDS,
                 "queue.buffering.max.kbytes": 2_097_151,  # bounded by _room
                 "delivery.report.only.error": True,
@@ -124,7 +160,10 @@ class KafkaSink:
             self._patiently(self._producer.init_transactions, _FENCE_S)
         except KafkaException as exc:
             raise self._failed(exc, "fencing other copies of this connector") from exc
-        return read_standing(self._config, self._connector, fenced=True).state
+        return read_standing(self._config, self.connector, fenced=True).state
+
+    def peek(self) -> State | None:
+        return read_standing(self._config, self.connector).state
 
     def write(self, topic: str, key: bytes, value: bytes | None) -> None:
         if self._began_at_s is None:
@@ -133,24 +172,34 @@ class KafkaSink:
             self._waiting[topic].append({"key": key, "value": value})
         except KeyError:
             self._waiting[topic] = [{"key": key, "value": value}]
-        size = len(key) + len(value) if value is not None else len(key)
         self._records += 1
-        self._bytes += size
-        if size > self._largest[0]:
-            self._largest = (size, topic, key)
+        self._bytes += len(key) + len(value) if value is not None else len(key)
         self._waiting_count += 1
         if self._waiting_count >= _BATCH:
             self._send()
 
     def schema(self, key: bytes, value: bytes) -> None:
-        self.write(self._schema_topic, key, value)
+        self.write(self.schema_topic, key, value)
         self._send()
+
+    def log(self, name: Log, key: bytes, value: bytes) -> None:
+        if name not in self._logs:
+            raise BugError(f"the sink was opened without its log of {name}")
+        self.write(self.log_topic(name), key, value)
+
+    def dead_letters(self) -> Iterator[tuple[bytes, bytes]]:
+        if not self._has_letters:
+            return
+        topic = self.log_topic("dead-letter")
+        # what stands behind the committed ones is our own open transaction
+        for message in read_to_end(self._servers, self._config.options, topic, "read_committed", open_too=False):
+            yield cast("bytes", message.key()), cast("bytes", message.value())
 
     def pending(self) -> tuple[int, int]:
         return self._records, self._bytes
 
     def commit(self, state: State) -> None:
-        self.write(self._position_topic, self._connector.encode(), state.to_bytes())
+        self.write(self.position_topic, self.connector.encode(), state.to_bytes())
         self._send()
         try:
             self._patiently(self._open_producer().commit_transaction, _COMMIT_S)
@@ -158,33 +207,53 @@ class KafkaSink:
             raise self._failed(exc, "committing") from exc
         self._began_at_s = None
         self._records = self._bytes = 0
-        self._largest = (0, "", b"")
 
-    def records(self, table: Table) -> Iterator[tuple[bytes, bytes | None]]:
-        self._send()
-        self._flush()
+    def commands(self) -> list[tuple[bytes, bytes]]:
+        if self._commands is None:
+            self._commands = Commands(self._servers, self._config.options, self._signal_topic)
+        return self._commands.waiting()
+
+    def answered(self, key: bytes) -> None:
+        self.write(self._signal_topic, key, None)
+        if self._commands is not None:
+            self._commands.answered(key)
+
+    def records(self, table: Table, *, committed: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
+        if not committed:
+            self._send()
+            self._flush()
         topic = self.topic(table)
-        for message in read_to_end(self._servers, self._config.options, topic, "read_uncommitted"):
+        isolation: Isolation = "read_committed" if committed else "read_uncommitted"
+        for message in read_to_end(self._servers, self._config.options, topic, isolation):
             yield cast("bytes", message.key()), message.value()
 
     def schemas(self) -> Iterator[bytes]:
-        for message in read_to_end(self._servers, self._config.options, self._schema_topic, "read_committed"):
+        for message, committed in read_what_is(self._servers, self._config.options, self.schema_topic):
             value = message.value()
-            if value is not None:
+            if value is None:
+                continue
+            if committed:
                 yield value
+                continue
+            record = orjson.loads(value)
+            if record["connector"] == self.connector:
+                yield orjson.dumps({**record, "columns": [{**c, "kind": UNSURE} for c in record["columns"]]})
 
     def close(self) -> None:
         producer, self._producer = self._producer, None
+        heard, self._commands = self._commands, None
+        if heard is not None:
+            heard.close()
         self._waiting, self._waiting_count, self._began_at_s = {}, 0, None
         self._queued.clear()
         self._records = self._bytes = 0
-        self._largest = (0, "", b"")
-        self._refused = None
         if producer is not None:
             producer.purge(in_queue=True, in_flight=True, blocking=False)
-            with warnings.catch_warnings():  # it tries to abort what is open, even a commit under way
+            # It tries to abort what is open, even a commit under way; where it may not (fenced off), it says so.
+            with warnings.catch_warnings(), suppress(KafkaException), _plainly():
                 warnings.simplefilter("ignore", RuntimeWarning)
                 producer.close()
+        self._refused = self._too_large = None  # also what it said of the records thrown away just now
 
     @staticmethod
     def _patiently(step: Callable[[float], object], within_s: float) -> None:
@@ -195,7 +264,8 @@ class KafkaSink:
         deadline = time.monotonic() + within_s
         while True:
             try:
-                step(_SLICE_S)
+                with _plainly():
+                    step(_SLICE_S)
             except KafkaException as exc:
                 # retriable: the time was up; its code may be what the broker said last (the killed copy's transaction
                 # is being aborted, say)
@@ -206,13 +276,18 @@ class KafkaSink:
 
     def _flush(self) -> None:
         producer, deadline = self._open_producer(), time.monotonic() + _COMMIT_S
-        while producer.flush(_SLICE_S):
+        while self._reported(producer.flush, _SLICE_S):
+            self._raise_refused()
             if time.monotonic() > deadline:
                 raise RetryableError(f"Kafka at {self._servers}: records were not taken within {_COMMIT_S:.0f} s")
+        self._raise_refused()
 
-    def _refuse(self, error: KafkaError | None, _: object) -> None:
+    def _refuse(self, error: KafkaError | None, message: Message) -> None:
         """Called for records that were not taken; the first is the cause of all that follow."""
-        self._refused = self._refused or error
+        if self._refused is None and error is not None:
+            self._refused = error
+            if error.code() in _TOO_LARGE:
+                self._too_large = (message.topic() or "", message.key() or b"", message.value() or b"")
 
     def _heard(self, error: KafkaError) -> None:
         """The client's own complaints: one is told, now and then, the rest is its business."""
@@ -240,8 +315,11 @@ class KafkaSink:
             except (KafkaException, BufferError) as exc:
                 raise self._failed(exc, f"writing to topic {topic}") from exc
             if taken != len(batch):
-                producer.poll(0)  # reports: the client itself says only that its state is erroneous
-                error = self._refused or next((m["_error"] for m in batch if "_error" in m), None)
+                self._reported(producer.poll, 0)  # reports: the client itself says only that its state is erroneous
+                bad = next((m for m in batch if "_error" in m), {})
+                error = self._refused or bad.get("_error")
+                if error is not None and error.code() in _TOO_LARGE and self._too_large is None:
+                    self._too_large = (topic, bad["key"], bad["value"])
                 raise self._failed(KafkaException(error), f"writing to topic {topic}")
             self._queued.append((len(batch), sum(len(m["key"]) + len(m["value"] or b"") for m in batch)))
             self._waiting[topic] = []
@@ -257,9 +335,23 @@ class KafkaSink:
             size = sum(b for _, b in self._queued)
             if queued == 0 or (queued + records <= _QUEUED_RECORDS and size <= _QUEUED_BYTES):
                 return
+            self._raise_refused()
             if time.monotonic() > deadline:
                 raise RetryableError(f"Kafka at {self._servers}: records were not taken within {_COMMIT_S:.0f} s")
-            producer.poll(0.01)
+            self._reported(producer.poll, 0.01)
+
+    def _reported(self, serve: Callable[[float], int], timeout_s: float) -> int:
+        """Let the client report. It raises a fatal error (fenced off) from whichever call comes next."""
+        try:
+            with _plainly():
+                return serve(timeout_s)
+        except KafkaException as exc:
+            raise self._failed(exc, "writing records") from exc
+
+    def _raise_refused(self) -> None:
+        """A transaction in which a record was refused sends nothing more: what is queued would stay so."""
+        if self._refused is not None:
+            raise self._failed(KafkaException(self._refused), "writing")
 
     def _open_producer(self) -> Producer:
         if self._producer is None:
@@ -267,26 +359,36 @@ class KafkaSink:
         return self._producer
 
     def _failed(self, exc: BaseException, doing: str) -> CdcError:
+        if self._producer is not None:
+            with suppress(KafkaException), _plainly():  # a fatal error comes out of each call; the first one counts
+                self._producer.poll(0)  # reports that nobody has heard yet
+        if self._too_large is not None:
+            topic, key, value = self._too_large
+            size = len(key) + len(value)
+            return TooLargeError(
+                f"a record of {size} bytes is too large for topic {topic} (its key has {len(key)} bytes)",
+                hint=f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
+                f"--entity-name {topic} --add-config max.message.bytes={2 * size}"
+                if size < LARGEST_REQUEST
+                else f"no broker takes more than its socket.request.max.bytes; sink.options: message.max.bytes "
+                f"({LARGEST_REQUEST} bytes) is what is sent at most",
+                topic=topic,
+                key=key,
+                value=value,
+            )
         error = exc.args[0] if exc.args else None
         if not isinstance(error, KafkaError):
             return RetryableError(f"Kafka at {self._servers}: {doing}: {exc}")
         code, text = error.code(), error.str()
         if code in _FENCED and not self._timed_out():
             return OperatorError(
-                f"another copy of connector {self._connector} has started and fenced this one off",
+                f"another copy of connector {self.connector} has started and fenced this one off",
                 hint="nothing is lost, the other copy goes on; run one copy of a connector",
             )
         if code in _FORBIDDEN:
             return OperatorError(
                 f"Kafka at {self._servers}: {doing}: not allowed: {text}",
                 hint="the user needs WRITE on the prefix’ topics and on its transactional.id",
-            )
-        if code == KafkaError.MSG_SIZE_TOO_LARGE or "too large" in text.lower():
-            size, topic, key = self._largest
-            return OperatorError(
-                f"a record of {size} bytes is too large for topic {topic} (its key has {len(key)} bytes)",
-                hint=f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
-                f"--entity-name {topic} --add-config max.message.bytes={2 * size}",
             )
         return RetryableError(f"Kafka at {self._servers}: {doing}: {text}")
 
@@ -295,6 +397,17 @@ class KafkaSink:
         return self._began_at_s is not None and time.monotonic() - self._began_at_s >= TRANSACTION_TIMEOUT_MS / 1000
 
 
-def open_sink(config: KafkaConfig, connector: str) -> KafkaSink:
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """A fatal error comes out of the client as what it is, also where a report of ours was called after it."""
+    try:
+        yield
+    except SystemError as exc:  # "returned a result with an exception set"
+        if isinstance(exc.__cause__, KafkaException):
+            raise exc.__cause__ from None
+        raise
+
+
+def open_sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> KafkaSink:
     """The registry's entry. Connects to nothing yet."""
-    return KafkaSink(config, connector)
+    return KafkaSink(config, connector, logs)

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from cdc.errors import ConfigError
+from cdc.interfaces import Log
 
 LONGEST: Final = 249
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]|_(?=u[0-9a-f]{4})")
@@ -47,3 +48,19 @@ def schema_topic(prefix: str) -> str:
 def position_topic(prefix: str, connector: str) -> str:
     """Where one connector stands. One dot, so it is no table's topic."""
     return f"{prefix}.position-{connector}"
+
+
+def signal_topic(prefix: str, connector: str) -> str:
+    """What is asked of one connector."""
+    return f"{prefix}.signal-{connector}"
+
+
+def log_topic(prefix: str, connector: str, log: Log) -> str:
+    """One of the topics that are no table. One dot, as above. Dead letters are a connector's own."""
+    return f"{prefix}.dead-letter-{connector}" if log == "dead-letter" else f"{prefix}.{log}"
+
+
+def position_of(topic: str) -> tuple[str, str] | None:
+    """Prefix and connector of a position topic; None for any other."""
+    prefix, found, connector = topic.partition(".position-")
+    return (prefix, connector) if found and "." not in prefix + connector else None

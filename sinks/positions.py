@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -14,8 +14,9 @@ from confluent_kafka import KafkaException, Producer
 from cdc.config import KafkaConfig
 from cdc.errors import CdcError
 from cdc.state import State
-from sinks.names import position_topic
+from sinks.names import position_of, position_topic
 from sinks.reading import read_to_end
+from sinks.topics import Topics
 
 _REPORT_S: Final = 3.0
 
@@ -52,6 +53,26 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
             error = orjson.loads(value) if value is not None else None
     state = State.from_bytes(last, where=f"topic {topic}") if last is not None else None
     return Standing(state, committed_at_ms, error)
+
+
+def read_neighbours(config: KafkaConfig, connector: str) -> list[tuple[str, State]]:
+    """Prefix and position of the other connectors of this prefix, and of this name's under other prefixes.
+
+    A position that is damaged or may not be read says nothing about us: its own connector's start tells of it.
+    """
+    with Topics(config.bootstrap_servers, config.options) as topics:
+        names = [found for topic in sorted(topics.names()) if (found := position_of(topic)) is not None]
+    neighbours = []
+    for prefix, name in names:
+        if (prefix == config.prefix) != (name == connector):
+            try:
+                state = read_standing(replace(config, topic_prefix=prefix), name).state
+            except CdcError as exc:
+                log.debug("position of connector %s: %s", name, exc.message)
+                continue
+            if state is not None:
+                neighbours.append((prefix, state))
+    return neighbours
 
 
 def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:

@@ -57,6 +57,37 @@ def read_to_end(
         ) from exc
 
 
+def read_what_is(
+    bootstrap_servers: str, options: Mapping[str, str], topic: str
+) -> Generator[tuple[Message, bool], None, None]:
+    """Every record the topic holds, waiting for nobody: first what is committed, and True.
+
+    Then what stands behind the beginning of a transaction that is still open, which nobody can tell the outcome of
+    before that one ends, and False.
+    """
+    settings = {
+        **options,
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "cdc-reading-back",
+        "enable.auto.commit": "false",
+        "enable.partition.eof": "true",
+        "fetch.wait.max.ms": "50",
+    }
+    try:
+        stable = _bounds(bootstrap_servers, options, topic, "read_committed")
+        everything = _bounds(bootstrap_servers, options, topic, "read_uncommitted")
+        behind = {p: (stable[p][1], end) for p, (_, end) in everything.items()}
+        for isolation, bounds in (("read_committed", stable), ("read_uncommitted", behind)):
+            with closing(Consumer({**settings, "isolation.level": isolation}, logger=log)) as consumer:
+                for message in _read(consumer, bootstrap_servers, topic, bounds):
+                    yield message, bounds is stable
+    except KafkaException as exc:
+        raise RetryableError(
+            f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}",
+            at_start=exc.args[0].code() in _TOO_EARLY,
+        ) from exc
+
+
 def _bounds(
     bootstrap_servers: str, options: Mapping[str, str], topic: str, isolation: Isolation
 ) -> dict[int, tuple[int, int]]:

@@ -1,25 +1,29 @@
 """From snapshot to stream: which events of the log the snapshot's rows already contain. Pure.
 
-A table is read in key order. Each run of the connector that reads part of it adds a range: the keys up to where the run
-got, and the view it read under. The first run reads under the view the slot exported; the log starts at exactly that
-point, so nothing is hidden. A later run takes a view of its own while the log still starts at the old point: an event
-of a key in its range is hidden if and only if the view saw the event's transaction. Visibility, not LSN, decides: a
-commit reaches the log before it becomes visible.
+A table's keys have an order, and ranges of it are read in that order, several at once. Each range read is noted with
+the view it was read under. The first run reads under the view the slot exported; the log starts at exactly that point,
+so nothing is hidden. A later run takes a view of its own while the log still starts at the old point: an event of a key
+in its ranges is hidden if and only if the view saw the event's transaction. Visibility, not LSN, decides: a commit
+reaches the log before it becomes visible. Of a key not read yet nothing is hidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from cdc.change import UNCHANGED, Change, Column, Row, Table
 from cdc.errors import BugError
+from cdc.state import Key, key_from_json, key_to_json
 
 INTEGERS: Final = frozenset({"smallint", "integer", "bigint", "oid"})
 """Types that order by their number; all others order by their text's bytes in UTF-8."""
 
 SortKey: TypeAlias = tuple[int | bytes, ...]
+KeyOrder: TypeAlias = tuple[tuple[str, bool], ...]
+"""The key's columns in key order, and whether each orders by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,94 +52,177 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Keys up to and including `upto` (None: to the end) and after the range before it; read under `view`."""
+    """Keys up to and including `upto` (None: to the end) and after the range before it."""
 
-    upto: tuple[str, ...] | None
-    view: str | None
-    """A number in the progress' views; None: the slot's own, which hides nothing."""
+    upto: Key | None
+    view: int | None
+    """The number of the view they were read under; 0 is the slot's own, which hides nothing; None: not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """How far one table has been read."""
+    """Which keys of one table have been read, and under which view: ranges that cover all keys, in order.
 
-    done: bool = False
+    Neighbours differ in their view, so that the list stays short: as long as the number of places where a run broke
+    off or several readers stand.
+    """
+
     rows: int = 0
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[Range, ...] = (Range(None, None),)
+    estimate: int = 0
+    """How many rows the table was thought to have when it was first looked at."""
+    order: KeyOrder = ()
+    """Of the key that the ranges are of."""
 
     @property
-    def after(self) -> tuple[str, ...] | None:
-        """The last key read."""
-        return self.ranges[-1].upto if self.ranges else None
+    def done(self) -> bool:
+        return all(r.view is not None for r in self.ranges)
 
-    def read(self, upto: tuple[str, ...] | None, view: str | None, rows: int) -> TableProgress:
-        """After `rows` more rows under `view`; `upto` None: the table is done."""
-        ranges = self.ranges
-        if ranges and ranges[-1].view == view:
-            ranges = ranges[:-1]
-        return TableProgress(upto is None, self.rows + rows, (*ranges, Range(upto, view)))
+    def gaps(self) -> Iterator[tuple[Key | None, Key | None]]:
+        """What is not read yet: behind the one key (None: from the start), up to and including the other."""
+        after = None
+        for r in self.ranges:
+            if r.view is None:
+                yield after, r.upto
+            after = r.upto
+
+    def read(self, *, after: Key | None, upto: Key | None, view: int, rows: int) -> TableProgress:
+        """After `rows` more rows: the keys behind `after` up to and including `upto`, all of one gap, are read.
+
+        Raises BugError for keys that were read before.
+        """
+        if after is not None and after == upto:
+            return replace(self, rows=self.rows + rows)
+        made: list[Range] = []
+        found = False
+        start: Key | None = None
+        for r in self.ranges:
+            if r.view is None and _holds(self.order, (start, r.upto), (after, upto)):
+                found = True
+                if start != after:
+                    made.append(Range(after, None))
+                made.append(Range(upto, view))
+                if r.upto != upto:
+                    made.append(r)
+            else:
+                made.append(r)
+            start = r.upto
+        if not found:
+            raise BugError("a snapshot read keys that it had read before")
+        return replace(self, rows=self.rows + rows, ranges=tuple(_merged(made)))
 
     def to_json(self) -> dict[str, object]:
         return {
             "done": self.done,
             "rows": self.rows,
-            "ranges": [{"upto": list(r.upto) if r.upto else None, "view": r.view} for r in self.ranges],
+            "estimate": self.estimate,
+            "order": self.order,
+            "ranges": [{"upto": None if r.upto is None else key_to_json(r.upto), "view": r.view} for r in self.ranges],
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TableProgress:
-        ranges = (Range(tuple(r["upto"]) if r["upto"] else None, r["view"]) for r in value["ranges"])
-        return cls(value["done"], value["rows"], tuple(ranges))
+        ranges = (Range(None if r["upto"] is None else key_from_json(r["upto"]), r["view"]) for r in value["ranges"])
+        return cls(value["rows"], tuple(ranges), value["estimate"], tuple((name, n) for name, n in value["order"]))
+
+
+def _holds(order: KeyOrder, gap: tuple[Key | None, Key | None], part: tuple[Key | None, Key | None]) -> bool:
+    (gap_after, gap_upto), (after, upto) = gap, part
+    begins = gap_after is None or (after is not None and sort_key(order, gap_after) <= sort_key(order, after))
+    ends = gap_upto is None or (upto is not None and sort_key(order, upto) <= sort_key(order, gap_upto))
+    return begins and ends
+
+
+def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
+    held: Range | None = None
+    for r in ranges:
+        if held is not None and held.view != r.view:
+            yield held
+        held = r
+    if held is not None:
+        yield held
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A snapshot's state: tables by `schema.table`, views by name."""
+    """A snapshot's state: tables by `schema.table`, views by number from 1."""
 
-    tables: Mapping[str, TableProgress]
-    views: Mapping[str, tuple[str, int]]
-    """Number from 1, as text -> (``pg_current_snapshot()``, the log's end taken after it)."""
+    tables: Mapping[str, TableProgress] = field(default_factory=dict)
+    views: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    """``pg_current_snapshot()``, and the log's end taken after it."""
+    started_at_ms: int = 0
+    """When the run at hand began to read."""
+    rows_before: int = 0
+    """Rows that earlier runs had read."""
+
+    def of(self, table: Table) -> TableProgress:
+        """What has been read by the key that the table has now: by another one, nothing."""
+        order = key_order(table)
+        found = self.tables.get(table.qualified)
+        return found if found is not None and found.order == order else TableProgress(order=order)
+
+    def with_table(self, table: Table, progress: TableProgress) -> Progress:
+        return replace(self, tables={**self.tables, table.qualified: progress})
 
     def to_json(self) -> dict[str, object]:
         return {
             "tables": {name: progress.to_json() for name, progress in self.tables.items()},
-            "views": {name: {"snapshot": text, "end": end} for name, (text, end) in self.views.items()},
+            "views": {str(number): {"snapshot": text, "end": end} for number, (text, end) in self.views.items()},
+            "run": {"started_at_ms": self.started_at_ms, "rows_before": self.rows_before},
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Progress:
+        run = value.get("run", {})
         return cls(
             {name: TableProgress.from_json(table) for name, table in value.get("tables", {}).items()},
-            {name: (view["snapshot"], view["end"]) for name, view in value.get("views", {}).items()},
+            {int(number): (view["snapshot"], view["end"]) for number, view in value.get("views", {}).items()},
+            run.get("started_at_ms", 0),
+            run.get("rows_before", 0),
         )
 
 
-def sort_key(columns: Sequence[Column], values: Sequence[bytes]) -> SortKey:
+def key_order(table: Table) -> KeyOrder:
+    """How the table's keys are ordered."""
+    return tuple((column.name, column.type in INTEGERS) for column in key_columns(table))
+
+
+def sort_key(order: KeyOrder, values: Key) -> SortKey:
     """A key's place in the order tables are read in."""
-    return tuple(
-        int(value) if column.type in INTEGERS else value for column, value in zip(columns, values, strict=True)
-    )
+    return tuple(int(value) if number else value for (_, number), value in zip(order, values, strict=True))
+
+
+def key_columns(table: Table) -> tuple[Column, ...]:
+    """The key's columns in key order."""
+    return tuple(table.columns[index] for index in table.key_indexes)
+
+
+def key_of(table: Table, row: Row) -> Key:
+    """A row's key. Raises BugError for a row that lacks part of it."""
+    key = []
+    for index in table.key_indexes:
+        value = row[index]
+        if value is None or value is UNCHANGED:
+            raise BugError(f"table {table.qualified}: a row or change without its key")
+        key.append(value)
+    return tuple(key)
 
 
 class PostgresHandover:
     """The ranges of all tables, ready to be asked about every change."""
 
     def __init__(self, tables: Sequence[Table], progress: Progress) -> None:
-        self._views = {name: View.parse(text) for name, (text, _) in progress.views.items()}
+        self._views = {number: View.parse(text) for number, (text, _) in progress.views.items()}
         self._end = max((end for _, end in progress.views.values()), default=0)
-        self._ranges: dict[str, list[tuple[SortKey | None, View | None]]] = {}
-        for table in tables:
-            done = progress.tables.get(table.qualified)
-            if done is None or all(r.view is None for r in done.ranges):
-                continue
-            columns = [table.columns[i] for i in table.key_indexes]
-            self._ranges[table.qualified] = [
-                (
-                    sort_key(columns, [v.encode() for v in r.upto]) if r.upto is not None else None,
-                    self._views[r.view] if r.view is not None else None,
+        self._ranges: dict[str, tuple[KeyOrder, list[SortKey], list[View | None]]] = {}
+        for name in (table.qualified for table in tables):
+            at = progress.tables.get(name, TableProgress())
+            if any(r.view for r in at.ranges):
+                self._ranges[name] = (
+                    at.order,
+                    [sort_key(at.order, r.upto) for r in at.ranges if r.upto is not None],
+                    [self._views[r.view] if r.view else None for r in at.ranges],
                 )
-                for r in done.ranges
-            ]
 
     @property
     def hides_nothing(self) -> bool:
@@ -149,25 +236,15 @@ class PostgresHandover:
         row = change.after if change.after is not None else change.before
         if row is None:
             return False  # a truncate belongs to no key: see `saw`
-        return self._hidden(ranges, change.table, row, xid)
-
-    def _hidden(self, ranges: Sequence[tuple[SortKey | None, View | None]], table: Table, row: Row, xid: int) -> bool:
-        columns = [table.columns[i] for i in table.key_indexes]
-        values = []
-        for index in table.key_indexes:
-            value = row[index]
-            if value is None or value is UNCHANGED:
-                raise BugError(f"table {table.qualified}: a change without its key")
-            values.append(value)
-        key = sort_key(columns, values)
-        for upto, view in ranges:
-            if upto is None or key <= upto:
-                return view is not None and view.sees(xid)
-        return False
+        order, bounds, views = ranges
+        if key_order(change.table) != order:
+            return False  # of another key than the rows were read by: its topic is read again from the source
+        view = views[bisect_left(bounds, sort_key(order, key_of(change.table, row)))]
+        return view is not None and view.sees(xid)
 
     def saw(self, table: Table, view: int, xid: int) -> bool:
         """Whether rows of `table` read under the view with this number (0: the slot's own) saw the transaction."""
-        of = self._views.get(str(view)) if table.qualified in self._ranges else None
+        of = self._views.get(view) if table.qualified in self._ranges else None
         return of is not None and of.sees(xid)
 
     def spent(self, commit: int) -> bool:

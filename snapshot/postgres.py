@@ -1,28 +1,40 @@
-"""PostgreSQL's snapshot: every table by one COPY in key order, under the slot's view or, after a crash, a new one."""
+"""PostgreSQL's snapshot: COPY in key order by several sessions, under the slot's view or, after a crash, a new one."""
 
 from __future__ import annotations
 
 import io
-import queue
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import psycopg2
 import psycopg2.extensions
-from psycopg2 import sql
+from psycopg2 import errors
 
-from cdc.change import Row, Table
+from cdc.change import UNCHANGED, Row, Table
 from cdc.config import ConnectorConfig
-from cdc.errors import BugError, OperatorError, RetryableError
-from cdc.interfaces import Chunk, Handover
+from cdc.errors import OperatorError, RetryableError
+from cdc.interfaces import Chunk, Handover, Window
+from cdc.state import Key
 from connectors.postgres import session
 from connectors.postgres.catalog import Catalog
 from connectors.postgres.slot import await_older_transactions
 from connectors.postgres.stream import lsn_number
-from snapshot.chunks import copy_statement, parse_row, row_statement
-from snapshot.handover import PostgresHandover, Progress, TableProgress
+from snapshot.chunks import (
+    Relation,
+    copy_statement,
+    lock_statement,
+    parse_row,
+    plan_statement,
+    row_statement,
+    sample_statement,
+)
+from snapshot.handover import PostgresHandover, Progress, key_of
+from snapshot.live import Windows
+from snapshot.plan import Piece, pieces, wants_cutting
+from snapshot.readers import Readers, Rows
 
 _REWRITTEN: Final = """
 SELECT count(*) FROM pg_class c
@@ -30,200 +42,206 @@ WHERE (c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regc
   AND c.relfilenode IS DISTINCT FROM pg_relation_filenode(c.oid)
 """
 """The view's file of a table and its partitions against the file it has now."""
-_KIND: Final = (
-    "SELECT c.oid::int8, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-    " WHERE n.nspname = %s AND c.relname = %s"
-)
-_CHUNK_ROWS: Final = 2_000
-_QUEUED_CHUNKS: Final = 4
+_BYTEWISE: Final = """
+SELECT a.attname
+FROM pg_attribute a
+JOIN pg_collation c ON c.oid = a.attcollation
+JOIN pg_database d ON d.datname = current_database() AND d.encoding = pg_char_to_encoding('UTF8')
+WHERE a.attrelid = %s AND a.atttypid IN ('text'::regtype, 'varchar'::regtype)
+  AND CASE replace(c.collprovider::text, 'd', coalesce(to_jsonb(d)->>'datlocprovider', 'c'))
+           WHEN 'b' THEN true
+           WHEN 'c' THEN CASE c.collprovider WHEN 'd' THEN d.datcollate ELSE c.collcollate END IN ('C', 'POSIX')
+           ELSE false END
+"""
+"""Columns of text that compare by code point, which is by byte in UTF-8: collation C, and all of provider builtin."""
+_PAGES: Final = """
+SELECT coalesce(sum(pg_relation_size(oid)), 0)::int8 / current_setting('block_size')::int8
+FROM (SELECT %s::oid UNION SELECT relid FROM pg_partition_tree(%s::oid::regclass)) AS t(oid)
+"""
+_ROWS_A_PAGE: Final = 291
+"""No page of 8 kB holds more; the planner takes a table that was never looked at for ten pages at least."""
+_SAMPLED_PAGES: Final = 256
 
 
 class PostgresSnapshotter:
-    """Reads on a connection of its own, in a repeatable-read transaction that ends with `close`."""
+    """Reads on connections of its own, in repeatable-read transactions that end with `close`."""
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._params = session.parameters(config.source.url, f"cdc {config.name} snapshot")
-        self._connection: psycopg2.extensions.connection | None = None
-        self._reader: _Reader | None = None
+        self._workers = config.snapshot.workers
+        self._chunk_rows = config.snapshot.chunk_rows
+        self._sessions: list[psycopg2.extensions.connection] = []
+        self._readers: Readers | None = None
+        self._windows = Windows(config)
+        self._asking: psycopg2.extensions.connection | None = None
 
     def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
         done = Progress.from_json(progress)
-        remaining = [t for t in tables if not done.tables.get(t.qualified, TableProgress()).done]
+        remaining = [table for table in tables if not done.of(table).done]
         if not remaining:
             return
-        connection = self._connection = session.connect(self._params)
+        first = self._session()
         if view is None:  # a commit before the slot's point may be held (synchronous standby) and in no view yet
-            await_older_transactions(Catalog(connection))
-        connection.autocommit = False
-        connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
-        catalog = Catalog(connection)
+            await_older_transactions(Catalog(first), "the snapshot")
+        _begin(first, view)
+        catalog = Catalog(first)
         number = 0
-        if view is not None:
-            with connection.cursor() as cursor:
-                self._execute(cursor, "SET TRANSACTION SNAPSHOT %s", (view,))
-        else:
-            ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
-            ((end,),) = catalog.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
-            number = len(done.views) + 1
-            done = Progress(done.tables, {**done.views, str(number): (text, lsn_number(end))})
-        for table in remaining:
-            for rows, last in self._table(catalog, table, done.tables.get(table.qualified, TableProgress())):
-                at = done.tables.get(table.qualified, TableProgress())
-                at = at.read(None if last else _key(table, rows[-1]), str(number) if number else None, len(rows))
-                done = Progress({**done.tables, table.qualified: at}, done.views)
-                yield Chunk(table, rows, done.to_json(), number, time.time_ns() // 1_000_000)
-        self.close()
-
-    @staticmethod
-    def _execute(cursor: psycopg2.extensions.cursor, statement: str, parameters: Sequence[object]) -> None:
-        try:
-            cursor.execute(statement, parameters)
-        except psycopg2.Error as exc:  # its owner, the walsender, may be gone: the slot stays, a new view will do
-            raise RetryableError(
-                "the slot's snapshot is gone: reading goes on under a new view", at_start=True
-            ) from exc
-
-    def _table(self, catalog: Catalog, table: Table, at: TableProgress) -> Iterator[tuple[list[Row], bool]]:
-        """Lists of rows in key order, and whether it is the last of the table."""
-        kinds = catalog.rows("reading the catalog", _KIND, (table.schema, table.name))
-        if not kinds:
-            raise OperatorError(f"table {table.qualified} was dropped during its snapshot", hint="start again")
-        if self._connection is None:
-            raise BugError("the snapshot's connection is closed")
-        oid, kind = kinds[0]
-        self._hold_still(catalog, table, oid, partitioned=kind == "p")
-        statement = copy_statement(table, partitioned=kind == "p", after=at.after)
-        reader = self._reader = _Reader(self._connection, statement.as_string(self._connection), table)
-        columns = len(table.columns)
-        for lines, last in reader.chunks():
-            yield [parse_row(line, columns) for line in lines], last
-
-    @staticmethod
-    def _hold_still(catalog: Catalog, table: Table, oid: int, *, partitioned: bool) -> None:
-        """Lock the table as reading will; raise RetryableError if it was rewritten since the view was taken.
-
-        To an older view such a table is empty: https://www.postgresql.org/docs/current/mvcc-caveats.html
-        """
-        what = sql.SQL("" if partitioned else "ONLY ") + sql.Identifier(table.schema, table.name)
-        catalog.rows(f"locking table {table.qualified}", sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(what))
-        ((rewritten,),) = catalog.rows("reading the catalog", _REWRITTEN, (oid, oid))
-        if rewritten:
-            raise RetryableError(
-                f"table {table.qualified} was rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) after its snapshot began"
+        if view is None:
+            ((text, end),) = catalog.rows(
+                "taking a view", "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
             )
+            number = len(done.views) + 1
+            done = replace(done, views={**done.views, number: (text, lsn_number(end))})
+        ((shared,),) = catalog.rows("sharing the view", "SELECT pg_export_snapshot()")
+        planned: list[Piece] = []
+        for table in remaining:
+            with _letting_go(catalog):
+                done, found = self._plan(first, table, done)
+            planned += found
+        rows_before = sum(at.rows for at in done.tables.values())
+        done = replace(done, started_at_ms=_now_ms(), rows_before=rows_before)
+        while len(self._sessions) < min(self._workers, len(planned)):
+            _begin(self._session(), shared)
+        readers = self._readers = Readers(self._sessions, planned, _read)
+        reached: dict[int, Key | None] = {}
+        for piece, lines, last in readers:
+            table = piece.table
+            rows = [parse_row(line, len(table.columns)) for line in lines]
+            after = reached.get(id(piece), piece.after)
+            upto = reached[id(piece)] = piece.upto if last else key_of(table, rows[-1])
+            at = done.of(table).read(after=after, upto=upto, view=number, rows=len(rows))
+            done = done.with_table(table, at)
+            yield Chunk(table, rows, done.to_json(), number, _now_ms())
+        self._end()
+
+    def _session(self) -> psycopg2.extensions.connection:
+        connection = session.connect(self._params)
+        self._sessions.append(connection)
+        return connection
+
+    def _plan(
+        self, connection: psycopg2.extensions.connection, table: Table, done: Progress
+    ) -> tuple[Progress, list[Piece]]:
+        """The pieces to read of a table, and the progress with its estimate."""
+        catalog = Catalog(connection)
+        there = catalog.relation(table.schema, table.name)
+        if there is None:
+            raise OperatorError(f"table {table.qualified} was dropped during its snapshot", hint="start again")
+        oid, partitioned = there
+        indexed = catalog.rows("reading the catalog", _BYTEWISE, (oid,))
+        relation = Relation(
+            oid,
+            partitioned=partitioned,
+            indexed=frozenset(name for (name,) in indexed),
+            encoding=session.key_encoding(connection),
+        )
+        ((pages,),) = catalog.rows(f"sizing table {table.qualified}", _PAGES, (oid, oid))
+        (((plan,),),) = catalog.rows(f"sizing table {table.qualified}", plan_statement(table, relation))
+        estimate = min(int(plan["Plan"]["Plan Rows"]), pages * _ROWS_A_PAGE)
+        at = done.of(table)
+        at = replace(at, estimate=max(at.estimate, estimate))
+        sample: Iterable[Key] = ()
+        if wants_cutting(at, workers=self._workers, smallest=self._chunk_rows):
+            sample = _sample(catalog, table, relation, percent=min(100.0, 100.0 * _SAMPLED_PAGES / max(pages, 1)))
+        return done.with_table(table, at), list(pieces(table, relation, at, sample=sample, workers=self._workers))
+
+    def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
+        return self._windows.read(table, after, rows, key=key, first=first)
 
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
-        connection = session.connect(self._params)
+        if self._asking is None:
+            self._asking = session.connect(self._params)
+        now = Catalog(self._asking).now(table.schema, table.name)
+        if now is None:
+            return None
+        there = tuple(c for c in table.columns if c.name in now.columns and now.columns[c.name].reads_as(c))
+        names = [column.name for column in there]
+        if not set(table.key) <= set(names):
+            return None
+        relation = Relation(0, partitioned=now.partitioned, encoding=session.key_encoding(self._asking))
+        statement = row_statement(replace(table, columns=there), relation, tuple(key))
         found = io.BytesIO()
-        try:
-            kinds = Catalog(connection).rows("reading the catalog", _KIND, (table.schema, table.name))
-            if not kinds:
-                return None
-            statement = row_statement(table, partitioned=kinds[0][1] == "p", key=key)
-            with connection.cursor() as cursor:
-                cursor.copy_expert(statement, found)
-        except psycopg2.Error as exc:
-            raise session.translate(exc, f"reading a row of table {table.qualified}") from exc
-        finally:
-            connection.close()
-        line = found.getvalue()
-        return parse_row(line, len(table.columns)) if line else None
+        Catalog(self._asking).copy(f"reading a row of table {table.qualified}", statement, found)
+        if not found.getvalue():
+            return None
+        values = dict(zip(names, parse_row(found.getvalue(), len(names)), strict=True))
+        return tuple(values.get(column.name, UNCHANGED) for column in table.columns)
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
         made = PostgresHandover(tables, Progress.from_json(progress))
         return None if made.hides_nothing else made
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.stop()
-        if connection is not None:
-            connection.close()
+        self._end()
+        self._windows.close()
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()
+
+    def _end(self) -> None:
+        """Let go of what `chunks` has opened."""
+        readers, self._readers = self._readers, None
+        sessions, self._sessions = self._sessions, []
+        busy = readers.stop() if readers is not None else ()
+        for connection in sessions:
+            if connection not in busy:
+                connection.close()
 
 
-class _Reader:
-    """Runs one COPY on a thread, since psycopg2 pushes its rows; a bounded queue holds it back."""
+def _begin(connection: psycopg2.extensions.connection, view: str | None) -> None:
+    """Begin the transaction that all is read in, under `view` or one of its own."""
+    connection.autocommit = False
+    connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+    if view is None:
+        return
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION SNAPSHOT %s", (view,))
+    except psycopg2.Error as exc:  # its owner, the walsender or a session of ours, may be gone: a new view will do
+        raise RetryableError("the snapshot's view is gone: reading goes on under a new one", at_start=True) from exc
 
-    def __init__(self, connection: psycopg2.extensions.connection, statement: str, table: Table) -> None:
-        self._connection = connection
-        self._statement = statement
-        self._table = table
-        self._queue: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(_QUEUED_CHUNKS)
-        self._lines: list[bytes] = []
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cdc-snapshot", daemon=True)
 
-    def chunks(self) -> Iterator[tuple[list[bytes], bool]]:
-        """Lists of lines; the last one is marked, and may be empty."""
-        self._thread.start()
-        held: list[bytes] = []
-        while True:
-            got = self._queue.get()
-            if isinstance(got, psycopg2.Error):
-                raise session.translate(got, f"reading table {self._table.qualified}") from got
-            if isinstance(got, BaseException):
-                raise got
-            if got is None:
-                yield held, True
-                self._thread.join()
-                return
-            if held:
-                yield held, False
-            held = got
+def _sample(catalog: Catalog, table: Table, relation: Relation, *, percent: float) -> Iterator[Key]:
+    text = io.BytesIO()
+    catalog.copy(f"sampling table {table.qualified}", sample_statement(table, relation, percent=percent), text)
+    text.seek(0)
+    for line in text:
+        yield tuple(part for part in parse_row(line, len(table.key)) if isinstance(part, bytes))
 
-    def write(self, line: bytes) -> None:
-        """Called by psycopg2 with each row."""
-        self._lines.append(line)
-        if len(self._lines) >= _CHUNK_ROWS:
-            self._put(self._lines)
-            self._lines = []
 
-    def _put(self, item: list[bytes] | BaseException | None) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(item, timeout=0.2)
-            except queue.Full:
-                continue
-            return
-        raise _StoppedError
+def _read(connection: psycopg2.extensions.connection, piece: Piece, rows: Rows) -> None:
+    """One piece's COPY, with its table locked as reading locks it, and let go after it: DDL need not wait for the rest.
 
-    def _run(self) -> None:
+    Raises RetryableError if the table was rewritten since the view was taken: to an older view it is empty
+    (https://www.postgresql.org/docs/current/mvcc-caveats.html); and if a column is gone that it had at the start.
+    """
+    table, relation, catalog = piece.table, piece.relation, Catalog(connection)
+    with _letting_go(catalog):
+        catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
+        ((rewritten,),) = catalog.rows("reading the catalog", _REWRITTEN, (relation.oid, relation.oid))
+        if rewritten:
+            raise RetryableError(
+                f"table {table.qualified} was rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) after its snapshot began"
+            )
+        statement = copy_statement(table, relation, after=piece.after, upto=piece.upto)
         try:
-            with self._connection.cursor() as cursor:
-                cursor.copy_expert(self._statement, self)
-            if self._lines:
-                self._put(self._lines)
-            self._put(None)
-        except _StoppedError:
-            pass
-        except BaseException as exc:  # noqa: BLE001 - handed to the reading thread
-            if not self._stopped.is_set():
-                self._put(exc)
-
-    def stop(self) -> None:
-        """End the thread; the connection is cancelled, so that a long read does not go on."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            try:
-                self._connection.cancel()
-            except psycopg2.Error:
-                pass  # the connection is gone already, which is what is wanted
-            self._thread.join(10)
+            catalog.copy(f"reading table {table.qualified}", statement, rows)
+        except OperatorError as exc:
+            if isinstance(exc.__cause__, errors.UndefinedColumn):
+                raise RetryableError(f"table {table.qualified} lost a column after its snapshot began") from exc
+            raise
 
 
-class _StoppedError(Exception):
-    pass
+@contextmanager
+def _letting_go(catalog: Catalog) -> Iterator[None]:
+    """Give back at the end all locks taken inside, which a transaction else keeps; its view stays."""
+    catalog.rows("setting a savepoint", "SAVEPOINT locks")
+    yield
+    catalog.rows("giving back locks", "ROLLBACK TO SAVEPOINT locks")
 
 
-def _key(table: Table, row: Row) -> tuple[str, ...]:
-    texts = []
-    for index in table.key_indexes:
-        value = row[index]
-        if not isinstance(value, bytes):
-            raise BugError(f"table {table.qualified}: a row without its key")
-        texts.append(value.decode())
-    return tuple(texts)
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def open_snapshotter(config: ConnectorConfig) -> PostgresSnapshotter:

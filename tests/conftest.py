@@ -6,6 +6,7 @@ A server that cannot be had skips its tests with the reason; in CI that is a fai
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from psycopg2 import extensions
 
 from cdc.dev.stack import DevServers
 from cdc.errors import CdcError
+from tests.canary import WATCH
 
 pytest_plugins: list[str] = []
 
@@ -28,8 +30,9 @@ def _unavailable(what: str, reason: str) -> None:
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """Start a server by name, once; give its URL."""
+    """Start a server by name, once; give its URL. At the end no secret of a connector may have been told anywhere."""
     started: dict[str, DevServers] = {}
+    WATCH.start(tmp_path_factory.mktemp("printed"))
 
     def url(name: str) -> str:
         given = os.environ.get(f"CDC_TEST_{name.upper()}")
@@ -48,8 +51,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         return started[name][name].url
 
     yield url
-    for server in started.values():
-        server.stop()
+    WATCH.stop()
+    try:
+        told = WATCH.found(tmp_path_factory.getbasetemp().rglob("server.log"))
+        assert not told, f"the connectors' password was found in {', '.join(told)}"
+    finally:
+        for server in started.values():
+            server.stop()
 
 
 def _from_a_container(name: str) -> str | None:
@@ -140,7 +148,7 @@ def _database(server: str) -> Iterator[Database]:
     )
     for (slot,) in admin.rows(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{name}'"):
         admin.execute(f"SELECT pg_drop_replication_slot('{slot}')")
-    admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    admin.execute(f"DROP DATABASE {name} WITH (FORCE)", f"DROP ROLE IF EXISTS cdc_capture_{name}")
 
 
 @pytest.fixture
@@ -153,6 +161,12 @@ def postgres(database: Database) -> str:
 def prefix() -> str:
     """A topic prefix and connector name no other test has."""
     return f"t{uuid.uuid4().hex[:10]}"
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches what the tests start, also where they themselves run in a shell's background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:

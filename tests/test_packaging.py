@@ -63,7 +63,7 @@ def _without_spark(wheel: Path, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("command", ["run", "tail", "status", "apply", "dev", "demo"])
+@pytest.mark.parametrize("command", ["check", "run", "tail", "status", "apply", "dev", "demo"])
 def test_every_command_has_help_without_spark(wheel: Path, command: str) -> None:
     """Capture installs without Spark: no command imports it before it must."""
     done = _without_spark(wheel, command, "--help")

@@ -13,8 +13,10 @@ from cdc import __version__
 from cdc.errors import CdcError, RetryableError
 
 _COMMANDS = {
+    "check": ("cdc.cli.check", "Ask database and Kafka for all that a run needs; make nothing."),
     "run": ("cdc.cli.run", "Capture: snapshot, then follow the log."),
     "apply": ("cdc.cli.apply", "Fold the topics into tables and search indexes (Spark)."),
+    "snapshot": ("cdc.cli.snapshot", "Read tables again while their connector follows the log."),
     "tail": ("cdc.cli.tail", "Print a connector's events, one JSON line each."),
     "status": ("cdc.cli.status", "Where a connector stands, and how far behind it is."),
     "dev": ("cdc.cli.dev", "Servers for a laptop and for tests, without containers."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import click
 from cdc import registry
 from cdc.config import load_connector
 from cdc.errors import OperatorError
+from cdc.figures import Figures, being_read, duration, figures
 from cdc.pipeline import Pipeline, Report, Settings
 from cdc.state import Phase
 
@@ -46,10 +48,16 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
     config = configs[0]
     shown = _Shown(config.name, live=sys.stderr.isatty() and not verbose)
     pipeline = Pipeline(
-        Settings(connector=config.name, prefix=config.sink.prefix, chunk_rows=config.snapshot.chunk_rows),
+        Settings(
+            connector=config.name,
+            prefix=config.sink.prefix,
+            chunk_rows=config.snapshot.chunk_rows,
+            logs=config.logs,
+            config=config.binding,
+        ),
         open_source=registry.source(config),
         open_snapshotter=registry.snapshotter(config),
-        sink=registry.sink(config.sink, config.name),
+        sink=registry.sink(config.sink, config.name, logs=config.logs),
         observe=shown,
         failed=partial(registry.part("sinks.positions:leave_error"), config.sink, config.name),
     )
@@ -94,14 +102,19 @@ class _Shown:
 
     def _progress(self, report: Report, now: float) -> str:
         rate = (report.events - self._events) / max(now - self._at_s, 0.001)
-        where = ", ".join(f"{table} {rows:,} rows" for table, rows, done in report.tables if not done)
-        what = f"reading {where}" if where and report.phase is Phase.SNAPSHOT else f"at {report.state.offset}"
+        reading = report.phase is Phase.SNAPSHOT and report.tables
+        what = _reading(figures(report.state.snapshot, _now_ms())) if reading else f"at {report.state.offset}"
+        again = [at for at in being_read(report.state, _now_ms()).items() if at[1].phase in ("reading", "deleting")]
+        for name, at in again:
+            left = "" if at.eta_s is None else f", about {duration(at.eta_s)} left"
+            what += f"; {at.phase} {name}: {at.rows:,} rows{left}"
         return f"{report.events:,} events, {rate:,.0f}/s, {what}"
 
     def _draw(self, report: Report, now: float) -> None:
         if self._live and now - self._drawn_s >= _DRAWN_EVERY_S:
             self._drawn_s = now
-            click.echo(f"\r\x1b[K{self._name}: {self._progress(report, now)}", err=True, nl=False)
+            line = f"{self._name}: {self._progress(report, now)}"[: shutil.get_terminal_size().columns - 1]
+            click.echo(f"\r\x1b[K{line}", err=True, nl=False)  # a line that wraps could not be drawn over
 
     def _say(self, level: int, text: str) -> None:
         if self._live:
@@ -112,6 +125,26 @@ class _Shown:
         self._say(logging.INFO, f"{'stopped' if self.stopping else 'caught up'}, position committed")
 
 
+def _reading(found: Figures) -> str:
+    """``reading public.t 1,200 rows of about 4,000, 3 of 5 tables done, about 12 s left``."""
+    part = [name for name, table in found.tables.items() if table.rows and not table.done]
+    words = []
+    for name in part[:_NAMED]:
+        table = found.tables[name]
+        of = "" if table.estimate is None else f" of about {max(table.estimate, table.rows):,}"
+        words.append(f"reading {name} {table.rows:,} rows{of}")
+    done = sum(table.done for table in found.tables.values())
+    words.append(f"{done} of {len(found.tables)} tables done")
+    if found.eta_s is not None:
+        words.append(f"about {duration(found.eta_s)} left")
+    return ", ".join(words)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+_NAMED = 3
 _SAID_EVERY_S = 10.0
 _DRAWN_EVERY_S = 0.25
 _PHASES = {

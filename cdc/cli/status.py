@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import orjson
 from cdc import registry
 from cdc.config import ConnectorConfig, load_connector
 from cdc.errors import CdcError
+from cdc.figures import Figures, being_read, duration, figures
 
 
 @click.command()
@@ -21,7 +23,7 @@ from cdc.errors import CdcError
 def status(file: Path, *, as_json: bool) -> None:
     """Phase, position, lag, slot and last error of a connector.
 
-    Exit code 0 also while it is down: `running` says whether something reads the slot.
+    Exit code 0 also while it is down: `running` says whether something reads the slot, or the tables for a snapshot.
     """
     config = load_connector(file)
     found = _status(config)
@@ -44,17 +46,24 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
     if state is not None and lag_bytes is not None and kafka is not None:
         lag_s = round(max(0.0, time.time() - kafka.committed_at_ms / 1000), 1) if lag_bytes else 0.0
     slot = server.pop("slot", None)
+    running = bool(server.pop("reading", False) or (slot and slot["active"]))
+    snapshot = figures(state.snapshot, kafka.committed_at_ms) if state and kafka else Figures({}, None)
+    again = being_read(state, kafka.committed_at_ms) if state and kafka else {}
+    again = {name: at for name, at in again.items() if at.phase != "initial"}
     return {
         "name": config.name,
         "phase": state.phase.value if state else "new",
-        "running": bool(slot and slot["active"]),
+        "running": running,
         "position": dict(state.offset) if state else None,
         "committed_at": _instant(kafka.committed_at_ms) if kafka and state else None,
         "lag_bytes": lag_bytes,
         "lag_seconds": lag_s,
         "tables": list(state.tables) if state else [],
-        "snapshot": _snapshot(state.snapshot) if state else {},
+        "snapshot": {name: asdict(table) for name, table in snapshot.tables.items()},
+        "reading": {name: asdict(at) for name, at in again.items()},
+        "eta_seconds": None if snapshot.eta_s is None or not running else round(snapshot.eta_s, 1),
         "slot": slot,
+        "dead_letters": state.dead_letters if state else 0,
         "source": server,
         "last_error": kafka.error if kafka else None,
     }
@@ -66,13 +75,12 @@ def _has_run(config: ConnectorConfig) -> bool:
         return bool(topics.exists(topic))
 
 
-def _snapshot(progress: Any) -> dict[str, Any]:  # noqa: ANN401 - a snapshotter's own terms
-    tables = progress.get("tables", {})
-    return {name: {"rows": table["rows"], "done": table["done"]} for name, table in tables.items()}
-
-
 def _instant(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _rows(*, rows: int, estimate: int | None, done: bool) -> str:
+    return f"{rows:,} rows" if done or estimate is None else f"{rows:,} rows of about {estimate:,}"
 
 
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -86,9 +94,16 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("lag", lag),
     ]
     lines += [
-        ("snapshot", f"{table}: {done['rows']:,} rows{'' if done['done'] else ', reading'}")
+        ("snapshot", f"{table}: {_rows(**done)}{'' if done['done'] else ', reading' if done['rows'] else ', waiting'}")
         for table, done in found["snapshot"].items()
     ]
+    for table, at in found["reading"].items():
+        left = "" if at["eta_s"] is None else f", about {duration(at['eta_s'])} left"
+        lines.append(
+            ("reading", f"{table}: {_rows(rows=at['rows'], estimate=at['estimate'], done=False)}, {at['phase']}{left}")
+        )
+    if found["eta_seconds"] is not None:
+        lines.append(("", f"about {duration(found['eta_seconds'])} left"))
     if slot:
         retained = f"retains {slot['retained_wal_bytes'] or 0:,} bytes of WAL"
         lines.append(("slot", f"{slot['name']}: {slot['wal_status']}, at {slot['confirmed_flush_lsn']}, {retained}"))
@@ -96,6 +111,10 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("source", source["unreachable"]))
     else:
         lines.append(("slot", "none"))
+    if slot and slot.get("warning"):
+        lines += [("warning", slot["warning"]), ("", f"hint: {slot['hint']}")]
+    if found["dead_letters"]:
+        lines.append(("dead", f"{found['dead_letters']:,} events could not be written; they are dead letters"))
     lines.append(("last error", f"{_instant(error['at_ms'])} {error['message']}" if error else "none"))
     if error and error["hint"]:
         lines.append(("", f"hint: {error['hint']}"))

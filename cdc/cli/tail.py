@@ -43,7 +43,7 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
 def _topics(config: ConnectorConfig, table: str | None) -> str:
     """A regular expression over topic names."""
     if table is None:
-        return str(registry.part("sinks.follow:any_table")(config.sink.prefix))
+        return str(registry.part("sinks.follow:any_event")(config.sink.prefix))
     schema, dot, name = table.partition(".")
     if not dot or not name:
         raise ConfigError(f"--table {table} is not schema.table", hint="--table public.orders")
@@ -73,5 +73,6 @@ def _coloured(record: dict[str, Any]) -> str:
     op = "tombstone" if value is None else value["op"]
     where = click.style(f"{record['topic']}/{record['partition']}@{record['offset']}", dim=True)
     what = click.style(op, fg=colours.get(op, "white"), bold=True)
-    body = "" if value is None else orjson.dumps(value["after"] or value["before"]).decode()
+    shown = value and (value.get("after") or value.get("before") or value.get("message"))
+    body = orjson.dumps(shown).decode() if shown else ""
     return f"{where} {what} {orjson.dumps(record['key']).decode()} {body}"

@@ -27,9 +27,10 @@ _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}{proxied}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{advertised}
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT
 controller.listener.names=CONTROLLER
 log.dirs={data}
 broker.session.timeout.ms=3000
@@ -49,6 +50,16 @@ num.network.threads=2
 num.io.threads=4
 """
 
+_SECURE = """listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port},SECURE://127.0.0.1:{secure_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURE://localhost:{secure_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.secure.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.secure.ssl.keystore.type=PEM
+listener.name.secure.ssl.keystore.location={certificate}
+"""
+
 _LOGGING = """\
 appender.out.type=Console
 appender.out.name=out
@@ -63,13 +74,30 @@ logger.server.level=INFO
 _METADATA_REQUEST = struct.pack(">ihhihi", 14, 3, 0, 1, -1, 0)  # size, api, version, correlation, client, topics: all
 
 
-def prepare(folder: Path) -> Launch:
-    """Fetch the jars and format the storage on the first call."""
+def prepare(folder: Path, *, certificate: Path | None = None, advertised_port: int | None = None) -> Launch:
+    """Fetch the jars and format the storage on the first call.
+
+    With a `certificate` (PEM: key, then chain; for localhost) the broker listens at the setting `secure_port` too:
+    TLS, and a login by SCRAM-SHA-512. `advertised_port` is a proxy's: a second listener, on `proxied_port`, sends its
+    clients there.
+    """
     class_path = jars.class_path("kafka", jars.KAFKA)
     settings = Settings(folder)
     port, controller_port = settings.port("port"), settings.port("controller_port")
     data, properties, logging = folder / "data", folder / "server.properties", folder / "log4j2.properties"
-    properties.write_text(_PROPERTIES.format(port=port, controller_port=controller_port, data=data))
+    proxied = advertised = ""
+    if advertised_port is not None:
+        proxied = f",PROXIED://127.0.0.1:{proxied_port(folder)}"
+        advertised = f",PROXIED://127.0.0.1:{advertised_port}"
+    text = _PROPERTIES.format(
+        port=port, controller_port=controller_port, data=data, proxied=proxied, advertised=advertised
+    )
+    if certificate is not None:  # of a key given twice the last counts
+        secure_port = settings.port("secure_port")
+        text += _SECURE.format(
+            port=port, controller_port=controller_port, secure_port=secure_port, certificate=certificate
+        )
+    properties.write_text(text)
     logging.write_text(_LOGGING)
     command = (str(java()), *_JAVA_OPTIONS, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
     if not (data / "meta.properties").exists():
@@ -82,6 +110,11 @@ def prepare(folder: Path) -> Launch:
         ready=lambda _pid: _is_ready(port),
         url=f"127.0.0.1:{port}",
     )
+
+
+def proxied_port(folder: Path) -> int:
+    """Where a broker prepared with an `advertised_port` listens for that proxy."""
+    return Settings(folder).port("proxied_port")
 
 
 def _is_ready(port: int) -> bool:

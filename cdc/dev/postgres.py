@@ -25,6 +25,7 @@ _OPTIONS = {
     "wal_level": "logical",
     "max_replication_slots": "32",
     "max_wal_senders": "32",
+    "max_prepared_transactions": "16",
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "timezone": "UTC",

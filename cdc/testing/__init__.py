@@ -11,7 +11,7 @@ comes out of the twin's method. It may also change things, such as commit to the
 
 from __future__ import annotations
 
-from cdc.testing.faults import POINTS, At, Faults, Killed, nothing
+from cdc.testing.faults import POINTS, At, Faults, Inline, Killed, nothing
 from cdc.testing.kafka import MemoryKafka, MemorySink, Outcome, Record
 from cdc.testing.log import Key, Logged, MemoryLog, View, delete, insert, key_of, truncate, update
 from cdc.testing.source import MemoryHandover, MemorySnapshotter, MemorySource, view_from
@@ -20,6 +20,7 @@ __all__ = [
     "POINTS",
     "At",
     "Faults",
+    "Inline",
     "Key",
     "Killed",
     "Logged",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from concurrent.futures import Executor, Future
+from typing import Final, TypeAlias, TypeVar
 
 from cdc.errors import RetryableError
+
+T = TypeVar("T")
 
 At: TypeAlias = Callable[[str], None]
 
@@ -21,6 +24,7 @@ POINTS: Final = (
     "source.acknowledge",
     "snapshot.view",
     "snapshot.chunk",
+    "snapshot.window",
     "snapshot.row",
     "sink.check",
     "sink.create",
@@ -35,6 +39,18 @@ POINTS: Final = (
 )
 """Raising at ``sink.commit``: it did not happen; at ``sink.commit.delayed``: it happens when the next producer fences
 this one; at ``sink.commit.answer``: it happened. The caller cannot tell which."""
+
+
+class Inline(Executor):
+    """Does what it is given at once, on the caller's thread: for runs that are the same each time."""
+
+    def submit(self, fn: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as exc:  # noqa: BLE001 - the future's to raise
+            done.set_exception(exc)
+        return done
 
 
 class Killed(BaseException):

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import cast
 
 from cdc.change import Table
-from cdc.errors import BugError, OperatorError
+from cdc.errors import BugError, OperatorError, TooLargeError
+from cdc.interfaces import Log
 from cdc.state import State
 from cdc.testing.faults import At, nothing
 
@@ -79,9 +80,13 @@ class MemorySink:
         self._records = self._bytes = 0
         self.position_topic = f"{prefix}.position-{connector}"
         self.schema_topic = f"{prefix}.schema"
+        self.signal_topic = f"{prefix}.signal-{connector}"
 
     def topic(self, table: Table) -> str:
         return f"{self._prefix}.{table.schema}.{table.name}"
+
+    def log_topic(self, name: Log) -> str:
+        return f"{self._prefix}.{name}-{self._connector}" if name == "dead-letter" else f"{self._prefix}.{name}"
 
     def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
         self._at("sink.check")
@@ -89,8 +94,19 @@ class MemorySink:
 
     def create(self, tables: Sequence[Table]) -> None:
         self._at("sink.create")
-        for topic in (self.position_topic, self.schema_topic, *map(self.topic, tables)):
+        logs = (self.log_topic("message"), self.log_topic("transaction"), self.log_topic("dead-letter"))
+        for topic in (self.position_topic, self.schema_topic, self.signal_topic, *logs, *map(self.topic, tables)):
             self._kafka.topics.setdefault(topic, [])
+
+    def neighbours(self) -> list[tuple[str, State]]:
+        found = []
+        for topic in list(self._kafka.topics):
+            prefix, dot, name = topic.partition(".position-")
+            if dot and (prefix == self._prefix) != (name == self._connector):
+                state = self._position(topic, name)
+                if state is not None:
+                    found.append((prefix, state))
+        return found
 
     def occupied(self, tables: Sequence[Table]) -> list[str]:
         return [topic for topic in map(self.topic, tables) if self._kafka.committed(topic)]
@@ -100,10 +116,14 @@ class MemorySink:
         self._at("sink.fence")
         self._epoch = self._kafka.fence(self._producer)
         self._at("sink.fenced")
-        found = [r.value for r in self._kafka.committed(self.position_topic) if r.key == self._connector.encode()]
-        if not found or found[-1] is None:
-            return None
-        return State.from_bytes(found[-1], where=f"topic {self.position_topic}")
+        return self.peek()
+
+    def peek(self) -> State | None:
+        return self._position(self.position_topic, self._connector)
+
+    def _position(self, topic: str, connector: str) -> State | None:
+        found = [r.value for r in self._kafka.committed(topic) if r.key == connector.encode()]
+        return State.from_bytes(found[-1], where=f"topic {topic}") if found and found[-1] is not None else None
 
     @property
     def _producer(self) -> str:
@@ -117,12 +137,26 @@ class MemorySink:
         self._at("sink.schema")
         self._append(self.schema_topic, key, value)
 
+    def log(self, name: Log, key: bytes, value: bytes) -> None:
+        self._at("sink.write")
+        self._append(self.log_topic(name), key, value)
+
+    def dead_letters(self) -> Iterator[tuple[bytes, bytes]]:
+        committed = self._kafka.committed(self.log_topic("dead-letter"))
+        return iter([(r.key, r.value) for r in committed if r.value is not None])
+
     def _append(self, topic: str, key: bytes, value: bytes | None) -> None:
         if self._epoch is None:
             raise BugError("the sink is not fenced: nothing may be written")
         size = len(key) + len(value or b"")
         if size > self._kafka.largest_bytes:
-            raise OperatorError(f"a record of {size} bytes is too large for topic {topic}", hint="raise the limit")
+            raise TooLargeError(
+                f"a record of {size} bytes is too large for topic {topic}",
+                hint="raise the limit",
+                topic=topic,
+                key=key,
+                value=value or b"",
+            )
         self._records += 1
         self._bytes += size
         if self._fenced():
@@ -157,9 +191,23 @@ class MemorySink:
     def schemas(self) -> Iterator[bytes]:
         return iter([r.value for r in self._kafka.committed(self.schema_topic) if r.value is not None])
 
-    def records(self, table: Table) -> Iterator[tuple[bytes, bytes | None]]:
+    def records(self, table: Table, *, committed: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
         self._at("sink.records")
-        return iter([(r.key, r.value) for r in self._kafka.topics[self.topic(table)]])
+        topic = self.topic(table)
+        found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
+        return iter([(r.key, r.value) for r in found])
+
+    def commands(self) -> list[tuple[bytes, bytes]]:
+        waiting: dict[bytes, bytes] = {}
+        for record in self._kafka.topics[self.signal_topic]:
+            if record.value is None and self._kafka.outcomes[record.transaction] is not Outcome.ABORTED:
+                waiting.pop(record.key, None)
+            elif record.value is not None:
+                waiting[record.key] = record.value
+        return list(waiting.items())
+
+    def answered(self, key: bytes) -> None:
+        self._append(self.signal_topic, key, None)
 
     def close(self) -> None:
         """Let go, as a process that dies does: what is open stays open until the next `fence`."""

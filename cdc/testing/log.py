@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from cdc.change import UNCHANGED, Change, Op, Row, Table
+from cdc.change import UNCHANGED, Change, Message, Op, Row, Table
 
 Key: TypeAlias = tuple[bytes, ...]
 
@@ -61,8 +61,10 @@ class Logged:
     xid: int
     commit: int
     end: int
-    changes: tuple[Change, ...]
+    changes: tuple[Change | Message, ...]
     carried: frozenset[str]
+    alone: bool = False
+    """A message that belongs to no transaction, at `end`."""
 
 
 class MemoryLog:
@@ -82,7 +84,13 @@ class MemoryLog:
     def end(self) -> int:
         return self.transactions[-1].end if self.transactions else 8
 
-    def commit(self, *changes: Change, visible: bool = True) -> int:
+    def say(self, prefix: str, content: bytes) -> None:
+        """Append a message that belongs to no transaction."""
+        xid = len(self.transactions) + 1
+        end = 16 * xid + 8
+        self.transactions.append(Logged(xid, 16 * xid, end, (Message(prefix, content, end),), self.carried, alone=True))
+
+    def commit(self, *changes: Change | Message, visible: bool = True) -> int:
         """Append a transaction, give its id. Not `visible`: it is in the log, but views do not see it before `reveal`.
 
         Its changes wait for the locks of earlier ones, as in a database: what they touch becomes visible first.
@@ -93,9 +101,10 @@ class MemoryLog:
             if earlier.xid in self._unseen and _meet(_touched(earlier.changes), touched):
                 self.reveal([earlier.xid])
         xid = len(self.transactions) + 1
-        tables = {change.table.qualified: change.table for change in changes}
+        of_rows = [change for change in changes if isinstance(change, Change)]
+        tables = {change.table.qualified: change.table for change in of_rows}
         contents = {name: self.rows(table) for name, table in tables.items()}
-        for change in changes:
+        for change in of_rows:
             _apply(contents[change.table.qualified], change, strict=True)
         placed = tuple(change._replace(lsn=16 * xid - 4) for change in changes)
         self.transactions.append(Logged(xid, 16 * xid, 16 * xid + 8, placed, self.carried))
@@ -121,15 +130,17 @@ class MemoryLog:
         for transaction in self.transactions:
             if view is None or view.sees(transaction.xid):
                 for change in transaction.changes:
-                    if change.table.qualified == table.qualified:
+                    if isinstance(change, Change) and change.table.qualified == table.qualified:
                         _apply(found, change, strict=False)
         return found
 
 
-def _touched(changes: Iterable[Change]) -> set[tuple[str, Key | None]]:
+def _touched(changes: Iterable[Change | Message]) -> set[tuple[str, Key | None]]:
     """Tables and keys, None for a whole table."""
     found: set[tuple[str, Key | None]] = set()
     for change in changes:
+        if isinstance(change, Message):
+            continue
         images = [row for row in (change.before, change.after) if row is not None]
         found |= {(change.table.qualified, key_of(change.table, row)) for row in images}
         if change.op is Op.TRUNCATE:

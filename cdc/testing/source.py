@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
 
-from cdc.change import Change, Idle, Offset, Row, Table, Transaction
-from cdc.errors import BugError, OperatorError
-from cdc.interfaces import Chunk, Handover, Start
+from cdc.change import Change, Idle, Message, Offset, Row, Table, Transaction
+from cdc.description import Description
+from cdc.errors import BugError, GapError, OperatorError
+from cdc.interfaces import Chunk, Handover, Start, Window
 from cdc.state import State
 from cdc.testing.faults import At, nothing
 from cdc.testing.log import Key, Logged, MemoryLog, View, key_of
@@ -38,16 +40,17 @@ class MemorySource:
         if self._log.held_from is not None:
             raise OperatorError("the log is held already, and no position knows of it", hint="let go of it")
 
-    def verify(self, state: State) -> None:
+    def verify(self, state: State) -> bool:
         offset = int(state.offset["at"])
         if self._log.held_from is None or self._log.acknowledged > offset:
-            raise OperatorError(
+            raise GapError(
                 f"a gap: the log begins at {self._log.acknowledged}, Kafka holds changes up to {offset}",
                 hint="start over under a new connector name",
             )
         gone = sorted(set(state.tables) - self._log.carried)
         if gone:
             raise OperatorError(f"the log no longer carries {', '.join(gone)}", hint="start over")
+        return False
 
     def hold(self, tables: Sequence[Table]) -> Start:
         self._at("source.hold")
@@ -63,12 +66,20 @@ class MemorySource:
     def extend(self, tables: Sequence[Table]) -> None:
         self._at("source.extend")
         self._log.carried |= {table.qualified for table in tables}
-        self._log.reveal_before(self._log.end)
+
+    def carried(self) -> Mapping[str, str]:
+        return dict.fromkeys(self._log.carried, "")
+
+    def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
+        pass
+
+    def tend(self) -> None:
+        pass
 
     def current(self) -> int:
         return self._log.end
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
         resume = self._read_to = int(offset["at"])
         read = 0
         while True:
@@ -80,19 +91,23 @@ class MemorySource:
                 continue
             logged = transactions[read]
             read += 1
-            if logged.commit < resume:
+            if (logged.end <= resume) if logged.alone else (logged.commit < resume):
                 continue
             self._at("source.frame")
+            if logged.alone:
+                self._read_to = logged.end
+                yield from (m for m in logged.changes if isinstance(m, Message))
+                continue
             yield Transaction(
                 f"{logged.xid}:{logged.commit}", logged.xid, logged.commit, logged.commit, self._changes(logged)
             )
             if self._read_to < logged.end:
                 raise BugError("a transaction was left before its end")
 
-    def _changes(self, logged: Logged) -> Iterator[Change]:
+    def _changes(self, logged: Logged) -> Iterator[Change | Message]:
         captured = {table.qualified for table in self._tables} & logged.carried
         for change in logged.changes:
-            if change.table.qualified in captured:
+            if isinstance(change, Message) or change.table.qualified in captured:
                 self._at("source.change")
                 yield change
         self._read_to = logged.end
@@ -118,10 +133,7 @@ class MemoryHandover:
 
     def __init__(self, progress: Mapping[str, Any]) -> None:
         self.views = {int(number): view_from(view) for number, view in progress.get("views", {}).items()}
-        self._ranges: dict[str, list[tuple[Key | None, int]]] = {
-            name: [(_upto(r["upto"]), r["view"]) for r in table["ranges"]]
-            for name, table in progress.get("tables", {}).items()
-        }
+        self._ranges = {name: _ranges(table) for name, table in progress.get("tables", {}).items()}
 
     def hides(self, change: Change, xid: int) -> bool:
         row = change.after if change.after is not None else change.before
@@ -149,16 +161,57 @@ def view_from(value: Mapping[str, Any]) -> View:
     return View(value["next"], frozenset(value["unseen"]), value["end"])
 
 
-def _upto(texts: Sequence[str] | None) -> Key | None:
-    return None if texts is None else tuple(text.encode() for text in texts)
+_Range: TypeAlias = tuple[Key | None, int | None]
+"""The last key, None: to the end; and the view it was read under, None: not yet."""
+
+
+def _ranges(progress: Mapping[str, Any]) -> list[_Range]:
+    return [
+        (None if r["upto"] is None else tuple(k.encode() for k in r["upto"]), r["view"]) for r in progress["ranges"]
+    ]
+
+
+def _progress(rows: int, ranges: Sequence[_Range]) -> dict[str, Any]:
+    written = [{"upto": upto and [text.decode() for text in upto], "view": view} for upto, view in ranges]
+    return {"rows": rows, "done": all(view is not None for _, view in ranges), "ranges": written}
+
+
+def _after_reading(ranges: Sequence[_Range], after: Key | None, upto: Key | None, view: int) -> Iterator[_Range]:
+    """`ranges` with the keys behind `after` up to `upto`, part of one that was not read, read under `view`."""
+    start: Key | None = None
+    for end, seen in ranges:
+        begins = start is None or (after is not None and start <= after)
+        if seen is None and begins and (end is None or (upto is not None and upto <= end)):
+            if start != after:
+                yield after, None
+            yield upto, view
+            if end != upto:
+                yield end, None
+        else:
+            yield end, seen
+        start = end
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Rows of one table that one reader reads, in order."""
+
+    table: Table
+    after: Key | None
+    upto: Key | None
+    rows: list[tuple[Key, Row]]
 
 
 class MemorySnapshotter:
-    """A `Snapshotter` over a `MemoryLog`: tables in key order, under a source's view or, resumed, one of its own."""
+    """A `Snapshotter` over a `MemoryLog`, under a source's view or, resumed, one of its own.
 
-    def __init__(self, log: MemoryLog, *, rows_each: int = 2, at: At = nothing) -> None:
+    `workers` pieces of the tables are read in turns, each in key order.
+    """
+
+    def __init__(self, log: MemoryLog, *, rows_each: int = 2, workers: int = 1, at: At = nothing) -> None:
         self._log = log
         self._rows_each = rows_each
+        self._workers = workers
         self._at = at
 
     def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
@@ -177,30 +230,64 @@ class MemorySnapshotter:
             number = len(views) + 1
             views[str(number)] = {"next": seen.next, "unseen": sorted(seen.unseen), "end": seen.end}
         for table in remaining:
-            yield from self._table(table, seen, number, done, views)
-
-    def _table(
-        self, table: Table, seen: View, number: int, done: dict[str, dict[str, Any]], views: Mapping[str, object]
-    ) -> Iterator[Chunk]:
-        was = done.get(table.qualified, {"rows": 0, "done": False, "ranges": []})
-        after = _upto(was["ranges"][-1]["upto"]) if was["ranges"] else None
-        rows = sorted(item for item in self._log.rows(table, seen).items() if after is None or item[0] > after)
-        count = was["rows"]
-        for start in range(0, len(rows) + 1, self._rows_each):
+            done.setdefault(table.qualified, _progress(0, [(None, None)]))
+        waiting = [piece for table in remaining for piece in self._pieces(table, seen, _ranges(done[table.qualified]))]
+        reading, waiting = waiting[: self._workers], waiting[self._workers :]
+        while reading:
             self._at("snapshot.chunk")
-            part = rows[start : start + self._rows_each]
-            last = start + self._rows_each > len(rows)
-            count += len(part)
-            upto = None if last else [text.decode() for text in part[-1][0]]
-            ranges = [*was["ranges"], {"upto": upto, "view": number}]
-            done[table.qualified] = {"rows": count, "done": last, "ranges": ranges}
+            piece = reading.pop(0)
+            rows, piece.rows = piece.rows[: self._rows_each], piece.rows[self._rows_each :]
+            last = len(rows) < self._rows_each
+            upto = piece.upto if last else rows[-1][0]
+            was = done[piece.table.qualified]
+            ranges = _ranges(was)
+            if piece.after is None or piece.after != upto:
+                ranges = list(_after_reading(ranges, piece.after, upto, number))
+            done[piece.table.qualified] = _progress(was["rows"] + len(rows), ranges)
+            piece.after = upto
+            reading += [piece] if not last else waiting[:1]
+            waiting = waiting[1:] if last else waiting
             yield Chunk(
-                table, [row for _, row in part], {"tables": dict(done), "views": views}, number, time.time_ns() // 10**6
+                piece.table,
+                [row for _, row in rows],
+                {"tables": dict(done), "views": views},
+                number,
+                time.time_ns() // 10**6,
             )
+
+    def _pieces(self, table: Table, seen: View, ranges: Sequence[_Range]) -> Iterator[_Piece]:
+        """What is not read yet, cut where there are fewer gaps than workers."""
+        rows = sorted(self._log.rows(table, seen).items())
+        shares = self._workers if sum(view is None for _, view in ranges) < self._workers else 1
+        after: Key | None = None
+        for upto, view in ranges:
+            if view is None:
+                inside = [r for r in rows if (after is None or r[0] > after) and (upto is None or r[0] <= upto)]
+                cuts = sorted(
+                    {inside[len(inside) * share // shares][0] for share in range(1, shares) if inside} - {upto}
+                )
+                for cut in (*cuts, upto):
+                    part = [r for r in inside if cut is None or r[0] <= cut]
+                    inside = inside[len(part) :]
+                    yield _Piece(table, after, cut, part)
+                    after = cut
+            after = upto
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:  # noqa: ARG002 - the seam's
         made = MemoryHandover(progress)
         return made if made.views else None
+
+    def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
+        self._at("snapshot.window")
+        if first:
+            self._log.reveal_before(self._log.end)
+        if table.key_as_text != key:
+            after = None
+        view = self._log.view()
+        found = sorted(item for item in self._log.rows(table, view).items() if after is None or item[0] > after)[:rows]
+        last = found[-1][0] if len(found) == rows else None
+        read = [row for _, row in found]
+        return Window(table, read, last, view.sees, self._log.end, None, time.time_ns() // 10**6)
 
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         self._at("snapshot.row")

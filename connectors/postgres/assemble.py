@@ -2,32 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cdc.change import UNCHANGED, Change, Op, Row, Table, Value
+from cdc.description import Description, carried, rewritten
 from cdc.errors import BugError, OperatorError
-from connectors.postgres.pgoutput import Delete, Insert, Relation, Update
+from connectors.postgres.format_type import identifier
+from connectors.postgres.pgoutput import Delete, Insert, Relation, RelationColumn, Update
 from connectors.postgres.values import TypeInfo, column
 
 
-def table_of(relation: Relation, types: Mapping[int, TypeInfo], primary_key: Sequence[str]) -> Table:
-    """The table that `relation` describes.
+@dataclass(frozen=True, slots=True)
+class Today:
+    """What the catalog says of a relation now, which may be later than the log."""
 
-    Its key is the replica identity where that names columns (the primary key, or an index), and `primary_key` under
-    FULL, where the server flags every column. Raises OperatorError for a table that has no key.
+    identity: str
+    columns: tuple[RelationColumn, ...]
+    primary_key: tuple[str, ...]
+    marks: tuple[str, str]
+    """The files its rows are in, and the transactions that made its columns: DDL that rewrites values changes both."""
+    filled: frozenset[str]
+    """Columns that rows older than they have a value in: ADD COLUMN with a default."""
+    nullable: frozenset[str]
+
+
+def table_of(
+    relation: Relation,
+    types: Mapping[int, TypeInfo],
+    today: Today | None,
+    *,
+    known: Sequence[Description] = (),
+    wanted: Sequence[str] = (),
+) -> Table:
+    """The table that `relation` describes, with the key of its time.
+
+    `today` is None where the relation is gone from the catalog. `known` is what was said of the table before, oldest
+    first; `wanted` the key the configuration gives. Raises OperatorError for a table that has no key.
     """
-    flagged = [c.name for c in relation.columns if c.in_identity]
-    key = list(primary_key) if relation.identity in "fn" or set(flagged) == set(primary_key) else flagged
-    missing = set(key) - {c.name for c in relation.columns}
-    if not key or missing:
+    current = today is not None and _shape(today.columns) == _shape(relation.columns)
+    filled = today.filled if today is not None and current else frozenset()
+    columns = tuple(
+        replace(made, filled=True) if made.name in filled else made
+        for made in (column(c.name, c.type_oid, c.typmod, types) for c in relation.columns)
+    )
+    table = Table(relation.schema, relation.name, columns, ())
+    last = known[-1].marks if known else ()
+    marks = today.marks if today is not None and current else last
+    key = _key(relation, table, today, current=current, known=known, wanted=wanted)
+    # the same marks as long as nothing was rewritten: each table is one object then, and what hangs on it is kept
+    return replace(table, key=key, marks=marks if not last or rewritten(last, marks) else last)
+
+
+def _key(
+    relation: Relation,
+    table: Table,
+    today: Today | None,
+    *,
+    current: bool,
+    known: Sequence[Description],
+    wanted: Sequence[str],
+) -> tuple[str, ...]:
+    names = {c.name for c in relation.columns}
+    flagged = tuple(c.name for c in relation.columns if c.in_identity) if relation.identity in "di" else ()
+    primary = today.primary_key if today is not None else ()
+    if wanted:
+        if set(wanted) <= names and tells_apart(relation, wanted):
+            return tuple(wanted)
+        now = relation._replace(identity=today.identity, columns=today.columns) if today is not None else relation
+        if not tells_apart(now, wanted):
+            raise OperatorError(
+                f"table {table.qualified}: the log does not carry the key ({', '.join(wanted)}) of old rows any more",
+                hint=f"ALTER TABLE {_sql(relation)} REPLICA IDENTITY FULL",
+            )
+    orders = [
+        *([primary] if current else []),
+        *(described for described in _by_name_of_now(table, known)),
+        primary,
+    ]
+    for order in orders:
+        if order and set(order) <= names and (not flagged or set(order) == set(flagged)):
+            return order
+    if not flagged:
         raise OperatorError(
-            f"table {relation.schema}.{relation.name} has no key in the log"
-            + (f": {', '.join(sorted(missing))} is not published" if missing else ""),
-            hint="give it a primary key, publish all its columns, or leave it out of tables",
+            f"table {table.qualified} has no key in the log",
+            hint=f"ALTER TABLE {_sql(relation)} ADD PRIMARY KEY (…); publish all its "
+            "columns; or leave it out of tables",
         )
-    columns = tuple(column(c.name, c.type_oid, c.typmod, types) for c in relation.columns)
-    return Table(relation.schema, relation.name, columns, tuple(key))
+    return flagged
+
+
+def _by_name_of_now(table: Table, known: Sequence[Description]) -> list[tuple[str, ...]]:
+    """The keys said before, newest first; the newest also by the names a rename has given its columns since."""
+    now = Description.of(table)
+    keys = [described.key for described in reversed(known)]
+    if known:
+        renamed = carried(replace(known[-1], marks=()), now)
+        keys.insert(1, tuple(renamed.get(name, name) for name in known[-1].key))
+    return keys
+
+
+def tells_apart(relation: Relation, key: Collection[str]) -> bool:
+    """Whether the log has these columns of the old row: always under FULL, else if they are the identity's."""
+    return relation.identity == "f" or {c.name for c in relation.columns if c.in_identity} == set(key)
+
+
+def _sql(relation: Relation) -> str:
+    return f"{identifier(relation.schema)}.{identifier(relation.name)}"
+
+
+def _shape(columns: Sequence[RelationColumn]) -> list[tuple[str, int, int]]:
+    return [(c.name, c.type_oid, c.typmod) for c in columns]
 
 
 class _Known(NamedTuple):

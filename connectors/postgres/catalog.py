@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 import psycopg2
 import psycopg2.extensions
 from psycopg2 import sql
 
-from cdc.change import Table
-from cdc.errors import OperatorError
-from connectors.postgres.assemble import table_of
+from cdc.change import Column, Table
+from cdc.config import matches
+from cdc.description import Description
+from cdc.errors import OperatorError, raise_first
+from connectors.postgres.assemble import Today, table_of, tells_apart
 from connectors.postgres.pgoutput import Relation, RelationColumn
-from connectors.postgres.session import identifier, translate
-from connectors.postgres.values import TypeInfo
+from connectors.postgres.session import identifier, key_encoding, translate
+from connectors.postgres.values import TypeInfo, column
 
 OLDEST: Final = 140000
+
+log = logging.getLogger("cdc")
 
 _TYPES = """
 WITH RECURSIVE wanted(oid) AS (
@@ -43,7 +49,8 @@ LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
 _RELATIONS = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
        has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate)
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
+       row_security_active(c.oid), current_user::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
@@ -51,8 +58,8 @@ ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 
 _COLUMNS = """
-SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod,
-       coalesce(a.attnum = ANY (ri.indkey), false)
+SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod, coalesce(a.attnum = ANY (ri.indkey), false),
+       a.atthasmissing, a.attnotnull, a.xmin::text
 FROM pg_attribute a
 LEFT JOIN pg_class c ON c.oid = a.attrelid
 LEFT JOIN pg_index ri ON ri.indrelid = a.attrelid
@@ -61,13 +68,41 @@ WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a
 ORDER BY a.attrelid, a.attnum
 """
 
-_PRIMARY_KEYS = """
-SELECT i.indrelid::int8, array_agg(a.attname::text ORDER BY k.n)
-FROM pg_index i
-CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indisprimary AND i.indrelid = ANY (%s::oid[])
-GROUP BY i.indrelid
+_TODAY = """
+WITH RECURSIVE part(root, oid) AS (
+    SELECT oid, oid FROM pg_class WHERE oid = ANY (%s::oid[])
+    UNION ALL
+    SELECT part.root, i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+)
+SELECT root.oid::int8, root.relreplident,
+       (SELECT array_agg(a.attname::text ORDER BY k.n)
+        FROM pg_index i
+        CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE i.indisprimary AND i.indrelid = root.oid),
+       (SELECT md5(string_agg(f.oid::text || ':' || f.relfilenode::text, ',' ORDER BY f.oid))
+        FROM part JOIN pg_class f ON f.oid = part.oid WHERE part.root = root.oid)
+FROM pg_class root WHERE root.oid = ANY (%s::oid[])
+"""
+"""Of each relation: its identity, its primary key, and the files of all its partitions in one word."""
+
+_LEAVES = """
+WITH RECURSIVE part(oid) AS (
+    SELECT %s::oid
+    UNION ALL
+    SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+)
+SELECT n.nspname, c.relname FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relreplident <> 'f' ORDER BY 1, 2
+"""
+
+_UNIQUE = """
+SELECT EXISTS (
+    SELECT FROM pg_index i
+    WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+      AND (SELECT array_agg(a.attname::text) FROM pg_attribute a
+           WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) <@ %s::text[]
+)
 """
 
 _NOT_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
@@ -86,6 +121,9 @@ class _Found:
     readable: bool
     deferrable: bool
     """The primary key is."""
+    filtered: bool
+    """Row security leaves rows out for `user`."""
+    user: str
 
     @property
     def qualified(self) -> str:
@@ -105,6 +143,21 @@ class Captured:
     partitioned: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A table as the catalog has it now."""
+
+    columns: Mapping[str, Column]
+    partitioned: bool
+
+
+class Writable(Protocol):
+    """What psycopg2 asks of where it writes a COPY's rows to: each is one call."""
+
+    def write(self, line: bytes, /) -> object:
+        """Take one row."""
+
+
 class Catalog:
     """Answers from one SQL connection, which stays the caller's."""
 
@@ -121,54 +174,189 @@ class Catalog:
         except psycopg2.Error as exc:
             raise translate(exc, doing) from exc
 
+    def copy(self, doing: str, statement: sql.Composable, into: Writable) -> None:
+        """Run one COPY … TO STDOUT. Raises as `rows` does.
+
+        A SQL_ASCII database's bytes come as they are: the server would check them on their way to a UTF-8 client, and
+        refuse the whole table for one row.
+        """
+        if key_encoding(self._connection) == "SQL_ASCII":
+            statement = sql.SQL("{} WITH (ENCODING 'SQL_ASCII')").format(statement)
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.copy_expert(statement, into)
+        except psycopg2.Error as exc:
+            raise translate(exc, doing) from exc
+
     def text(self, statement: sql.Composable) -> str:
         """A statement as SQL."""
         return statement.as_string(self._connection)
 
-    def captured(self, patterns: Sequence[str]) -> tuple[Captured, ...]:
-        """The tables the patterns name, sorted by name. Raises OperatorError for one that cannot be captured."""
+    def captured(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> tuple[Captured, ...]:
+        """The tables the patterns name, sorted by name; `keys` has those the configuration gives by table.
+
+        Raises OperatorError for one that cannot be captured.
+        """
+        chosen = dict[int, _Found]()
+        for found in self._matched(patterns):
+            if isinstance(found, OperatorError):
+                raise found
+            chosen[found.oid] = found
+        for found in chosen.values():
+            raise_first(_refusals(found))
+        return self._describe(sorted(chosen.values(), key=lambda f: (f.schema, f.name)), keys)
+
+    def refusals(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> Iterator[tuple[str, OperatorError | None]]:
+        """Every pattern or table, and each reason why it cannot be captured; None where there is none."""
+        seen: set[int] = set()
+        for pattern in patterns:
+            for found in self._matched([pattern]):
+                if isinstance(found, OperatorError):
+                    yield pattern, found
+                elif found.oid not in seen:
+                    seen.add(found.oid)
+                    reasons: list[OperatorError | None] = list(_refusals(found))
+                    if found.kind in "rp":
+                        try:
+                            self._describe([found], keys)
+                        except OperatorError as exc:
+                            reasons.append(exc)
+                    yield from ((found.qualified, reason) for reason in reasons or [None])
+
+    def _matched(self, patterns: Sequence[str]) -> Iterator[_Found | OperatorError]:
+        """What the patterns name, in their order; for one that names nothing, the error."""
         everything = [_Found(*row) for row in self.rows("reading the catalog", _RELATIONS)]
-        chosen: dict[int, _Found] = {}
         for pattern in patterns:
             matched = [f for f in everything if matches(pattern, f.qualified)]
             exact = not set("*?") & set(pattern)
             if not exact:
                 matched = [f for f in matched if f.kind in "rp" and f.persistence == "p"]
             if not matched:
-                raise _nothing_matches(pattern, [f.qualified for f in everything if f.kind in "rp"])
-            chosen.update((f.oid, f) for f in matched)
-        for found in chosen.values():
-            _must_be_capturable(found)
-        return self._describe(sorted(chosen.values(), key=lambda f: (f.schema, f.name)))
+                yield _nothing_matches(pattern, [f.qualified for f in everything if f.kind in "rp"])
+            yield from matched
 
-    def _describe(self, found: Sequence[_Found]) -> tuple[Captured, ...]:
-        oids = [f.oid for f in found]
-        columns: dict[int, list[RelationColumn]] = {}
-        for oid, *column in self.rows("reading the catalog", _COLUMNS, (oids,)):
-            columns.setdefault(oid, []).append(RelationColumn(*column))
-        primary = self.primary_keys(oids)
-        self.learn_types(c.type_oid for cs in columns.values() for c in cs)
+    def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
+        """One table as it is now; None where there is none. Raises OperatorError if it cannot be captured any more."""
+        rows = self.rows("reading the catalog", _RELATIONS)
+        found = [f for f in (_Found(*row) for row in rows) if (f.schema, f.name) == (schema, name)]
+        for one in found:
+            raise_first(_refusals(one))
+        return next(iter(self._describe(found, keys)), None)
+
+    def _describe(self, found: Sequence[_Found], keys: Mapping[str, Sequence[str]]) -> tuple[Captured, ...]:
+        today = self._today([f.oid for f in found])
         captured = []
         for f in found:
-            if f.oid not in primary and f.identity != "i":
+            now, key = today[f.oid], keys.get(f.qualified, ())
+            if key:
+                self._must_tell_rows_apart(f, now, key)
+            elif not now.primary_key and f.identity != "i":
                 raise OperatorError(
                     f"table {f.qualified} has no primary key: its rows cannot be told apart in a topic",
-                    hint=f"ALTER TABLE {f.sql} ADD PRIMARY KEY (…); or leave it out of tables",
+                    hint=f"ALTER TABLE {f.sql} ADD PRIMARY KEY (…); or name the columns that tell them apart: "
+                    f"tables: [{{table: {f.qualified}, key: [{', '.join(c.name for c in now.columns[:2])}]}}]; "
+                    "or leave it out of tables",
                 )
-            relation = Relation(f.oid, f.schema, f.name, f.identity, tuple(columns.get(f.oid, ())))
-            table = table_of(relation, self._types, primary.get(f.oid, ()))
-            captured.append(Captured(f.oid, table, f.kind == "p"))
+            relation = Relation(f.oid, f.schema, f.name, f.identity, now.columns)
+            captured.append(Captured(f.oid, table_of(relation, self._types, now, wanted=key), f.kind == "p"))
         return tuple(captured)
 
-    def table(self, relation: Relation) -> Table:
-        """The table a relation message describes; types it has not met are looked up."""
-        self.learn_types(c.type_oid for c in relation.columns)
-        return table_of(relation, self._types, self.primary_keys([relation.id]).get(relation.id, ()))
+    def _must_tell_rows_apart(self, found: _Found, now: Today, key: Sequence[str]) -> None:
+        """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows."""
+        names = [c.name for c in now.columns]
+        shown = ", ".join(key)
+        for name in key:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+                raise OperatorError(
+                    f"table {found.qualified}: its key ({shown}) names {name}, which is not a column of it",
+                    hint=f"did you mean {near[0]}?" if near else f"its columns: {', '.join(names)}",
+                )
+            if name in now.nullable:
+                raise OperatorError(
+                    f"table {found.qualified}: column {name} of its key ({shown}) may be null, and a key never is",
+                    hint=f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL",
+                )
+        relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
+        whole = found.identity == "f"
+        parts = self.rows("reading the catalog", _LEAVES, (found.oid,)) if whole and found.kind == "p" else []
+        if parts or not tells_apart(relation, key):
+            statements = [f"ALTER TABLE {sql_} REPLICA IDENTITY FULL" for sql_ in [identifier(*p) for p in parts]]
+            raise OperatorError(
+                f"table {found.qualified}: the log does not carry its key ({shown}) of the old row of an update",
+                hint="; ".join(statements or [f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL"]),
+            )
+        ((unique,),) = self.rows("reading the catalog", _UNIQUE, (found.oid, list(key)))
+        if not unique:
+            log.warning(
+                "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
+                found.qualified, shown,
+            )  # fmt: skip
 
-    def primary_keys(self, oids: Sequence[int]) -> dict[int, list[str]]:
-        return dict(
-            cast("Iterable[tuple[int, list[str]]]", self.rows("reading the catalog", _PRIMARY_KEYS, (list(oids),)))
+    def table(self, relation: Relation, known: Sequence[Description], wanted: Sequence[str]) -> Table:
+        """The table a relation message describes; types it has not met are looked up."""
+        today = self._today([relation.id])
+        self.learn_types(c.type_oid for c in relation.columns)
+        return table_of(relation, self._types, today.get(relation.id), known=known, wanted=wanted)
+
+    def names(self, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
+        """Schema and name that relations have now; one that was dropped is not there."""
+        statement = (
+            "SELECT c.oid::int8, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = ANY (%s::oid[])"
         )
+        return {oid: (schema, name) for oid, schema, name in self.rows("reading names", statement, (list(oids),))}
+
+    def relation(self, schema: str, name: str) -> tuple[int, bool] | None:
+        """The number of the table that has this name now, and whether it is partitioned; None where there is none."""
+        statement = (
+            "SELECT c.oid::int8, c.relkind = 'p' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')"
+        )
+        for oid, partitioned in self.rows("reading the catalog", statement, (schema, name)):
+            return oid, partitioned
+        return None
+
+    def now(self, schema: str, name: str) -> Now | None:
+        """What has this name now, if it is a table."""
+        there = self.relation(schema, name)
+        today = self._today([there[0]]) if there is not None else {}
+        if there is None or there[0] not in today:
+            return None
+        made = [column(c.name, c.type_oid, c.typmod, self._types) for c in today[there[0]].columns]
+        return Now({c.name: c for c in made}, there[1])
+
+    def exists(self, schema: str, name: str) -> bool:
+        """Whether a relation has this name now."""
+        statement = (
+            "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s)"
+        )
+        ((there,),) = self.rows("reading names", statement, (schema, name))
+        return bool(there)
+
+    def _today(self, oids: Sequence[int]) -> dict[int, Today]:
+        """What relations are now; types of their columns are learnt."""
+        columns: dict[int, list[tuple[Any, ...]]] = {}
+        for oid, *of in self.rows("reading the catalog", _COLUMNS, (list(oids),)):
+            columns.setdefault(oid, []).append(tuple(of))
+        self.learn_types(c[1] for cs in columns.values() for c in cs)
+        found = {}
+        for oid, identity, primary_key, files in self.rows("reading the catalog", _TODAY, (list(oids), list(oids))):
+            cs = columns.get(oid, [])
+            found[oid] = Today(
+                identity=identity,
+                columns=tuple(RelationColumn(*c[:4]) for c in cs),
+                primary_key=tuple(primary_key or ()),
+                marks=(files, hashlib.md5(",".join(c[6] for c in cs).encode(), usedforsecurity=False).hexdigest()),
+                filled=frozenset(c[0] for c in cs if c[4]),
+                nullable=frozenset(c[0] for c in cs if not c[5]),
+            )
+        return found
 
     def learn_types(self, oids: Iterable[int]) -> Mapping[int, TypeInfo]:
         unknown = sorted(set(oids) - self._types.keys())
@@ -179,12 +367,6 @@ class Catalog:
         return self._types
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Whether `pattern` names ``schema.table``: ``*`` is any run of characters, ``?`` any one."""
-    regex = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    return re.fullmatch(regex, name, re.DOTALL) is not None
-
-
 def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
     near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"tables here: {', '.join(names[:10]) or 'none'}"
@@ -192,25 +374,32 @@ def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
     return OperatorError(f"table {pattern} {what}", hint=hint)
 
 
-def _must_be_capturable(found: _Found) -> None:
-    name = found.qualified
+def _refusals(found: _Found) -> Iterator[OperatorError]:
+    """Why a table that exists cannot be captured."""
+    name, user = found.qualified, identifier(found.user)
     if found.kind not in "rp":
-        raise OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
+        yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
+        return
     if found.persistence != "p":
-        raise OperatorError(f"table {name} is not in the log (unlogged)", hint=f"ALTER TABLE {found.sql} SET LOGGED")
+        yield OperatorError(f"table {name} is not in the log (unlogged)", hint=f"ALTER TABLE {found.sql} SET LOGGED")
     if found.identity == "n":
-        raise OperatorError(
+        yield OperatorError(
             f"table {name} has REPLICA IDENTITY NOTHING: once published, its updates and deletes would fail",
             hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY DEFAULT",
         )
     if found.identity == "d" and found.deferrable:
-        raise OperatorError(
+        yield OperatorError(
             f"the primary key of table {name} is DEFERRABLE, which identifies no row in the log: once published, its "
             "updates and deletes would fail",
             hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL",
         )
     if not found.readable:
-        raise OperatorError(
+        yield OperatorError(
             f"table {name} may not be read by this user",
-            hint=f"GRANT USAGE ON SCHEMA {identifier(found.schema)} TO …; GRANT SELECT ON {found.sql} TO …",
+            hint=f"GRANT USAGE ON SCHEMA {identifier(found.schema)} TO {user}; GRANT SELECT ON {found.sql} TO {user}",
+        )
+    if found.filtered:
+        yield OperatorError(
+            f"table {name} has row security, which hides rows from this user: a snapshot would lack what the log has",
+            hint=f"ALTER ROLE {user} BYPASSRLS",
         )

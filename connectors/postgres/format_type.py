@@ -53,7 +53,7 @@ def printed(schema: str, name: str, typmod: int) -> str:
     """The type of that name in pg_type, which is not an array."""
     modifier = _modifier(schema, name, typmod)
     if schema != "pg_catalog":
-        return f"{_identifier(schema)}.{_identifier(name)}{modifier}"
+        return f"{identifier(schema)}.{identifier(name)}{modifier}"
     if name == "bpchar":
         return f"character{modifier}" if modifier else "bpchar"
     if name in ("bit", "char") and not modifier:  # the bare keywords would mean bit(1) and character(1)
@@ -82,5 +82,6 @@ def _modifier(schema: str, name: str, typmod: int) -> str:
     return f"({typmod})"
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
+    """A name as SQL writes it, quoted where its shape asks for it."""
     return name if _PLAIN_NAME(name) else '"{}"'.format(name.replace('"', '""'))

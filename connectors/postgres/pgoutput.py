@@ -130,7 +130,7 @@ def decode(message: bytes) -> Message:
         raise ProtocolError(0, f"a message of unknown type 0x{message[0]:02x}")
     try:
         value, at = cast("tuple[Message, int]", reader(message))
-    except (IndexError, struct.error) as exc:
+    except (IndexError, ValueError, struct.error) as exc:
         raise ProtocolError(len(message), "the message ends early") from exc
     if at != len(message):
         what = "the message ends early" if at > len(message) else "bytes after the message's end"
@@ -239,7 +239,9 @@ def _truncate(message: bytes) -> tuple[Truncate, int]:
 
 def _message(message: bytes) -> tuple[LogicalMessage, int]:
     flags, lsn = _MESSAGE.unpack_from(message, 1)
-    prefix, at = _text(message, 1 + _MESSAGE.size)
+    start = 1 + _MESSAGE.size
+    end = message.index(b"\0", start)
+    prefix, at = message[start:end].decode(errors="replace"), end + 1  # an application's: any bytes in SQL_ASCII
     (size,) = _INT32.unpack_from(message, at)
     at += 4
     return LogicalMessage(bool(flags & 1), lsn, prefix, message[at : at + size]), at + size

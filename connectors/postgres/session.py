@@ -6,7 +6,9 @@ bytes for the same value: that is what makes snapshot and stream equal.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+import logging
 import os
 import re
 from typing import Any, Final, cast
@@ -27,8 +29,15 @@ SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "search_path": "pg_catalog",
+    "synchronous_commit": "local",
+    "row_security": "off",
 }
-"""What every session sets; a value's text depends on nothing else."""
+"""What every session sets; a value's text depends on nothing else.
+
+No standby holds up what the connector commits; where row security would leave rows out in silence, reading fails.
+"""
+
+log = logging.getLogger("cdc")
 
 _URL = re.compile(r"postgres(?:ql)?://")
 
@@ -64,6 +73,32 @@ def parameters(url: str, application: str) -> dict[str, str]:
     return {**defaults, **given, **fixed, "options": f"{given.get('options', '')} {options}".strip()}
 
 
+def weakness(params: dict[str, str]) -> str | None:
+    """What a connection that leaves this machine does not check; None where all is checked, or nothing leaves."""
+    host, address = (
+        params.get(n) or os.environ.get(v, "") for n, v in (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR"))
+    )
+    if _is_local(host, address):
+        return None
+    mode = params.get("sslmode", "")
+    return _UNCHECKED.get(mode, f"sslmode={mode} may go without encryption, and never checks who answers")
+
+
+@functools.cache
+def tell_of_weak_tls(where: str, weak: str | None) -> None:
+    """Say once for each place what its connections do not check."""
+    if weak is not None:
+        log.warning("PostgreSQL at %s: %s; the default, sslmode=verify-full, checks both", where, weak)
+
+
+_UNCHECKED: Final = {
+    "verify-full": None,
+    "verify-ca": "sslmode=verify-ca does not check that the certificate is this host's",
+    "require": "sslmode=require does not check who answers",
+    "disable": "sslmode=disable sends password and rows unencrypted",
+}
+
+
 def _is_local(host: str, address: str) -> bool:
     if address or host:
         hosts = (address or host).split(",")
@@ -92,6 +127,11 @@ def connect(params: dict[str, str]) -> psycopg2.extensions.connection:
         raise connect_failed(params, str(exc)) from None
     connection.autocommit = True
     return connection
+
+
+def key_encoding(connection: psycopg2.extensions.connection) -> str:
+    """In which text is compared by its bytes: UTF8, or SQL_ASCII where the server does not know."""
+    return "SQL_ASCII" if connection.get_parameter_status("server_encoding") == "SQL_ASCII" else "UTF8"
 
 
 def connect_failed(params: dict[str, str], message: str) -> CdcError:
@@ -142,6 +182,9 @@ def translate(exc: psycopg2.Error, doing: str) -> CdcError:
     code = exc.pgcode or ""
     if not code or code[:2] in ("08", "57", "53", "40") or code in ("55006", "55P03"):
         return RetryableError(f"{doing}: {reason}")
+    if code[:2] == "22":  # data exceptions: their messages quote the value
+        what = "a text is not valid UTF-8" if code == "22021" else "the server cannot read a value"
+        return OperatorError(f"{doing}: {what} ({code})", hint="mend the row, or leave the table out")
     hint = "grant what is missing to the connector's role" if code == "42501" else None
     return OperatorError(f"{doing}: {reason} ({code})", hint=hint)
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import psycopg2.extensions
 
-from cdc.change import Change, Idle, Offset, Op, Table, Transaction
+from cdc.change import Change, Idle, Message, Offset, Op, Table, Transaction
 from cdc.config import ConnectorConfig
-from cdc.errors import BugError, OperatorError, ProtocolError
-from cdc.interfaces import Start
+from cdc.description import Description
+from cdc.errors import BugError, ProtocolError, raise_first
+from cdc.interfaces import LINEAGE, Start
 from cdc.state import State
-from connectors.postgres import pgoutput, session, slot
+from connectors.postgres import continuity, pgoutput, server, session, slot
 from connectors.postgres.assemble import Assembler
-from connectors.postgres.catalog import OLDEST, Captured, Catalog
+from connectors.postgres.catalog import Captured, Catalog
+from connectors.postgres.followed import Followed
 from connectors.postgres.stream import ReplicationConnection, at_record_end, data, keepalive, lsn_number, lsn_text
+from connectors.postgres.upkeep import OURS, Upkeep
 
 _WAIT_S: Final = 0.5
+_LOOK_S: Final = 5.0
+_TENDED_EVERY: Final = 4096
+"""Messages of a transaction between two looks at what else is due."""
 _DATA: Final = ord("w")
 _KEEPALIVE: Final = ord("k")
 
@@ -29,59 +36,35 @@ class PostgresSource:
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
+        self._held = continuity.Held(config.slot, config.publication)
         self._params = session.parameters(config.source.url, f"cdc {config.name}")
         self._sql: psycopg2.extensions.connection | None = None
         self._replication: ReplicationConnection | None = None
         self._captured: tuple[Captured, ...] = ()
+        self._followed = Followed(config, ())
+        self._looked_s = 0.0
+        self._members: Mapping[str, str] = {}
         self._catalog_of: Catalog | None = None
+        self._upkeep: Upkeep | None = None
         self._read_to = 0
+        self._version = 0
+        self._timeline = ""
         self.database = ""
 
     def connect(self) -> Mapping[str, str]:
         self._sql = session.connect(self._params)
         catalog = self._catalog()
-        rows = catalog.rows(
-            "reading settings",
-            "SELECT current_database(), current_setting('server_version_num')::int, current_setting('wal_level'),"
-            " (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user),"
-            " current_user, current_setting('server_version'), pg_is_in_recovery()",
-        )
-        self.database, version, wal_level, may_replicate, user, shown, standby = rows[0]
-        where = session.place(self._params)
-        if version < OLDEST:
-            raise OperatorError(f"PostgreSQL at {where} is {shown}; 14 or newer is needed", hint="upgrade the server")
-        if wal_level != "logical":
-            raise OperatorError(
-                f"PostgreSQL at {where} has wal_level={wal_level}: its log has no rows to read",
-                hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
-            )
-        if standby:
-            raise OperatorError(f"PostgreSQL at {where} is a standby", hint="point source.url at the primary")
-        self._captured = catalog.captured(self._config.source.tables)
-        if not may_replicate and not self._has_managed_replication(catalog):
-            raise OperatorError(
-                f"PostgreSQL at {where}: user {user} may not replicate",
-                hint=f"ALTER ROLE {session.identifier(user)} REPLICATION",
-            )
-        slot.rehearse_publication(catalog, self._config.publication, self.tables())
+        self._upkeep = Upkeep(self._sql, catalog, slot=self._config.slot, heartbeat_s=self._config.source.heartbeat_s)
+        found = server.look(catalog)
+        self.database, self._version = found.database, found.version
+        raise_first(server.refusals(found, session.place(self._params)))
+        session.tell_of_weak_tls(session.place(self._params), session.weakness(self._params))
+        self._captured = catalog.captured(self._config.source.tables, self._config.source.keys)
+        self._followed = Followed(self._config, self._captured)
         self._replication = ReplicationConnection(self._params)
-        ((system, timeline, *_),) = self._replication.query("IDENTIFY_SYSTEM", "identifying the server")
-        return {
-            "system_identifier": system,
-            "timeline": timeline,
-            "database": self.database,
-            "slot": self._config.slot,
-        }
-
-    @staticmethod
-    def _has_managed_replication(catalog: Catalog) -> bool:
-        """Managed services give the right through membership in a role of their own."""
-        rows = catalog.rows(
-            "reading roles",
-            "SELECT 1 FROM pg_roles WHERE rolname IN ('rds_replication', 'cloudsqlsuperuser', 'azure_pg_admin')"
-            " AND pg_has_role(oid, 'member')",
-        )
-        return bool(rows)
+        identity = continuity.identity(self._replication, database=self.database, held=self._held)
+        self._timeline = identity[LINEAGE]
+        return identity
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
@@ -90,45 +73,52 @@ class PostgresSource:
         """`tables` with what reading them by SQL needs."""
         return self._captured
 
-    def verify(self, state: State) -> None:
-        slot.verify_slot(self._catalog(), self._config.slot, lsn_number(str(state.offset["lsn"])))
-        followed = set(state.tables) & {table.qualified for table in self.tables()}
-        slot.verify_publication(self._catalog(), self._config.publication, followed)
+    def verify(self, state: State) -> bool:
+        catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
+        raise_first(continuity.refusals(catalog, walsender, self._held, state, here=here, tables=self.tables()))
+        self._members = state.carried
+        return continuity.failed_over(state, here)
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
         slot.ensure_publication(catalog, self._config.publication, tables)
         if slot.find_slot(catalog, self._config.slot) is not None:
             slot.drop_slot(replication, self._config.slot)
-        lsn, view = slot.create_slot(replication, self._config.slot)
+        lsn, view = slot.create_slot(replication, self._config.slot, version=self._version)
         return Start({"lsn": lsn_text(lsn)}, lsn, view)
 
     def unused(self) -> None:
-        """Raise OperatorError if the slot's name is taken: nothing of ours can have made it."""
-        if slot.find_slot(self._catalog(), self._config.slot) is not None:
-            raise OperatorError(
-                f"slot re-made or foreign: {self._config.slot} exists, but Kafka holds no position of connector "
-                f"{self._config.name}",
-                hint=f"if no other tool uses it: SELECT pg_drop_replication_slot('{self._config.slot}'); "
-                "else set source.slot to another name",
-            )
+        raise_first(slot.unused_refusals(self._catalog(), self._config.slot, self._config.name))
+        slot.rehearse_publication(self._catalog(), self._config.publication, self.tables())
 
     def extend(self, tables: Sequence[Table]) -> None:
         slot.ensure_publication(self._catalog(), self._config.publication, tables)
-        slot.await_older_transactions(self._catalog())  # whoever published them, and however long ago
+
+    def carried(self) -> Mapping[str, str]:
+        self._members = slot.memberships(self._catalog(), self._config.publication)
+        return self._members
+
+    def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
+        self._followed.recall(described)
 
     def current(self) -> int:
         ((text,),) = self._catalog().rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
         return at_record_end(lsn_number(text))
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Idle]:
-        replication = self._walsender()
+    def tend(self) -> None:
+        self._tended().tend(following=False)
+
+    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
+        replication, upkeep = self._walsender(), self._tended()
         resume = self._read_to = lsn_number(str(offset["lsn"]))
-        replication.start(self._config.slot, self._config.publication, resume)
+        replication.start(self._config.slot, self._config.publication, resume, messages=self._config.source.messages)
+        upkeep.follows(resume)
         assembler = Assembler()
         while True:
+            upkeep.tend(following=True)
             message = self._next(replication, between=True)
             if message is None:
+                self._look()
                 yield Idle()
                 replication.status(every_s=_WAIT_S, reply=True)  # the answer says how far an idle log has got
                 replication.wait(_WAIT_S)
@@ -146,18 +136,29 @@ class PostgresSource:
                         raise BugError("a transaction was left before its end")
                 case pgoutput.Relation():
                     self._learn(assembler, begin)
-                case pgoutput.Skipped() | pgoutput.LogicalMessage():
+                case pgoutput.LogicalMessage(_, lsn, prefix, content):
+                    if lsn <= resume:
+                        continue
+                    self._read_to = lsn
+                    replication.written(lsn)
+                    if not prefix.startswith(OURS):
+                        yield Message(prefix, content, lsn)
+                case pgoutput.Skipped():
                     pass
                 case _:
                     raise ProtocolError(0, f"{type(begin).__name__} outside a transaction")
 
     def _changes(
         self, replication: ReplicationConnection, assembler: Assembler, begin: pgoutput.Begin
-    ) -> Iterator[Change]:
+    ) -> Iterator[Change | Message]:
+        upkeep, seen = self._tended(), 0
         while True:
+            seen += 1
             received = self._next(replication, between=False)
+            if received is None or seen % _TENDED_EVERY == 0:
+                upkeep.tend(following=True)
             if received is None:
-                replication.status()
+                replication.status(reply=True)  # the answer says that it is still there
                 replication.wait(_WAIT_S)
                 continue
             lsn, payload = received
@@ -179,7 +180,10 @@ class PostgresSource:
                     self._read_to = end_lsn
                     replication.written(end_lsn)
                     return
-                case pgoutput.Skipped() | pgoutput.LogicalMessage():
+                case pgoutput.LogicalMessage(_, at, prefix, content):
+                    if not prefix.startswith(OURS):
+                        yield Message(prefix, content, at)
+                case pgoutput.Skipped():
                     pass
                 case _:
                     raise ProtocolError(0, f"{type(message).__name__} inside a transaction")
@@ -205,17 +209,17 @@ class PostgresSource:
                 replication.status(every_s=0)
 
     def _learn(self, assembler: Assembler, relation: pgoutput.Relation) -> None:
-        by_oid = {captured.oid: captured.table for captured in self._captured}
-        names = {(t.schema, t.name) for t in by_oid.values()}
-        if (relation.schema, relation.name) in names:
-            assembler.learn(relation, self._catalog().table(relation))
-        elif relation.id in by_oid:
-            raise OperatorError(
-                f"table {by_oid[relation.id].qualified} is {relation.schema}.{relation.name} in the log",
-                hint="a rename: name it in tables by the name it had when these rows were written",
-            )
-        else:
-            assembler.learn(relation, None)
+        with self._tended().asking():
+            table = self._followed.table(relation, self._catalog())
+        assembler.learn(relation, table)
+
+    def _look(self) -> None:
+        """Now and then, with nothing to read: are the captured tables still the ones the log has rows of?"""
+        if time.monotonic() - self._looked_s >= _LOOK_S:
+            self._followed.look(self._catalog())
+            self._looked_s = time.monotonic()
+            names = [table.qualified for table in self.tables()]
+            raise_first(slot.absences(self._catalog(), self._config.publication, names, self._members))
 
     def position(self) -> tuple[Offset, int]:
         return {"lsn": lsn_text(self._read_to)}, self._read_to
@@ -233,7 +237,7 @@ class PostgresSource:
             self._replication.close()
         if self._sql is not None:
             self._sql.close()
-        self._replication = self._sql = self._catalog_of = None
+        self._replication = self._sql = self._catalog_of = self._upkeep = None
 
     def _catalog(self) -> Catalog:
         if self._sql is None:
@@ -241,6 +245,11 @@ class PostgresSource:
         if self._catalog_of is None:
             self._catalog_of = Catalog(self._sql)
         return self._catalog_of
+
+    def _tended(self) -> Upkeep:
+        if self._upkeep is None:
+            raise BugError("the source is not connected")
+        return self._upkeep
 
     def _walsender(self) -> ReplicationConnection:
         if self._replication is None:

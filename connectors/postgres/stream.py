@@ -33,6 +33,14 @@ _LONG_S: Final = 5.0
 _PAGE: Final = 8192
 _PAGE_HEADERS: Final = (24, 40)
 
+SILENT_S: Final = 60.0
+"""A server that was asked for a sign of life and has said nothing for so long is taken for gone.
+
+Or, if that is longer, its own wal_sender_timeout, within which it speaks also while it reads what is not for us.
+"""
+SILENT_UNLIMITED_S: Final = 600.0
+"""The same where wal_sender_timeout is 0."""
+
 STATUS_EVERY_S: Final = 10.0
 """Well under the server's wal_sender_timeout (60 s by default)."""
 
@@ -71,47 +79,68 @@ class ReplicationConnection:
             raise connect_failed(params, message)
         self._written = self._flushed = 0
         self._sent_at_s = 0.0
+        self._asked_at_s: float | None = None
+        self._silent_s = SILENT_S
         self._streaming = False
+        if self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII":
+            # nothing is checked there, but would be on its way to us: one row that is not UTF-8 would end the stream
+            self.query("SET client_encoding TO 'SQL_ASCII'", "setting client_encoding")
 
-    def query(self, statement: str, doing: str) -> list[list[str]]:
+    def query(self, statement: str, doing: str, *, within_s: float | None = SILENT_S) -> list[list[str]]:
         """Run a replication command (simple protocol) and give its rows as text.
 
-        Waits in slices, since a signal is only heard between calls: making a slot takes as long as the longest
-        transaction that is open.
+        Raises RetryableError if there is no answer `within_s`; None where that may take as long as the longest
+        transaction that is open: making a slot.
         """
+        result = self._result(statement, doing, within_s)
+        while self._pg.get_result() is not None:
+            pass
+        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+            raise _translate(result, doing)
+        return [
+            [(result.get_value(row, column) or b"").decode(errors="replace") for column in range(result.nfields)]
+            for row in range(result.ntuples)
+        ]
+
+    def _result(self, statement: str, doing: str, within_s: float | None) -> pq.abc.PGresult:
+        """Waits in slices, since a signal is only heard between calls."""
         self._pg.send_query(statement.encode())
         self._pg.flush()
         begun_s, told = time.monotonic(), False
         while self._pg.is_busy():
             select.select([self._pg.socket], [], [], 0.5)
             self._pg.consume_input()
+            if within_s is not None and time.monotonic() - begun_s > within_s:
+                raise RetryableError(f"PostgreSQL at {self._place}: {doing}: no answer in {within_s:.0f} s")
             if not told and time.monotonic() - begun_s > _LONG_S:
                 log.warning(
                     "%s: waiting, as a rule for transactions that began before it: "
-                    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL",
+                    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; "
+                    "SELECT gid, prepared FROM pg_prepared_xacts",
                     doing,
                 )
                 told = True
         result = self._pg.get_result()
         if result is None:
             raise RetryableError(f"{doing}: the connection was lost")
-        while self._pg.get_result() is not None:
-            pass
-        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-            raise _translate(result, doing)
-        return [
-            [(result.get_value(row, column) or b"").decode() for column in range(result.nfields)]
-            for row in range(result.ntuples)
-        ]
+        return result
 
-    def start(self, slot: str, publication: str, lsn: int) -> None:
-        """Begin to stream from `lsn`: transactions whose commit record starts there or later, whole."""
+    def start(self, slot: str, publication: str, lsn: int, *, messages: bool) -> None:
+        """Begin to stream from `lsn`: transactions whose commit record starts there or later, whole.
+
+        `messages`: also what applications write with pg_logical_emit_message.
+        """
         names = '"' + publication.replace('"', '""') + '"'
         statement = (
             f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)} '
-            f"(proto_version '1', publication_names '{names.replace(chr(39), chr(39) * 2)}')"
+            f"(proto_version '1', publication_names '{names.replace(chr(39), chr(39) * 2)}'"
+            f"{', messages ' + chr(39) + 'true' + chr(39) if messages else ''})"
         )
-        result = self._pg.exec_(statement.encode())
+        ((limit_ms,),) = self.query(
+            "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'", "reading wal_sender_timeout"
+        )
+        self._silent_s = max(SILENT_S, int(limit_ms) / 1000) if int(limit_ms) else SILENT_UNLIMITED_S
+        result = self._result(statement, f"starting replication from slot {slot}", self._silent_s)
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise _translate(result, f"starting replication from slot {slot}")
         self._streaming = True
@@ -120,7 +149,10 @@ class ReplicationConnection:
         self._poll.register(self._pg.socket, select.POLLIN)
 
     def receive(self) -> bytes | None:
-        """The next message of the server; None when none has come yet. Raises RetryableError at the stream's end."""
+        """The next message of the server; None when none has come yet.
+
+        Raises RetryableError at the stream's end, and when a keepalive that was asked for does not come.
+        """
         try:
             size, data = self._pg.get_copy_data(1)
             if size == 0:
@@ -129,8 +161,14 @@ class ReplicationConnection:
         except psycopg.Error as exc:
             raise RetryableError(f"PostgreSQL at {self._place}: the replication stream broke") from exc
         if size > 0:
+            self._asked_at_s = None
             return bytes(data)
         if size == 0:
+            if self._asked_at_s is not None and time.monotonic() - self._asked_at_s > self._silent_s:
+                raise RetryableError(
+                    f"PostgreSQL at {self._place}: asked for a sign of life, it has said nothing for "
+                    f"{self._silent_s:.0f} s: the connection is half open"
+                )
             return None
         result = self._pg.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
@@ -163,6 +201,8 @@ class ReplicationConnection:
         except psycopg.Error as exc:
             raise RetryableError(f"PostgreSQL at {self._place}: the replication connection was lost") from exc
         self._sent_at_s = clock_s
+        if reply and self._asked_at_s is None:
+            self._asked_at_s = clock_s
 
     def close(self) -> None:
         self._streaming = False

@@ -12,14 +12,15 @@ import pytest
 
 from cdc.change import Table
 from cdc.config import KafkaConfig
-from cdc.errors import BugError, OperatorError, RetryableError
-from cdc.interfaces import Sink
+from cdc.errors import BugError, OperatorError, RetryableError, TooLargeError
+from cdc.interfaces import Log, Sink
 from cdc.state import Phase, State
 from cdc.testing import MemoryKafka, MemorySink
 from tests.text_tables import text_table
 
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
 STATE = State(connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7)
+LOGS: tuple[Log, ...] = ("message", "transaction", "dead-letter")
 LIMIT = 32 * 1024 * 1024  # a topic of events takes records up to this size
 
 
@@ -60,7 +61,7 @@ class Real:
     def sink(self, connector: str = "c") -> Sink:
         from sinks.kafka import open_sink
 
-        return open_sink(self._config, connector)
+        return open_sink(self._config, connector, logs=LOGS)
 
     def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
         from sinks.reading import read_to_end
@@ -177,6 +178,48 @@ def test_a_fenced_copy_cannot_commit(sink: Sink, broker: Broker) -> None:
         assert broker.committed(newer.topic(A)) == [(b"k", b"newer")]
 
 
+def test_a_fenced_copy_lets_go(sink: Sink, broker: Broker) -> None:
+    """A copy with records under way that another one has fenced off closes without a word, more than once."""
+    sink.fence()
+    sink.write(sink.topic(A), b"k", b"v")
+    list(sink.records(A))  # which sends it
+    with closing(broker.sink()) as other:
+        other.fence()
+        sink.close()
+        sink.close()
+        assert broker.committed(sink.topic(A)) == []
+
+
+def _write_much(sink: Sink) -> None:
+    for _ in range(1_000_000):
+        sink.write(sink.topic(A), b"k", b"v" * 200)
+
+
+def test_a_fenced_copy_cannot_write_for_long(kafka: str, prefix: str) -> None:
+    """Before the commit already, the client's refusal is told as what it is: another copy has started."""
+    broker = Real(kafka, prefix)
+    with closing(broker.sink()) as sink, closing(broker.sink()) as other:
+        sink.create([A])
+        sink.fence()
+        sink.write(sink.topic(A), b"k", b"v")
+        other.fence()
+        with pytest.raises(OperatorError, match="another copy of connector c"):
+            _write_much(sink)
+
+
+def test_a_fenced_copy_cannot_read_back(kafka: str, prefix: str) -> None:
+    """Nor where what was written is first sent in order to be read: the fatal error and the reports come at once."""
+    broker = Real(kafka, prefix)
+    with closing(broker.sink()) as sink, closing(broker.sink()) as other:
+        sink.create([A])
+        sink.fence()
+        for number in range(5):
+            sink.write(sink.topic(A), b"%d" % number, b"v")
+        other.fence()
+        with pytest.raises(OperatorError, match="another copy of connector c"):
+            list(sink.records(A))
+
+
 def test_a_topic_is_occupied_once_it_holds_committed_records(sink: Sink, broker: Broker) -> None:
     """Of the tables asked about, by topic; an empty one is not."""
     assert sink.occupied([A, B]) == []
@@ -198,6 +241,40 @@ def test_a_record_too_large_stops_with_names_and_a_command(sink: Sink, broker: B
     with closing(broker.sink()) as again:
         assert fence(again) is None
         assert broker.committed(topic) == []
+
+
+def test_a_record_too_large_is_handed_back(sink: Sink) -> None:
+    """Which one it was, though others went before and after it."""
+    topic, large = sink.topic(B), os.urandom(LIMIT)
+
+    def write_and_commit() -> None:
+        for n in range(100):
+            sink.write(topic, b"%d" % n, large if n == 50 else b"small")
+        sink.commit(STATE)
+
+    with pytest.raises(TooLargeError) as caught:
+        write_and_commit()
+    assert (caught.value.topic, caught.value.key, caught.value.value) == (topic, b"50", large)
+
+
+def test_logs_are_committed_with_the_rest(sink: Sink, broker: Broker) -> None:
+    """Each in its topic, none replacing another; dead letters are read back once they are committed, as one's own."""
+    assert list(sink.dead_letters()) == []
+    for name in LOGS:
+        sink.log(name, b"k", b"1")
+        sink.log(name, b"k", b"2")
+    sink.write(sink.topic(A), b"k", b"v")
+    assert list(sink.dead_letters()) == []
+    sink.commit(STATE)
+    for name in LOGS:
+        assert broker.committed(sink.log_topic(name)) == [(b"k", b"1"), (b"k", b"2")]
+    assert list(sink.dead_letters()) == [(b"k", b"1"), (b"k", b"2")]
+    sink.log("dead-letter", b"k", b"3")
+    sink.close()
+    with closing(broker.sink()) as again:
+        again.check([A, B])
+        fence(again)
+        assert list(again.dead_letters()) == [(b"k", b"1"), (b"k", b"2")]
 
 
 def test_nothing_is_written_before_fencing_or_after_closing(sink: Sink, broker: Broker) -> None:

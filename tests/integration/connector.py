@@ -13,6 +13,8 @@ from typing import Any, cast
 
 from sinks.names import table_topic
 from sinks.reading import read_to_end
+from tests.canary import WATCH
+from tests.integration.capture_role import CaptureRole
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,25 @@ class Record:
 
 
 class Connector:
-    """`cdc run` on a file of its own, as a process."""
+    """`cdc run` on a file of its own, as a process.
 
-    def __init__(self, folder: Path, name: str, url: str, kafka: str, tables: list[str], **more: Any) -> None:
+    `url` is the database owner's; the connector itself logs in with a role that may do the least that is enough, unless
+    `as_owner` says otherwise.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        url: str,
+        kafka: str,
+        tables: list[str],
+        *,
+        as_owner: bool = False,
+        **more: Any,
+    ) -> None:
         self.name, self.kafka = name, kafka
+        self._as_owner = as_owner
         self.file = folder / f"{name}.yaml"
         config = {
             "name": name,
@@ -45,9 +62,21 @@ class Connector:
             **more,
         }
         self.file.write_text(json.dumps(config))  # JSON is YAML
-        self.environment = {**os.environ, "TEST_DATABASE_URL": url}
+        WATCH.publishes(kafka, config["sink"].get("topic_prefix", name))
+        self.moved(url)
+
+    def moved(self, url: str) -> None:
+        """The same file, its database now at this address of the owner's."""
+        self._role = None if self._as_owner else CaptureRole(url)
+        self.environment = {**os.environ, "TEST_DATABASE_URL": self._role.url if self._role else url}
+
+    def mend(self) -> None:
+        """What `start` and `cdc` do before a run: let the owner grant and publish."""
+        if self._role is not None:
+            self._role.mend(self.file, self.environment)
 
     def start(self, *flags: str) -> subprocess.Popen[str]:
+        self.mend()
         return subprocess.Popen(
             [sys.executable, "-m", "cdc", "run", str(self.file), *flags],
             env=self.environment,
@@ -59,7 +88,9 @@ class Connector:
     def cdc(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Any command, the file's path in place of FILE."""
         words = [str(self.file) if a == "FILE" else a for a in arguments]
-        return subprocess.run(
+        if arguments[0] == "run":
+            self.mend()
+        done = subprocess.run(
             [sys.executable, "-m", "cdc", *words],
             env=self.environment,
             capture_output=True,
@@ -67,6 +98,8 @@ class Connector:
             timeout=timeout_s,
             check=False,
         )
+        WATCH.tee(arguments[0], done.stdout + done.stderr)
+        return done
 
     def catch_up(self) -> str:
         """Run until all that is committed now is in Kafka; give stderr."""

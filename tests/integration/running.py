@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
 import psycopg2
@@ -17,6 +18,7 @@ import psycopg2
 from cdc.config import KafkaConfig
 from cdc.state import State
 from sinks.positions import read_standing
+from tests.canary import WATCH
 from tests.conftest import Database
 from tests.integration.connector import Connector
 
@@ -80,47 +82,65 @@ class Running:
         if self.process.poll() is None:
             self.kill()
         self._thread.join()
+        WATCH.tee("run", self.stderr)
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
 
 
-def standing(connector: Connector) -> State:
-    """The committed position."""
+def standing(connector: Connector, *, settled: bool = False) -> State:
+    """The committed position; `settled`: a commit that is being marked is waited for, which its writer does not do."""
     config = KafkaConfig(bootstrap_servers=connector.kafka, topic_prefix=connector.name)
-    state = read_standing(config, connector.name).state
+    state = read_standing(config, connector.name, fenced=settled).state
     assert state is not None
     return state
 
 
-class Writer(threading.Thread):
-    """Transactions on `(id int, n int, v text)` until told to stop: updates, deletes, inserts, key changes."""
+@dataclass(frozen=True)
+class KeyShape:
+    """A table's key, made of a number: its columns, the SQL of its value, and its place in the order it is read in."""
 
-    def __init__(self, database: Database, table: str, *, keys: int) -> None:
+    columns: str
+    names: str
+    value: str
+    order: Callable[[Row], Any]
+
+    def of(self, *numbers: int) -> str:
+        return ", ".join(f"({self.value.format(n=n)})" for n in numbers)
+
+
+INTEGER = KeyShape("id int", "id", "{n}", lambda key: key["id"])
+
+
+class Writer(threading.Thread):
+    """Transactions on `(key…, n int, v text)` until told to stop: updates, deletes, inserts, key changes."""
+
+    def __init__(self, database: Database, table: str, *, keys: int, shape: KeyShape = INTEGER) -> None:
         super().__init__(daemon=True)
         self._connection = database.connect()
         self._table = table
         self._keys = keys
+        self._shape = shape
         self._over = threading.Event()
         self._failed: BaseException | None = None
         self.transactions = 0
 
     def run(self) -> None:
-        table, keys = self._table, self._keys
+        table, keys, of, names = self._table, self._keys, self._shape.of, self._shape.names
         try:
             with self._connection.cursor() as cursor:
                 for n in itertools.count(1):
                     if self._over.wait(0.002):  # a busy table, not a busy machine
                         return
                     at = n * 7919 % keys
-                    back = (at + 300) % keys
+                    again, back, some = (at + 100) % keys, (at + 300) % keys, of(*range(at, at + 4))
                     cursor.execute(
-                        f"BEGIN; UPDATE {table} SET n = n + 1, v = 'w{n}' WHERE id BETWEEN {at} AND {at + 3};"
-                        f"DELETE FROM {table} WHERE id = {(at + 100) % keys};"
-                        f"INSERT INTO {table} VALUES ({(at + 100) % keys}, {n}, 'again') ON CONFLICT DO NOTHING;"
-                        f"UPDATE {table} SET id = {keys + n} WHERE id = {(at + 200) % keys};"
-                        f"UPDATE {table} SET id = {back} WHERE id = {keys + n // 2}"
-                        f" AND NOT EXISTS (SELECT FROM {table} WHERE id = {back}); COMMIT"
+                        f"BEGIN; UPDATE {table} SET n = n + 1, v = 'w{n}' WHERE ({names}) IN ({some});"
+                        f"DELETE FROM {table} WHERE ({names}) = {of(again)};"
+                        f"INSERT INTO {table} SELECT {of(again)[1:-1]}, {n}, 'again' ON CONFLICT DO NOTHING;"
+                        f"UPDATE {table} SET ({names}) = ROW{of(keys + n)} WHERE ({names}) = {of((at + 200) % keys)};"
+                        f"UPDATE {table} SET ({names}) = ROW{of(back)} WHERE ({names}) = {of(keys + n // 2)}"
+                        f" AND NOT EXISTS (SELECT FROM {table} WHERE ({names}) = {of(back)}); COMMIT"
                     )
                     self.transactions = n
         except psycopg2.Error as exc:
@@ -135,9 +155,9 @@ class Writer(threading.Thread):
 
 
 @contextlib.contextmanager
-def writing(database: Database, table: str, *, keys: int) -> Iterator[Writer]:
+def writing(database: Database, table: str, *, keys: int, shape: KeyShape = INTEGER) -> Iterator[Writer]:
     """A writer at work inside the block."""
-    writer = Writer(database, table, keys=keys)
+    writer = Writer(database, table, keys=keys, shape=shape)
     writer.start()
     try:
         yield writer
@@ -145,11 +165,11 @@ def writing(database: Database, table: str, *, keys: int) -> Iterator[Writer]:
         writer.stop()
 
 
-def filled(database: Database, table: str, *, keys: int) -> None:
+def filled(database: Database, table: str, *, keys: int, shape: KeyShape = INTEGER) -> None:
     """Make the table a Writer writes."""
     database.execute(
-        f"CREATE TABLE {table} (id int PRIMARY KEY, n int, v text)",
-        f"INSERT INTO {table} SELECT x, 0, 'seed' FROM generate_series(0, {keys - 1}) x",
+        f"CREATE TABLE {table} ({shape.columns}, n int, v text, PRIMARY KEY ({shape.names}))",
+        f"INSERT INTO {table} SELECT {shape.value.format(n='x')}, 0, 'seed' FROM generate_series(0, {keys - 1}) x",
     )
 
 
@@ -174,8 +194,11 @@ def same(connector: Connector, database: Database, table: str) -> None:
     assert ordered(connector.fold(table).values()) == ordered(rows(database, f"SELECT * FROM {table}"))
 
 
-def unbroken(connector: Connector, table: str) -> None:
-    """For every key rows come and go in turn and positions rise; no event of the log is there twice."""
+def unbroken(connector: Connector, table: str, *, read_again: bool = False) -> None:
+    """For every key rows come and go in turn and positions rise; no event of the log is there twice.
+
+    `read_again`: rows were read while the log was followed, so they come between its events, and some after them.
+    """
     there: dict[bytes, bool] = {}
     last: dict[bytes, str] = {}
     seen: set[tuple[str, int]] = set()
@@ -184,7 +207,8 @@ def unbroken(connector: Connector, table: str) -> None:
             assert not there[record.raw_key]
             continue
         op, was = record.value["op"], there.get(record.raw_key, False)
-        assert (op, was) in {("r", False), ("c", False), ("u", True), ("d", True)}, (op, was, record.raw_key)
+        turns = {("r", False), ("c", False), ("u", True), ("d", True)}
+        assert read_again or (op, was) in turns, (op, was, record.raw_key)
         there[record.raw_key] = op != "d"
         position = record.value["source"]["position"]
         assert last.get(record.raw_key, "") < position

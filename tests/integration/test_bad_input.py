@@ -280,9 +280,7 @@ def test_a_role_without_rights(attempt: Attempt, place: Place, prefix: str) -> N
 def test_a_role_that_may_not_publish(attempt: Attempt, place: Place, prefix: str) -> None:
     """Without ownership of the table: what PostgreSQL says, a hint, and nothing made."""
     reader = place.url(user=f"{place.role}_reader")
-    refused(
-        attempt(url=reader), 1, f"creating publication cdc_{prefix}", "let the tables' owner run it: CREATE PUBLICATION"
-    )
+    refused(attempt(url=reader), 1, f"creating publication cdc_{prefix}", "CREATE PUBLICATION", "as the tables' owner")
     nothing_held(place, prefix)
     nothing_made(place, prefix)
 
@@ -374,7 +372,7 @@ def test_tail_and_status_of_nothing(place: Place, prefix: str, tmp_path: Path) -
 
 # --- The command ------------------------------------------------------------------------------------------------------
 
-COMMANDS = ("run", "apply", "tail", "status", "dev", "demo", "dev up", "dev down", "dev status")
+COMMANDS = ("check", "run", "apply", "tail", "status", "dev", "demo", "dev up", "dev down", "dev status")
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -386,7 +384,7 @@ def test_help(command: str) -> None:
     assert "--help" in done.stdout
     assert cdc(*command.split(), "-h").stdout == done.stdout
     if not command:
-        for name in COMMANDS[:6]:
+        for name in COMMANDS[:7]:
             assert f"  {name} " in done.stdout
 
 

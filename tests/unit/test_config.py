@@ -48,8 +48,17 @@ def test_a_short_file_gets_the_documented_defaults(tmp_path: Path) -> None:
     assert config.source.tables == ("public.orders", "public.item*")
     assert (config.slot, config.publication) == ("cdc_shop", "cdc_shop")
     assert (config.sink.prefix, config.sink.partitions, config.sink.replication_factor) == ("shop", 6, None)
-    assert config.snapshot.chunk_rows == 50_000
+    assert (config.snapshot.workers, config.snapshot.chunk_rows) == (2, 50_000)
     assert config.source.options == config.sink.options == {}
+
+
+def test_a_table_may_come_with_its_key(tmp_path: Path) -> None:
+    """Beside plain names; the names stay together, the keys are found by name, and a copy keeps them."""
+    tables = "[public.orders, {table: public.logs, key: [host, no]}]"
+    source = _load(tmp_path, GOOD.replace('[public.orders, "public.item*"]', tables)).source
+    assert source.tables == ("public.orders", "public.logs")
+    assert source.keys == {"public.logs": ("host", "no")}
+    assert dataclasses.replace(source, slot="other").keys == source.keys
 
 
 def test_debeziums_names_are_taken_for_ours(tmp_path: Path) -> None:
@@ -103,11 +112,22 @@ BAD = {
     "a name no slot can have": (GOOD.replace("name: shop", "name: My Shop"), "“My Shop” is not a name", "lower-case"),
     "a table without its schema": (GOOD.replace("public.orders", "orders"), "“orders” is not schema.table", "public.*"),
     "no table": (GOOD.replace('[public.orders, "public.item*"]', "[]"), "tables is empty", "tables: [public.orders]"),
+    "a key of a pattern": (
+        GOOD.replace('"public.item*"', "{table: public.item*, key: [id]}"),
+        ":6: source.tables[1]: table: “public.item*” is a pattern",
+        "a key is of one table alone",
+    ),
+    "a key of nothing": (GOOD.replace('"public.item*"', "{table: public.a, key: []}"), "key is empty", "key: [id]"),
+    "a key of one column twice": (GOOD.replace('"public.item*"', "{table: a.b, key: [x, x]}"), "a column twice", None),
+    "a keyed table without its key": (GOOD.replace('"public.item*"', "{table: a.b}"), "tables[1].key: this key", None),
+    "a keyed table without a schema": (GOOD.replace('"public.item*"', "{table: b, key: [x]}"), "“b” is not", None),
+    "keys apart from their tables": (GOOD.replace("  type: p", "  keys: {}\n  type: p"), "source.keys: unknown", None),
     "an empty URL": (GOOD.replace("postgresql://u:${CDC_TEST_SECRET}@db.example/shop", "''"), "url is empty", "url: "),
     "a prefix with a dot": (GOOD + "  topic_prefix: a.b\n", "“a.b” is not a prefix", "no dot"),
     "no partitions": (GOOD + "  partitions: 0\n", "partitions: 0 is out of range", "1 or more"),
     "another sink": (GOOD + "  type: pulsar\n", "“pulsar” is not a sink", "type: kafka"),
     "a guaranteed property": (GOOD + "  options: {acks: '1'}\n", "acks cannot be set", "leave it out"),
+    "no workers": (GOOD + "snapshot: {workers: 0}\n", ":9: snapshot: workers: must be 1 or more", None),
     "no chunks": (GOOD + "snapshot: {chunk_rows: 0}\n", ":9: snapshot: chunk_rows: must be 1 or more", None),
     "an unset variable": (
         GOOD.replace("CDC_TEST_SECRET", "CDC_TEST_UNSET"),

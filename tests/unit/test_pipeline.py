@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 import cdc.pipeline
-from cdc.change import Idle, Offset, Row, Table, Transaction
+from cdc.change import UNCHANGED, Idle, Offset, Row, Table, Transaction
+from cdc.commands import Command
 from cdc.errors import CdcError, OperatorError, RetryableError
 from cdc.interfaces import Chunk, Handover, Source
 from cdc.pipeline import Pipeline, Report, Settings
@@ -24,6 +25,8 @@ from cdc.testing import (
     MemorySink,
     MemorySnapshotter,
     MemorySource,
+    Outcome,
+    Record,
     delete,
     insert,
     nothing,
@@ -103,8 +106,8 @@ def test_a_truncate_deletes_the_keys_the_topic_holds(bench: Bench) -> None:
     assert bench.fold(A) == {"2": "again"}
 
 
-def test_a_table_added_is_read_while_the_log_waits(bench: Bench) -> None:
-    """Its rows come under a view of their own; what that view saw does not come again."""
+def test_a_table_added_is_read_while_the_log_is_followed(bench: Bench) -> None:
+    """Its rows come under a view of their own, behind everything that view saw."""
     bench.run(A)
     bench.log.commit(insert(B, _row("1", "before")))
     bench.run(A, B)
@@ -115,14 +118,14 @@ def test_a_table_added_is_read_while_the_log_waits(bench: Bench) -> None:
 
 
 def test_adding_a_table_reads_that_table_only(bench: Bench) -> None:
-    """The others were read long ago: read again, what the new view saw of them would be hidden, their deletes too."""
+    """The others were read long ago, and are left alone."""
     bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
     bench.run(A)
     bench.log.commit(update(A, _row("1", "m")))
     bench.run(A)
     bench.log.commit(delete(A, (b"2",)), insert(B, _row("1")))
     with pytest.raises(Killed):
-        bench.run(A, B, at=Faults(("snapshot.chunk", 2), error=Killed))
+        bench.run(A, B, at=Faults(("snapshot.window", 1), error=Killed))
     bench.run(A, B)
     assert bench.events(A) == ["r", "r", "u", "d", "-"]
     assert bench.fold(A) == {"1": "m"}
@@ -174,6 +177,21 @@ def test_a_table_taken_out_and_in_again_never_misses_what_passed(bench: Bench, r
         assert bench.fold(B) == {"missed": "n"}
 
 
+def test_a_table_that_got_another_key_during_its_snapshot_is_read_from_its_beginning(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """How far it was read is said in keys that rows no longer have: going on from there would leave rows out."""
+    bench.log.commit(*(insert(A, (key, note)) for key, note in ((b"1", b"c"), (b"2", b"b"), (b"3", b"a"))))
+    with pytest.raises(Killed):
+        bench.run(A, at=Faults(("snapshot.chunk", 3), error=Killed))
+    assert bench.fold(A) == {"1": "c", "2": "b"}
+    by_note = text_table("a", ["id", "note"], key=("note",))
+    bench.run(by_note)
+    last = {r.key: r.value for r in bench.kafka.committed("p.s.a")}
+    assert {key for key in last if b"note" in key} == {b'{"note":"a"}', b'{"note":"b"}', b'{"note":"c"}'}
+    assert "its key is now (note), it was (id): its rows are read again" in caplog.text
+
+
 def test_a_table_taken_out_of_an_unfinished_snapshot_leaves_no_progress(bench: Bench) -> None:
     """If it comes back it is read from its beginning."""
     with pytest.raises(Killed):
@@ -196,6 +214,10 @@ def test_topics_with_records_and_no_position_are_refused(bench: Bench) -> None:
         open_snapshotter=lambda: MemorySnapshotter(MemoryLog()),
         sink=other,
     )
+    del bench.kafka.topics["p.position-c"]  # of a position it would have said so
+    with pytest.raises(OperatorError, match=r"topic owned by another connector: p\.s\.a is written by c"):
+        pipeline.run(until_caught_up=True)
+    bench.kafka.topics["p.schema"].clear()
     with pytest.raises(OperatorError, match=r"topic p\.s\.a holds records already"):
         pipeline.run(until_caught_up=True)
 
@@ -427,3 +449,51 @@ def test_progress_is_the_snapshotters_own(bench: Bench) -> None:
     )
     pipeline.run(until_caught_up=True)
     assert bench.fold(A) == {"1": "n"}
+
+
+def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench) -> None:
+    """A wide value changed where the log was lost: an event that leaves it out comes with the value that it has now."""
+    docs = text_table("docs", ["id", "note", text_column("doc", wide=True)])
+    old, new = b"o" * 2_100, b"n" * 2_100
+    bench.log.commit(insert(docs, (b"1", b"a", old)))
+    bench.run(docs)
+    bench.log.held_from = None
+    bench.log.commit(update(docs, (b"1", b"b", new)))
+    ask = Command(tables=(), after_gap=True).to_bytes("1")
+    bench.kafka.topics["p.signal-c"].append(Record("p.signal-c", b"1", ask, bench.kafka.begin("cli")))
+    bench.kafka.end("cli", Outcome.COMMITTED)
+    late = iter([update(docs, (b"1", b"c", UNCHANGED))])
+
+    def meanwhile(point: str) -> None:
+        if point == "snapshot.window":
+            for change in late:
+                bench.log.commit(change)
+
+    bench.run(docs, at=meanwhile)
+    values = [orjson.loads(r.value) for r in bench.kafka.committed("p.s.docs") if r.value is not None]
+    assert [v["after"]["doc"] for v in values if v["op"] == "u"] == [new.decode()]
+    assert values[-1]["after"] == {"id": "1", "note": "c", "doc": new.decode()}
+    assert bench.state().epoch == 2
+
+
+def test_a_copy_that_was_cut_off_does_not_come_back_over_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it was away another copy has gone on: it ends, and has fenced nobody off."""
+    monkeypatch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(A)
+    once = iter([None])
+
+    def meanwhile(point: str) -> None:
+        if point == "source.idle":
+            for _ in once:
+                for n in range(3):
+                    bench.log.commit(insert(A, _row(f"m{n}")))
+                    bench.run(A)
+                raise RetryableError("the connection was cut")
+
+    with pytest.raises(OperatorError, match="another copy of connector c"):
+        bench.pipeline(A, at=meanwhile).run()
+    epoch = bench.kafka.epochs["p.c"]
+    bench.run(A)
+    assert bench.kafka.epochs["p.c"] == epoch + 1
+    assert set(bench.fold(A)) == {"1", "m0", "m1", "m2"}

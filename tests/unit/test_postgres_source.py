@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 
 from cdc.change import Idle, Op, Transaction
+from cdc.change import Message as PublishedMessage
 from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.errors import BugError, CdcError, OperatorError, ProtocolError
-from connectors.postgres import slot
+from cdc.errors import BugError, CdcError, OperatorError, ProtocolError, RetryableError
 from connectors.postgres.assemble import Assembler
 from connectors.postgres.catalog import Captured
+from connectors.postgres.followed import Followed
 from connectors.postgres.pgoutput import (
     POSTGRES_EPOCH_US,
     Begin,
     Commit,
     Delete,
     Insert,
+    LogicalMessage,
     Message,
     Relation,
     RelationColumn,
@@ -57,7 +61,7 @@ class Walsender:
         self.flushed_to: list[int] = []
         self.answered = 0
 
-    def start(self, *_: Any) -> None: ...
+    def start(self, *_: Any, messages: bool) -> None: ...
     def wait(self, _timeout_s: float) -> None: ...
     def written(self, _lsn: int) -> None: ...
     def close(self) -> None: ...
@@ -73,10 +77,27 @@ class Walsender:
 
 
 class TheCatalog:
-    """Knows one table."""
+    """Knows one table, which has the name it had."""
 
-    def table(self, _relation: Relation) -> Any:
-        return text_table("orders", ["id", "note"])
+    def table(self, relation: Relation, *_: Any) -> Any:
+        return text_table(relation.name, ["id", "note"])
+
+    now: ClassVar[dict[int, tuple[str, str]]] = {7: ("s", "orders")}
+
+    def names(self, _oids: Any) -> dict[int, tuple[str, str]]:
+        return self.now
+
+    def exists(self, *name: str) -> bool:
+        return name in self.now.values()
+
+
+class NothingDue:
+    """An upkeep that has nothing to do."""
+
+    def follows(self, _lsn: int) -> None: ...
+    def tend(self, *, following: bool) -> None: ...
+    def asking(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
 
 def _source(*messages: bytes) -> tuple[PostgresSource, Walsender, Iterator[Transaction | Idle]]:
@@ -89,8 +110,10 @@ def _source(*messages: bytes) -> tuple[PostgresSource, Walsender, Iterator[Trans
     )
     walsender = Walsender(*messages)
     source._replication = walsender  # type: ignore[assignment]
+    source._upkeep = NothingDue()  # type: ignore[assignment]
     source._catalog = TheCatalog  # type: ignore[method-assign,assignment]
     source._captured = (Captured(7, ORDERS, partitioned=False),)
+    source._followed = Followed(source._config, source._captured)
     return source, walsender, source.stream({"lsn": "0/100"})
 
 
@@ -164,7 +187,6 @@ def test_a_transaction_left_early_is_a_bug(stood_at: int) -> None:
         (_transaction(0x110, 0x118, Insert(9, (b"1",))), BugError, "relation 9, which the log has not described"),
         (_transaction(0x110, 0x118, Begin(1, POSTGRES_EPOCH_US, 1)), ProtocolError, "Begin inside a transaction"),
         (_transaction(0x110, 0x118, Commit(0x109, 0x10A)), ProtocolError, "the commit of another transaction"),
-        (_transaction(0x110, 0x118, RELATION._replace(name="renamed")), OperatorError, "is s.renamed in the log"),
     ],
 )
 def test_a_stream_out_of_order_is_refused(messages: list[bytes], error: type[CdcError], what: str) -> None:
@@ -172,6 +194,63 @@ def test_a_stream_out_of_order_is_refused(messages: list[bytes], error: type[Cdc
     _, _, frames = _source(*messages)
     with pytest.raises(error, match=what):
         _read(frames)
+
+
+OLDER = RELATION._replace(name="before")
+NEWER = RELATION._replace(name="after")
+
+
+def test_rows_from_before_a_rename_are_the_tables_rows() -> None:
+    """The log is older than the catalog: the number says which table it is, the name of now where its rows go."""
+    _, _, frames = _source(*_transaction(0x110, 0x118, OLDER, Insert(7, (b"1", b"x"))))
+    for frame in frames:
+        assert isinstance(frame, Transaction)
+        (change,) = frame.changes
+        assert change.table.qualified == "s.orders"
+        break
+
+
+@pytest.mark.parametrize("seen", ["by a row", "while idle"])
+def test_a_table_renamed_while_it_is_followed(monkeypatch: pytest.MonkeyPatch, seen: str) -> None:
+    """Both names are said, and what can be done; nothing of the new name goes into the old one's topic."""
+    monkeypatch.setattr(TheCatalog, "now", {7: ("s", "after")})
+    messages = _transaction(0x110, 0x118, NEWER, Insert(7, (b"1", b"x"))) if seen == "by a row" else []
+    source, _, frames = _source(*messages)
+    with pytest.raises(OperatorError, match=r"table renamed: s\.orders is s\.after now") as caught:
+        _read(frames)
+    for word in ("source.tables", "s.after", "s.orders", "RENAME TO orders", "ADD TABLE s.orders"):
+        assert word in (caught.value.hint or "")
+    assert source.position()[1] == 0x100
+
+
+def test_a_table_renamed_to_a_name_that_is_captured_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern matches it: the next session finds it as a table added."""
+    monkeypatch.setattr(TheCatalog, "now", {7: ("s", "orders_2024")})
+    source, _, frames = _source()
+    source._config = replace(source._config, source=replace(source._config.source, tables=("s.orders*",)))
+    source._followed = Followed(source._config, source._captured)
+    with pytest.raises(RetryableError, match=r"s\.orders is s\.orders_2024 now"):
+        _read(frames)
+
+
+def test_a_table_made_anew_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number is another: the publication may not carry it, and no row would ever say so."""
+    monkeypatch.setattr(TheCatalog, "now", {9: ("s", "orders")})
+    _, _, frames = _source()
+    with pytest.raises(RetryableError, match="dropped and made anew"):
+        _read(frames)
+
+
+def test_a_table_dropped_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once."""
+    monkeypatch.setattr(TheCatalog, "now", {})
+    source, _, frames = _source()
+    _read(frames)
+    source._followed.look(source._catalog())
+    (told,) = caplog.records
+    assert "s.orders was dropped" in told.getMessage()
 
 
 def test_a_table_not_captured_is_read_over() -> None:
@@ -194,16 +273,6 @@ def test_a_table_described_again_stays_the_same_object() -> None:
     assert assembler.table(7) is None
 
 
-def test_adding_tables_always_waits_for_older_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when they are in the publication already: an earlier try may have put them there and not waited."""
-    waited: list[str] = []
-    monkeypatch.setattr(slot, "ensure_publication", lambda *_: False)
-    monkeypatch.setattr(slot, "await_older_transactions", lambda *_: waited.append("waited"))
-    source, _, _ = _source()
-    source.extend([ORDERS])
-    assert waited == ["waited"]
-
-
 @pytest.mark.parametrize("view", [None, "00000003-1"])
 def test_a_new_view_waits_for_commits_held_back(monkeypatch: pytest.MonkeyPatch, view: str | None) -> None:
     """The slot's own view needs no waiting: it was made from the log."""
@@ -212,6 +281,9 @@ def test_a_new_view_waits_for_commits_held_back(monkeypatch: pytest.MonkeyPatch,
         pass
 
     class Connection:
+        def get_parameter_status(self, _: str) -> str:
+            return "UTF8"
+
         def set_session(self, **_: Any) -> None:
             raise Reached
 
@@ -219,9 +291,28 @@ def test_a_new_view_waits_for_commits_held_back(monkeypatch: pytest.MonkeyPatch,
 
     waited: list[str] = []
     monkeypatch.setattr("connectors.postgres.session.connect", lambda _: Connection())
-    monkeypatch.setattr(reading, "await_older_transactions", lambda _: waited.append("waited"))
+    monkeypatch.setattr(reading, "await_older_transactions", lambda *_: waited.append("waited"))
     source, _, _ = _source()
     snapshotter = reading.PostgresSnapshotter(source._config)
     with pytest.raises(Reached):
         next(snapshotter.chunks([ORDERS], {}, view))
     assert waited == (["waited"] if view is None else [])
+
+
+def test_messages_of_the_log_have_their_place() -> None:
+    """Of no transaction: by itself, once, and the position follows; in one: among its changes. Ours are read over."""
+    source, _, frames = _source(
+        _data(LogicalMessage(False, START, "app", b"before the position")),
+        _data(LogicalMessage(False, START + 8, "app", b"alone")),
+        _data(LogicalMessage(False, START + 16, "cdc.heartbeat", b"")),
+        *_transaction(
+            0x200, 0x208, LogicalMessage(True, 0x1F0, "app", b"in"), LogicalMessage(True, 0x1F8, "cdc.x", b"ours")
+        ),
+    )
+    assert next(frames) == PublishedMessage("app", b"alone", START + 8)
+    assert source.position() == ({"lsn": "0/108"}, START + 8)
+    transaction = next(frames)
+    assert source.position()[1] == START + 16
+    assert isinstance(transaction, Transaction)
+    assert list(transaction.changes) == [PublishedMessage("app", b"in", 0x1F0)]
+    assert isinstance(next(frames), Idle)

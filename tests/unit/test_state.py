@@ -17,7 +17,7 @@ STATE = State(
     commit=2**63,
     tables=("public.orders", "public.ünï"),
     snapshot={"tables": {"public.orders": {"rows": 2, "done": False}}, "views": {}},
-    config="f00",
+    config={"source.slot": "cdc_shop"},
     sequence=41,
 )
 

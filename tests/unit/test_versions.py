@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import orjson
 import pytest
 
 from cdc.change import Position, Table
-from cdc.errors import OperatorError
 from cdc.versions import Versions
 from tests.text_tables import text_column, text_table
 
@@ -20,6 +21,7 @@ class Published:
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes, bytes]] = []
+        self.asked: list[str] = []
 
     def versions(self) -> Versions:
         """As a new session finds it."""
@@ -27,7 +29,13 @@ class Published:
         return Versions(values, connector="shop", source="memory", prefix="p", database="d")
 
     def add(self, versions: Versions, table: Table) -> int:
-        return versions.add(table, "p.s.orders", AT, lambda key, value: self.records.append((key, value))).version
+        return versions.add(
+            table,
+            "p.s.orders",
+            AT,
+            lambda key, value: self.records.append((key, value)),
+            lambda table, reason: self.asked.append(f"{table.qualified}: {reason}"),
+        ).version
 
     def numbers(self) -> list[int]:
         return [orjson.loads(key)["version"] for key, _ in self.records]
@@ -67,27 +75,138 @@ def test_what_a_reader_sees_makes_a_version_and_nothing_else() -> None:
     assert [topic.add(versions, t) for t in (ORDERS, same, retyped)] == [1, 1, 2]
 
 
-def test_a_column_of_another_type_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """A rewrite sends no events: the log names table, column and both types; a new column is none."""
-    topic = Published()
-    topic.add(topic.versions(), ORDERS)
-    topic.add(topic.versions(), WIDER)
-    assert not caplog.records
-    topic.add(topic.versions(), text_table("orders", ["id", text_column("note", "varchar"), "more"]))
-    (told,) = caplog.records
-    assert "column note is varchar, it was text" in told.getMessage()
-    assert "s.orders" in told.getMessage()
+# --- What changed without events --------------------------------------------------------------------------------------
+
+MARKED = dataclasses.replace(ORDERS, marks=("file 1", "columns 1"))
+
+UNSAID: dict[str, tuple[Table, Table, str]] = {
+    "retyped": (ORDERS, text_table("orders", ["id", text_column("note", "varchar")]), "note is varchar, it was text"),
+    "narrowed": (
+        text_table("orders", ["id", text_column("note", "character varying(9)")]),
+        text_table("orders", ["id", text_column("note", "character varying(8)")]),
+        "note is character varying(8)",
+    ),
+    "another scale": (
+        text_table("orders", ["id", text_column("note", "numeric(9,2)")]),
+        text_table("orders", ["id", text_column("note", "numeric(9,3)")]),
+        "note is numeric(9,3)",
+    ),
+    "renamed": (ORDERS, text_table("orders", ["id", "remark"]), "column note is now named remark"),
+    "another key": (ORDERS, text_table("orders", ["id", "note"], key=("id", "note")), "now (id, note), it was (id)"),
+    "key renamed": (ORDERS, text_table("orders", ["no", "note"], key=("no",)), "its key is now (no)"),
+    "rewritten": (MARKED, dataclasses.replace(ORDERS, marks=("file 2", "columns 2")), "rewritten without events"),
+    "a default": (
+        ORDERS,
+        text_table("orders", ["id", "note", dataclasses.replace(text_column("more"), filled=True)]),
+        "column more was added with a default",
+    ),
+}
 
 
-def test_another_key_is_refused_by_name() -> None:
-    """Records under the old key would stay for ever; nothing is published."""
+@pytest.mark.parametrize("case", UNSAID)
+def test_what_no_event_tells_asks_for_the_rows_again(case: str) -> None:
+    """A new version, and once: the next session has it from the topic. The table and the reason are named."""
+    before, now, reason = UNSAID[case]
     topic = Published()
-    topic.add(topic.versions(), ORDERS)
-    before = list(topic.records)
-    rekeyed = text_table("orders", ["id", "note"], key=("id", "note"))
-    with pytest.raises(OperatorError, match=r"key changed: table .*\(id, note\).*\(id\)"):
-        topic.add(topic.versions(), rekeyed)
-    assert topic.records == before
+    topic.add(topic.versions(), before)
+    topic.add(topic.versions(), now)
+    (asked,) = topic.asked
+    assert asked.startswith("s.orders: ")
+    assert reason in asked
+    assert topic.add(topic.versions(), now) == 2
+    assert len(topic.asked) == 1
+
+
+SAID: dict[str, tuple[Table, Table]] = {
+    "a column more": (ORDERS, WIDER),
+    "a column less": (WIDER, ORDERS),
+    "a wider type": (
+        text_table("orders", ["id", text_column("note", "character varying(8)")]),
+        text_table("orders", ["id", text_column("note", "character varying(9)")]),
+    ),
+    "text": (text_table("orders", ["id", text_column("note", "character varying(8)")]), ORDERS),
+    "more digits": (
+        text_table("orders", ["id", text_column("note", "numeric(9,2)")]),
+        text_table("orders", ["id", text_column("note", "numeric(10,2)")]),
+    ),
+    "any digits": (
+        text_table("orders", ["id", text_column("note", "numeric(9,2)")]),
+        text_table("orders", ["id", text_column("note", "numeric")]),
+    ),
+    "another file": (MARKED, dataclasses.replace(ORDERS, marks=("file 2", "columns 1"))),
+    "columns touched": (MARKED, dataclasses.replace(ORDERS, marks=("file 1", "columns 2"))),
+    "retyped in place": (
+        MARKED,
+        dataclasses.replace(
+            text_table("orders", ["id", text_column("note", "varchar")]), marks=("file 1", "columns 2")
+        ),
+    ),
+    "nothing known of before": (ORDERS, MARKED),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_what_leaves_the_values_alone_asks_for_nothing(case: str) -> None:
+    """To read a table again is dear: TRUNCATE, VACUUM FULL, a wider type are no reason."""
+    before, now = SAID[case]
+    topic = Published()
+    topic.add(topic.versions(), before)
+    assert topic.versions().rewritten(now) is None
+    topic.add(topic.versions(), now)
+    assert topic.asked == []
+
+
+def test_a_rewrite_is_known_before_any_row_comes() -> None:
+    """At the start, by the table's marks alone; of a table never described nothing is known."""
+    topic = Published()
+    rewritten = dataclasses.replace(ORDERS, marks=("file 2", "columns 2"))
+    assert topic.versions().rewritten(rewritten) is None
+    topic.add(topic.versions(), MARKED)
+    assert "rewritten without events" in (topic.versions().rewritten(rewritten) or "")
+    topic.add(topic.versions(), rewritten)
+    assert topic.versions().rewritten(rewritten) is None
+
+
+# --- What a version's values are worth later --------------------------------------------------------------------------
+
+
+def _carried(*tables: Table) -> dict[str, str]:
+    """From the first version to the last."""
+    topic = Published()
+    for table in tables:
+        topic.add(topic.versions(), table)
+    versions = topic.versions()
+    last = versions.add(tables[-1], "p.s.orders", AT, lambda *_: None, lambda *_: None)
+    return dict(versions.carried(last, 1))
+
+
+def _body(*names: str, type_: str = "text") -> Table:
+    return text_table("orders", ["id", *(text_column(name, type_) for name in names)])
+
+
+CARRIED: dict[str, tuple[tuple[Table, ...], dict[str, str]]] = {
+    "renamed": ((_body("a", "b"), _body("a", "c")), {"id": "id", "a": "a", "b": "c"}),
+    "renamed twice": ((_body("a"), _body("b"), _body("c")), {"id": "id", "a": "c"}),
+    "renamed away and back": ((_body("a"), _body("b"), _body("a")), {"id": "id", "a": "a"}),
+    "retyped": ((_body("a"), _body("a", type_="bytea")), {"id": "id"}),
+    "retyped there and back": ((_body("a"), _body("a", type_="bytea"), _body("a")), {"id": "id"}),
+    "widened": ((_body("a", type_="character varying(9)"), _body("a")), {"id": "id", "a": "a"}),
+    "dropped before it": ((_body("a", "b"), _body("b")), {"id": "id", "b": "b"}),
+    "dropped and renamed": ((_body("a", "b"), _body("c")), {"id": "id", "a": "c"}),
+    "crosswise": ((_body("a", "b"), _body("b", "a")), {}),
+    "rewritten": (
+        (MARKED, dataclasses.replace(ORDERS, marks=("file 2", "columns 2"))),
+        {},
+    ),
+    "gone and come": ((_body("a"), _body(), _body("a")), {"id": "id"}),
+}
+
+
+@pytest.mark.parametrize("case", CARRIED)
+def test_values_are_carried_over_where_they_are_sure(case: str) -> None:
+    """A rename keeps a column's values, a change of type or a rewrite does not, and what is unsure is forgotten."""
+    tables, expected = CARRIED[case]
+    assert _carried(*tables) == expected
 
 
 def test_the_newest_record_counts_whatever_the_order() -> None:

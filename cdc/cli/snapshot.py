@@ -1,0 +1,123 @@
+"""`cdc snapshot`: read tables again while their connector follows the log, and see how far that is."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import orjson
+
+from cdc import registry
+from cdc.commands import Command
+from cdc.config import ConnectorConfig, load_connector, matches
+from cdc.errors import OperatorError
+from cdc.figures import being_read, duration
+from cdc.state import State
+
+_FILE = click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+_TABLES = click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="One or more; else all.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+
+
+@click.group()
+def snapshot() -> None:
+    """Read tables again while the connector follows the log.
+
+    Rows come as `r` events between the log's own, none older than what is there; keys that the source no longer has are
+    deleted from the topic at the end. The connector carries a command out at once, or at its next start.
+    """
+
+
+@snapshot.command()
+@_FILE
+@_TABLES
+@click.option(
+    "--after-gap",
+    is_flag=True,
+    help="The slot is gone or ahead of the position: make a new one, and close the gap by reading everything again.",
+)
+@_JSON
+def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, as_json: bool) -> None:
+    """Ask the connector to read tables again."""
+    config = load_connector(file)
+    state = _state(config)
+    if after_gap and tables:
+        raise click.UsageError("--after-gap reads all tables: after a gap, none is known to be whole")
+    for name in tables:
+        if name not in state.tables and not any(matches(pattern, name) for pattern in config.source.tables):
+            raise OperatorError(
+                f"table {name} is not one that {file} names",
+                hint=f"source.tables: {', '.join(config.source.tables)}; captured now: {', '.join(state.tables)}",
+            )
+    _ask(config, Command(tables=tables or state.tables, after_gap=after_gap), as_json=as_json)
+
+
+@snapshot.command()
+@_FILE
+@_TABLES
+@_JSON
+def stop(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
+    """Ask the connector to stop reading tables again; what was read stays, nothing is deleted."""
+    config = load_connector(file)
+    state = _state(config)
+    wanted = tables or tuple(name for name, reading in state.reading.items() if not reading["required"])
+    for name in wanted:
+        if name not in state.reading:
+            raise OperatorError(
+                f"table {name} is not being read again", hint=f"cdc snapshot status {file} says what is"
+            )
+        if state.reading[name]["required"]:
+            raise OperatorError(f"table {name} must be read to its end: its topic is not whole before")
+    if not wanted:
+        raise OperatorError(
+            "no table is being read again on request",
+            hint="what is read for the first time, or after a gap, cannot be stopped: the topic would never be whole",
+        )
+    _ask(config, Command(tables=wanted, stop=True), as_json=as_json)
+
+
+@snapshot.command()
+@_FILE
+@_TABLES
+@_JSON
+def status(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
+    """How far each table has been read."""
+    config = load_connector(file)
+    found = being_read(_state(config), time.time_ns() // 1_000_000)
+    found = {name: at for name, at in found.items() if not tables or name in tables}
+    if as_json:
+        click.echo(orjson.dumps({name: asdict(at) for name, at in found.items()}).decode())
+        return
+    for name, at in found.items():
+        of = f" of about {at.estimate:,}" if at.estimate else ""
+        left = f", about {duration(at.eta_s)} left" if at.eta_s is not None else ""
+        click.echo(f"{name:<32}{at.phase:<12}{at.rows:>12,} rows{of}{left}")
+    if not found:
+        click.echo("nothing is being read")
+
+
+def _state(config: ConnectorConfig) -> State:
+    topic = registry.part("sinks.names:position_topic")(config.sink.prefix, config.name)
+    with registry.part("sinks.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
+        there = topics.exists(topic)
+    state: State | None = None
+    if there:
+        state = registry.part("sinks.positions:read_standing")(config.sink, config.name).state
+    if state is None:
+        raise OperatorError(
+            f"connector {config.name} has never run: its first run reads every table", hint="cdc run CONNECTOR.yaml"
+        )
+    return state
+
+
+def _ask(config: ConnectorConfig, command: Command, *, as_json: bool) -> None:
+    identifier = uuid.uuid4().hex
+    value = command.to_bytes(identifier)
+    registry.part("sinks.commands:send_command")(config.sink, config.name, identifier.encode(), value)
+    if as_json:
+        click.echo(orjson.dumps({"id": identifier, "tables": list(command.tables)}).decode())
+    else:
+        click.echo(f"asked {config.name}: {', '.join(command.tables)}", err=True)

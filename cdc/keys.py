@@ -1,0 +1,37 @@
+"""Keys of one topic that are live, however many: in a temporary SQLite file, so that memory stays flat."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Self
+
+
+class LiveKeys:
+    """A set of keys; iterating gives them in the order of their bytes. To be closed, or used in a `with`."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)
+        self._db.executescript(
+            "PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;"
+            "CREATE TABLE live (key BLOB PRIMARY KEY) WITHOUT ROWID; BEGIN"
+        )
+
+    def put(self, key: bytes) -> None:
+        self._db.execute("INSERT OR IGNORE INTO live VALUES (?)", (key,))
+
+    def discard(self, key: bytes) -> None:
+        self._db.execute("DELETE FROM live WHERE key = ?", (key,))
+
+    def __iter__(self) -> Iterator[bytes]:
+        for (key,) in self._db.execute("SELECT key FROM live ORDER BY key"):
+            yield key
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

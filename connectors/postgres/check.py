@@ -1,0 +1,211 @@
+"""What `cdc check` asks a PostgreSQL server: every precondition at once, each with the statement that mends it.
+
+What a run would refuse is taken from where the run refuses it. Nothing is made: the publication is rehearsed in a
+transaction that is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from cdc.change import Table
+from cdc.config import ConnectorConfig
+from cdc.errors import CdcError
+from cdc.findings import Checked, Finding, Level, probed, refused
+from cdc.interfaces import LINEAGE
+from cdc.state import Phase, State
+from connectors.postgres import continuity, server, session, slot
+from connectors.postgres.catalog import Catalog
+from connectors.postgres.stream import STATUS_EVERY_S, ReplicationConnection
+
+_CAPACITY: Final = """
+SELECT current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
+       current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication),
+       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s),
+       EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s AND active)
+"""
+_SETTINGS: Final = """
+SELECT (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
+       (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout')
+"""
+_IDENTITIES: Final = {"d": "DEFAULT", "f": "FULL", "i": "INDEX"}
+_REPLICATION_TIMEOUT_MS: Final = int(3 * STATUS_EVERY_S * 1000)
+
+
+def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -> Checked:
+    """Look at the server as the connector's user; `known` False: whether there is a position could not be learnt."""
+    return _Check(config, state, known=known).run()
+
+
+class _Check:
+    """One look: what the probes have in common."""
+
+    def __init__(self, config: ConnectorConfig, state: State | None, *, known: bool) -> None:
+        self._config = config
+        self._held = continuity.Held(config.slot, config.publication)
+        self._state = state
+        self._known = known
+        self._params = session.parameters(config.source.url, f"cdc {config.name} check")
+        self._where = session.place(self._params)
+        self._tables: tuple[Table, ...] = ()
+        self._identity: dict[str, str] = {}
+
+    def run(self) -> Checked:
+        findings = list(self._connection())
+        try:
+            connection = session.connect(self._params)
+        except CdcError as exc:
+            return Checked((*findings, refused("connection", exc)))
+        try:
+            catalog = Catalog(connection)
+            probes: tuple[tuple[str, Callable[[Catalog], Iterable[Finding]]], ...] = (
+                ("server", self._server),
+                ("server", self._capacity),
+                ("server", self._settings),
+                ("tables", self._captured),
+                (f"publication {self._held.publication}", self._publication),
+                (f"slot {self._held.slot}", self._slot),
+                ("position", self._position),
+            )
+            for about, probe in probes:
+                findings += probed(about, partial(probe, catalog))
+        finally:
+            connection.close()
+        once = {(finding.level, finding.what): finding for finding in reversed(findings)}
+        return Checked(tuple(reversed(once.values())), self._tables, self._identity)
+
+    def _connection(self) -> Iterator[Finding]:
+        weak = session.weakness(self._params)
+        if weak is not None:
+            yield Finding(
+                Level.WARNING, "connection", f"PostgreSQL at {self._where}: {weak}", "source.url: …?sslmode=verify-full"
+            )
+
+    def _server(self, catalog: Catalog) -> Iterator[Finding]:
+        found = server.look(catalog)
+        refusals = [refused("server", refusal) for refusal in server.refusals(found, self._where)]
+        yield from refusals
+        if not refusals:
+            what = f"PostgreSQL {found.shown} at {self._where}, wal_level logical; user {found.user} may replicate"
+            yield Finding(Level.OK, "server", what)
+
+    def _capacity(self, catalog: Catalog) -> Iterator[Finding]:
+        name = self._config.slot
+        ((slots, used, senders, sending, ours, active),) = catalog.rows("counting slots", _CAPACITY, (name, name))
+        for setting, most, taken, held in (
+            ("max_replication_slots", slots, used, ours),
+            ("max_wal_senders", senders, sending, active),
+        ):
+            if held or taken < most:
+                yield Finding(Level.OK, "server", f"{setting}: {taken} of {most} in use")
+            else:
+                yield Finding(
+                    Level.ERROR,
+                    "server",
+                    f"{setting}: all {most} are in use, and this connector needs one",
+                    f"ALTER SYSTEM SET {setting} = {most + 10}; then restart the server",
+                )
+
+    @staticmethod
+    def _settings(catalog: Catalog) -> Iterator[Finding]:
+        ((keep_mb, timeout_ms),) = catalog.rows("reading settings", _SETTINGS)
+        if keep_mb is not None and keep_mb < 0:
+            yield Finding(
+                Level.WARNING,
+                "server",
+                "max_slot_wal_keep_size is not set: while the connector is stopped, its log can fill the disk",
+                "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf()",
+            )
+        elif keep_mb is not None:
+            yield Finding(Level.OK, "server", f"max_slot_wal_keep_size: {keep_mb} MB")
+        if timeout_ms == 0:
+            yield Finding(
+                Level.WARNING,
+                "server",
+                "wal_sender_timeout is off: a connection that is dead keeps the slot from the next start",
+                "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf()",
+            )
+        elif timeout_ms is not None and timeout_ms < _REPLICATION_TIMEOUT_MS:
+            yield Finding(
+                Level.WARNING,
+                "server",
+                f"wal_sender_timeout is {timeout_ms} ms: the connector answers every {STATUS_EVERY_S:.0f} s, and is "
+                "cut off while Kafka is slow",
+                "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf()",
+            )
+        elif timeout_ms is not None:
+            yield Finding(Level.OK, "server", f"wal_sender_timeout: {timeout_ms // 1000} s")
+
+    def _captured(self, catalog: Catalog) -> Iterator[Finding]:
+        good = []
+        for name, refusal in catalog.refusals(self._config.source.tables, self._config.source.keys):
+            if refusal is not None:
+                yield refused(f"table {name}", refusal)
+            elif name not in good:
+                good.append(name)
+        for name in good:
+            for captured in catalog.captured((name,), self._config.source.keys):
+                self._tables += (captured.table,)
+                yield self._table(catalog, captured.table, captured.oid)
+
+    @staticmethod
+    def _table(catalog: Catalog, table: Table, oid: int) -> Finding:
+        ((identity,),) = catalog.rows(
+            "reading the catalog", "SELECT relreplident::text FROM pg_class WHERE oid = %s", (oid,)
+        )
+        what = f"key ({', '.join(table.key)}), replica identity {_IDENTITIES.get(identity, identity)}"
+        wide = [column.name for column in table.columns if column.wide]
+        if wide and identity != "f":
+            what += f"; {', '.join(wide)}: left out of the log when unchanged, filled in from what the topic has"
+        return Finding(Level.OK, f"table {table.qualified}", what)
+
+    def _publication(self, catalog: Catalog) -> Iterator[Finding]:
+        name, state = self._held.publication, self._state
+        about = f"publication {name}"
+        refusals = list(slot.publication_refusals(catalog, name, self._tables))
+        if state is not None:
+            refusals += slot.gap_refusals(catalog, name, continuity.followed(state, self._tables), state.carried)
+        yield from (refused(about, refusal) for refusal in refusals)
+        if not refusals and self._tables:
+            made = slot.rehearse_publication(catalog, name, self._tables)
+            yield Finding(Level.OK, about, "will be made or extended at the start" if made else "carries all tables")
+
+    def _slot(self, catalog: Catalog) -> Iterator[Finding]:
+        name, state = self._held.slot, self._state
+        about = f"slot {name}"
+        if state is None or state.phase is Phase.CREATING:
+            refusals = slot.unused_refusals(catalog, name, self._config.name) if state is None and self._known else ()
+            found = [refused(about, refusal) for refusal in refusals]
+            yield from found or [Finding(Level.OK, about, "will be made at the start")]
+            return
+        held = slot.find_slot(catalog, name)
+        if held is not None and held.wal_status in {"extended", "unreserved"}:
+            yield Finding(
+                Level.WARNING,
+                about,
+                f"wal_status {held.wal_status}: the server is about to remove log that the connector still needs",
+                "start the connector, or ALTER SYSTEM SET max_slot_wal_keep_size to more",
+            )
+
+    def _position(self, catalog: Catalog) -> Iterator[Finding]:
+        ((database,),) = catalog.rows("reading settings", "SELECT current_database()::text")
+        walsender = ReplicationConnection(self._params)
+        try:
+            here = self._identity = continuity.identity(walsender, database=database, held=self._held)
+            state = self._state
+            if state is None or state.phase is Phase.CREATING:
+                return
+            if any(state.identity.get(what) != found for what, found in here.items() if what != LINEAGE):
+                return  # another source, which the caller says: what its slot is like says nothing
+            refusals = [
+                refused("position", refusal)
+                for refusal in continuity.refusals(
+                    catalog, walsender, self._held, state, here=here[LINEAGE], tables=self._tables
+                )
+            ]
+            at = state.offset.get("lsn")
+            yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]
+        finally:
+            walsender.close()

@@ -1,0 +1,170 @@
+"""What `cdc check` asks Kafka: topics, limits, rights, neighbours. Nothing is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Final
+
+from cdc import verdicts
+from cdc.change import Table
+from cdc.config import KafkaConfig
+from cdc.errors import CdcError
+from cdc.findings import Finding, Level, probed, refused
+from cdc.state import State
+from sinks.kafka import TRANSACTION_TIMEOUT_MS, KafkaSink
+from sinks.positions import read_standing
+from sinks.topics import LARGEST_RECORD, Existing, Topics, Wanted, weakness
+
+_NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})
+
+
+def position(config: KafkaConfig, connector: str) -> State | None:
+    """Where the connector stands; None if it never ran. Raises CdcError if that cannot be told."""
+    sink = KafkaSink(config, connector)
+    with Topics(config.bootstrap_servers, config.options) as topics:
+        if not topics.exists(sink.position_topic):
+            return None
+    return read_standing(config, connector).state
+
+
+def check(
+    config: KafkaConfig, connector: str, tables: Sequence[Table], *, state: State | None, identity: Mapping[str, str]
+) -> list[Finding]:
+    """All preconditions; `tables` and `identity` as far as the source could tell them."""
+    sink = KafkaSink(config, connector)
+    wanted: list[Wanted] = []
+    findings: list[Finding] = []
+    try:
+        wanted = sink.wanted(tables)
+    except CdcError as exc:
+        findings.append(refused("topics", exc))
+    try:
+        topics = Topics(config.bootstrap_servers, config.options)
+    except CdcError as exc:
+        return [*findings, refused("kafka", exc)]
+    with topics:
+        probes: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+            ("kafka", partial(_broker, topics, config)),
+            ("topics", partial(_topics, topics, config, wanted)),
+            ("topics", partial(_neighbours, topics, config, sink, tables, state=state, identity=identity)),
+        )
+        for about, probe in probes:
+            findings += probed(about, probe)
+    return findings
+
+
+def _broker(topics: Topics, config: KafkaConfig) -> Iterator[Finding]:
+    weak = weakness(config.options)
+    if weak is not None:
+        yield Finding(Level.WARNING, "kafka", weak, "sink.options: {security.protocol: SASL_SSL, ssl.ca.location: …}")
+    found = topics.broker()
+    yield Finding(Level.OK, "kafka", f"Kafka at {config.bootstrap_servers} answers, {found.count} broker(s)")
+    longest = int(found.settings.get("transaction.max.timeout.ms", TRANSACTION_TIMEOUT_MS))
+    if longest < TRANSACTION_TIMEOUT_MS:
+        yield Finding(
+            Level.ERROR,
+            "kafka",
+            f"transaction.max.timeout.ms is {longest}: the connector's transactions may take {TRANSACTION_TIMEOUT_MS}",
+            "set transaction.max.timeout.ms=900000 in each broker's server.properties, and restart it",
+        )
+    request = int(found.settings.get("socket.request.max.bytes", LARGEST_RECORD))
+    if request < LARGEST_RECORD:
+        yield Finding(
+            Level.WARNING,
+            "kafka",
+            f"socket.request.max.bytes is {request}: a row that makes a larger record stops the connector",
+            f"set socket.request.max.bytes={4 * LARGEST_RECORD} in each broker's server.properties, and restart it",
+        )
+
+
+def _topics(topics: Topics, config: KafkaConfig, wanted: Sequence[Wanted]) -> Iterator[Finding]:
+    yield from (refused("topics", refusal) for refusal in topics.refusals(wanted))
+    existing = topics.existing([w.name for w in wanted])
+    missing = [w for w in wanted if w.name not in existing]
+    yield from (
+        refused("topics", refusal) for refusal in topics.rehearse(missing, replication_factor=config.replication_factor)
+    )
+    yield from (Finding(Level.OK, f"topic {w.name}", "will be made at the start") for w in missing)
+    for name, found in sorted(existing.items()):
+        notes = list(_topic(name, found, config))
+        yield from notes or [Finding(Level.OK, f"topic {name}", f"{found.partitions} partition(s)")]
+    single = [name for name, found in existing.items() if found.replicas == 1]
+    if single or (missing and _copies(topics, config) == 1):
+        yield Finding(
+            Level.WARNING,
+            "topics",
+            "replication factor 1: what one broker loses is lost",
+            "set sink.replication_factor: 3 before the first start; for topics that exist: "
+            f"kafka-reassign-partitions.sh --bootstrap-server {config.bootstrap_servers}",
+        )
+
+
+def _copies(topics: Topics, config: KafkaConfig) -> int:
+    return config.replication_factor or int(topics.broker().settings.get("default.replication.factor", 1))
+
+
+def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]:
+    about = f"topic {name}"
+    alter = (
+        f"kafka-configs.sh --bootstrap-server {config.bootstrap_servers} --alter --entity-type topics "
+        f"--entity-name {name} --add-config"
+    )
+    largest = int(found.settings.get("max.message.bytes", LARGEST_RECORD))
+    if largest < LARGEST_RECORD:
+        yield Finding(
+            Level.WARNING,
+            about,
+            f"max.message.bytes is {largest}: a row that makes a larger record stops the connector",
+            f"{alter} max.message.bytes={LARGEST_RECORD}",
+        )
+    in_sync = int(found.settings.get("min.insync.replicas", 1))
+    if in_sync > found.replicas:
+        yield Finding(
+            Level.ERROR,
+            about,
+            f"min.insync.replicas is {in_sync}, and there are {found.replicas} replicas: nothing can be written",
+            f"{alter} min.insync.replicas={max(1, found.replicas - 1)}",
+        )
+    lacking = sorted(_NEEDED - found.allowed)
+    if found.allowed and lacking:  # brokers without authorization say nothing, or all
+        yield Finding(
+            Level.ERROR,
+            about,
+            f"this user may not {', '.join(lacking)}",
+            f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --add --allow-principal User:… "
+            f"{' '.join(f'--operation {operation.title()}' for operation in lacking)} --topic {config.prefix}. "
+            "--resource-pattern-type prefixed",
+        )
+
+
+def _neighbours(
+    topics: Topics,
+    config: KafkaConfig,
+    sink: KafkaSink,
+    tables: Sequence[Table],
+    *,
+    state: State | None,
+    identity: Mapping[str, str],
+) -> Iterator[Finding]:
+    new = [table for table in tables if state is None or table.qualified not in state.tables]
+    if not new and state is not None:
+        return
+    names = topics.names()
+    theirs = verdicts.of_neighbours(
+        sink.neighbours(),
+        connector=sink.connector,
+        prefix=config.prefix,
+        identity=identity,
+        topics={table.qualified: sink.topic(table) for table in new},
+    )
+    found = [refused("topics", refusal) for refusal in theirs]
+    yield from found
+    occupied = sink.occupied([table for table in new if sink.topic(table) in names])
+    with closing(sink):
+        published = sink.schemas() if sink.schema_topic in names else iter(())
+        told = {finding.what for finding in found}
+        for refusal in verdicts.of_records(occupied, published, sink.connector):
+            if refusal.message not in told:
+                yield refused("topics", refusal)

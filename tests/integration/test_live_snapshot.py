@@ -1,0 +1,308 @@
+"""Tables read while the log is followed: added ones, re-snapshots, what the source no longer has, gaps closed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+from confluent_kafka import Producer
+
+from cdc.dev.stack import DevServers
+from sinks.names import table_topic
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.running import Running, eventually, filled, same, standing, unbroken, writing
+
+KEYS = 30_000
+FOLLOWING = "following the log"
+WIDE = "(SELECT string_agg(md5('{0}' || x), '') FROM generate_series(1, 400) x)"
+
+
+def planted(connector: Connector, table: str, row: dict[str, object], key: str = "id") -> None:
+    """A record of a row that the source does not have, as if written before the position; partition by Java's hash."""
+    first = next(r for r in connector.records(table) if r.value is not None)
+    assert first.value is not None
+    event = {**first.value, "before": None, "after": row}
+    topic = table_topic(connector.name, *table.split(".", 1))
+    producer = Producer({"bootstrap.servers": connector.kafka, "partitioner": "murmur2_random"})
+    producer.produce(topic, json.dumps(event).encode(), json.dumps({key: row[key]}, separators=(",", ":")).encode())
+    assert producer.flush(30) == 0
+
+
+def snapshot(connector: Connector, *words: str) -> str:
+    done = connector.cdc("snapshot", words[0], "FILE", *words[1:])
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextlib.contextmanager
+def following(connector: Connector, *flags: str) -> Iterator[Running]:
+    """The connector at work, stopped cleanly at the end."""
+    with Running(connector, *flags) as run:
+        run.await_line(FOLLOWING)
+        yield run
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ended() == 0, run.stderr
+        assert "Traceback" not in run.stderr
+
+
+def test_the_others_stream_on(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """While an added table is being read, a row of another table arrives; both tables end right under full load."""
+    filled(database, "public.t", keys=2000)
+    filled(database, "public.added", keys=KEYS)
+    Connector(tmp_path, prefix, database.url, kafka, ["public.t"]).catch_up()
+    connector = Connector(
+        tmp_path, prefix, database.url, kafka, ["public.t", "public.added"], snapshot={"chunk_rows": 500}
+    )
+    with writing(database, "public.added", keys=KEYS), following(connector):
+        eventually(lambda: standing(connector).reading["public.added"]["rows"], "some of its rows")
+        database.execute("INSERT INTO t VALUES (-1, 0, 'meanwhile')")
+        eventually(lambda: any(r.key == {"id": -1} for r in connector.records("public.t")), "the other table's row")
+        assert not standing(connector).reading["public.added"]["read"], "the table was read before the row came"
+        eventually(lambda: not standing(connector).reading, "all is read")
+    connector.catch_up()
+    for table in ("public.t", "public.added"):
+        same(connector, database, table)
+        unbroken(connector, table, read_again=True)
+
+
+def test_read_again_on_request(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Rows that the topic has wrong are right again; one that the source does not have is deleted; no other is."""
+    filled(database, "public.t", keys=KEYS)
+    filled(database, "public.u", keys=10)
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t", "public.u"])
+    connector.catch_up()
+    read = len(connector.records("public.u"))
+    planted(connector, "public.t", {"id": 7, "n": -1, "v": "wrong"})
+    planted(connector, "public.t", {"id": -7, "n": -1, "v": "a ghost"})
+    with writing(database, "public.t", keys=KEYS), following(connector) as run:
+        asked = json.loads(snapshot(connector, "start", "--table", "public.t", "--json"))
+        assert asked["tables"] == ["public.t"]
+        run.await_line("table public.t is read again, as asked")
+        run.await_line("table public.t was read while the log was followed")
+        assert json.loads(snapshot(connector, "status", "--json")) == {}
+    connector.catch_up()
+    same(connector, database, "public.t")
+    ghost = [r.value and r.value["op"] for r in connector.records("public.t") if r.key == {"id": -7}]
+    assert ghost[1:] == ["d", None]
+    vanished = [e for e in connector.events("public.t") if e["op"] == "d" and e["transaction"] is None]
+    assert [e["before"] for e in vanished] == [{"id": -7}]
+    assert {e["source"]["snapshot"] for e in vanished} == {"incremental"}
+    assert len(connector.records("public.u")) == read, "the other table was left alone"
+
+
+def test_asked_for_while_stopped(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A command waits for the next start, is carried out once, and `--until-caught-up` sees it through."""
+    filled(postgres18, "public.t", keys=50)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    snapshot(connector, "start")
+    connector.catch_up()
+    connector.catch_up()
+    assert [e["source"]["snapshot"] for e in connector.events("public.t")] == ["true"] * 50 + ["incremental"] * 50
+    unbroken(connector, "public.t", read_again=True)
+
+
+def test_stopped_on_request(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """What was read stays, nothing is deleted, and `status` says how far it has got before."""
+    filled(postgres18, "public.t", keys=KEYS)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], snapshot={"chunk_rows": 100})
+    connector.catch_up()
+    planted(connector, "public.t", {"id": -7, "n": -1, "v": "a ghost"})
+    with following(connector) as run:
+        snapshot(connector, "start")
+        eventually(lambda: standing(connector).reading, "it has begun")
+        at = json.loads(snapshot(connector, "status", "--json"))["public.t"]
+        assert at["phase"] == "reading"
+        snapshot(connector, "stop")
+        run.await_line("no longer read")
+        eventually(lambda: not standing(connector).reading, "it has ended")
+    assert connector.fold("public.t")[b'{"id":-7}'] is not None
+    refused = connector.cdc("snapshot", "stop", "FILE")
+    assert refused.returncode == 1
+    assert "no table is being read again on request" in refused.stderr
+
+
+def test_killed_while_reading(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """SIGKILLed again and again, the reading goes on behind the last committed window; the end is right."""
+    filled(database, "public.t", keys=KEYS)
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"], snapshot={"chunk_rows": 500})
+    connector.catch_up()
+    planted(connector, "public.t", {"id": -7, "n": -1, "v": "a ghost"})
+    snapshot(connector, "start")
+    reached: list[int] = []
+    with writing(database, "public.t", keys=KEYS):
+        for _ in range(3):
+            with Running(connector, "-v") as run:
+                run.await_line(FOLLOWING)
+                before = reached[-1] if reached else 0
+                eventually(lambda b=before: standing(connector).reading.get("public.t", {}).get("rows", 0) > b, "more")
+                run.kill()
+            reached.append(standing(connector).reading["public.t"]["rows"])  # type: ignore[arg-type]
+    assert reached == sorted(set(reached))
+    connector.catch_up()
+    connector.catch_up()
+    same(connector, database, "public.t")
+    unbroken(connector, "public.t", read_again=True)
+
+
+def test_closing_a_gap(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """The slot is lost and rows come, change and go in the gap: it stops, and is whole when asked to read again."""
+    filled(database, "public.t", keys=2000)
+    database.execute("ALTER TABLE t ALTER COLUMN v SET STORAGE EXTERNAL", f"UPDATE t SET v = {WIDE} WHERE id < 3")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    connector.catch_up()
+    database.execute(
+        f"SELECT pg_drop_replication_slot('cdc_{prefix}')",
+        "DELETE FROM t WHERE id % 5 = 4",
+        "INSERT INTO t VALUES (5000, 0, 'in the gap')",
+        f"UPDATE t SET v = {WIDE.format('gap')} WHERE id = 1",
+    )
+    stopped = connector.cdc("run", "FILE", "--until-caught-up")
+    assert stopped.returncode == 1
+    assert "slot missing" in stopped.stderr
+    assert "--after-gap" in stopped.stderr
+    snapshot(connector, "start", "--after-gap")
+    connector.catch_up()
+    database.execute("UPDATE t SET n = 77 WHERE id < 3")
+    connector.catch_up()
+    same(connector, database, "public.t")
+    unbroken(connector, "public.t", read_again=True)
+    assert standing(connector).epoch == 2
+
+
+def test_a_commit_held_back_is_not_overwritten(kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A transaction in the log that no view sees yet (a standby is waited for): its event outlives the row as read."""
+    last = KEYS - 1
+    with DevServers(tmp_path / "servers", servers=("postgres18",)) as servers:
+        database = Database(servers["postgres18"].url, "postgres")
+        filled(database, "public.t", keys=KEYS)
+        connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"], snapshot={"chunk_rows": 1000})
+        connector.catch_up()
+        database.execute("ALTER SYSTEM SET synchronous_commit = 'local'", "SELECT pg_reload_conf()")
+        database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        eventually(lambda: database.rows("SHOW synchronous_standby_names") == [("nobody",)], "the setting")
+        with following(connector) as run:
+            snapshot(connector, "start")
+            eventually(lambda: standing(connector).reading, "the first window, which waits for older transactions")
+            held = threading.Thread(target=_held, args=(database, last))
+            held.start()
+            eventually(lambda: any(e["op"] == "u" for e in connector.events("public.t")), "its event")
+            run.await_line("was read while the log was followed")
+            assert database.rows("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"), "it is held"
+            database.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+            held.join()
+        same(connector, database, "public.t")
+
+
+def _held(database: Database, key: int) -> None:
+    connection = database.connect()
+    with contextlib.suppress(psycopg2.Error), connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = on")
+        cursor.execute(f"UPDATE t SET v = 'new' WHERE id = {key}")
+    connection.close()
+
+
+def test_a_table_that_was_out_of_the_publication(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Taken out and put in again, it has lost what changed between: it stops until all is read again."""
+    filled(postgres18, "public.t", keys=100)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    connector.catch_up()
+    postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} DROP TABLE t", "UPDATE t SET v = 'missed' WHERE id = 7")
+    postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} ADD TABLE t", "DELETE FROM t WHERE id = 8")
+    stopped = connector.cdc("run", "FILE", "--until-caught-up")
+    assert stopped.returncode == 1
+    assert "did not carry public.t all the time" in stopped.stderr
+    snapshot(connector, "start", "--after-gap")
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+    with Running(connector) as run:
+        run.await_line(FOLLOWING)
+        postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} DROP TABLE t", "DELETE FROM t WHERE id = 9")
+        postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} ADD TABLE t")
+        assert run.ended() == 1
+        assert "did not carry public.t all the time" in run.stderr
+
+
+def test_a_table_made_while_it_runs(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """One that a pattern matches is taken up when asked for; one that none matches is told of, and nothing stops."""
+    filled(postgres18, "public.t", keys=100)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"])
+    with writing(postgres18, "public.t", keys=100), following(connector) as run:
+        postgres18.execute("CREATE SCHEMA other", "CREATE TABLE other.x (id int PRIMARY KEY)")
+        filled(postgres18, "public.fresh", keys=500)
+        connector.mend()
+        refused = connector.cdc("snapshot", "start", "FILE", "--table", "other.x")
+        assert refused.returncode == 1
+        assert "table other.x is not one that" in refused.stderr
+        snapshot(connector, "start", "--table", "public.fresh", "--table", "public.misspelt")
+        run.await_line("table public.misspelt is not captured")
+        run.await_line("table public.fresh was read while the log was followed")
+        postgres18.execute("UPDATE fresh SET v = 'later' WHERE id = 7")
+        eventually(lambda: any(e["op"] == "u" for e in connector.events("public.fresh")), "its next event")
+    connector.catch_up()
+    for table in ("public.t", "public.fresh"):
+        same(connector, postgres18, table)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ALTER COLUMN v TYPE text USING upper(v)",
+        "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (n, id)",
+        "ALTER TABLE t RENAME COLUMN v TO w",
+        "ALTER TABLE t ADD COLUMN d int DEFAULT 5",
+        (
+            "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, n int, v text); INSERT INTO t VALUES (1, 1, 'another');"
+            "ALTER PUBLICATION cdc_{0} ADD TABLE t"
+        ),
+    ],
+    ids=["rewritten", "another key", "renamed", "with a default", "made anew"],
+)
+def test_what_ddl_changed_without_events_is_mended(
+    statement: str, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Also rows that nobody writes to again are in the topic as in the table; no record is left under an old key."""
+    filled(postgres18, "public.t", keys=3000)
+    postgres18.execute("ALTER TABLE t ALTER COLUMN v SET STORAGE EXTERNAL", f"UPDATE t SET v = {WIDE} WHERE id < 5")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    postgres18.execute(statement.format(prefix))
+    connector.catch_up()
+    postgres18.execute("UPDATE t SET n = n + 1 WHERE id IN (1, 4, 100)")
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (v)",
+        "ALTER TABLE t ALTER id TYPE text USING 'k' || id",
+    ],
+    ids=["another column", "another type"],
+)
+def test_a_key_that_changes_while_it_is_read(
+    statement: str, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """How far the table was read is said in keys that are no more: it is read from its beginning."""
+    filled(postgres18, "public.t", keys=KEYS)
+    postgres18.execute("UPDATE t SET v = 'v' || id")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], snapshot={"chunk_rows": 500})
+    connector.catch_up()
+    snapshot(connector, "start")
+    with Running(connector, "-v") as run:
+        run.await_line(FOLLOWING)
+        eventually(lambda: standing(connector).reading.get("public.t", {}).get("rows", 0), "some of its rows")
+        run.kill()
+    postgres18.execute(statement)
+    connector.catch_up()
+    connector.catch_up()
+    same(connector, postgres18, "public.t")

@@ -1,0 +1,261 @@
+"""What a connector does for its server: the log it holds back stays small, it warns in time, it notices a dead line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc.change import Idle
+from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.dev.stack import DevServers
+from cdc.errors import RetryableError
+from connectors.postgres import stream, upkeep
+from connectors.postgres.source import open_source
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.running import Running, eventually
+
+FOLLOWING = "following the log"
+MB = 1024 * 1024
+BURST = """
+INSERT INTO {0} SELECT repeat(md5(n::text), 60) FROM generate_series(1, 20000) n;
+INSERT INTO {0} SELECT repeat(md5(n::text), 60) FROM generate_series(1, 20000) n; TRUNCATE {0}
+"""  # 80 MB of log
+
+
+def number(database: Database, select: str) -> int:
+    ((found,),) = database.rows(f"SELECT ({select})::int8")
+    return int(str(found))
+
+
+def retained(database: Database, connector: Connector) -> int:
+    return number(
+        database,
+        "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) FROM pg_replication_slots"
+        f" WHERE slot_name = 'cdc_{connector.name}'",
+    )
+
+
+@pytest.fixture
+def neighbour(database: Database) -> Iterator[Database]:
+    """Another database of the same server."""
+    name = f"{database.name}_n"
+    database.execute(f"CREATE DATABASE {name}")
+    yield Database(database.url.rsplit("/", 1)[0] + "/" + name, name)
+    database.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+# --- What the slot holds back -----------------------------------------------------------------------------------------
+
+
+def test_an_idle_captured_table_beside_busy_ones(
+    database: Database, neighbour: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """1 GB of log of another table, and of another database: the slot follows all along, and nothing is published."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)", "CREATE TABLE busy (v text)",
+                     "ALTER TABLE busy ALTER v SET STORAGE EXTERNAL")  # fmt: skip
+    neighbour.execute("CREATE TABLE busy (v text)", "ALTER TABLE busy ALTER v SET STORAGE EXTERNAL")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"], source={"heartbeat_s": 1})
+    most = 0
+    with Running(connector) as running:
+        running.await_line(FOLLOWING)
+        begun = number(database, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")
+        while (written := number(database, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn") - begun) < 1024 * MB:
+            for busy in (database, neighbour):
+                busy.execute(BURST.format("busy"))
+                most = max(most, retained(database, connector))
+            database.execute("CHECKPOINT")
+            eventually(lambda: retained(database, connector) < 128 * MB, "the slot follows")
+        eventually(lambda: retained(database, connector) < 32 * MB, "the slot has followed")
+        assert running.process.poll() is None, running.stderr
+    assert written >= 1024 * MB
+    assert most < 300 * MB, most // MB
+    assert [e["op"] for e in connector.events("public.t")] == ["r"]
+
+
+def heartbeats(database: Database, slot: str) -> int:
+    """How many a second slot has seen so far; it keeps them."""
+    return number(
+        database,
+        f"SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{slot}', NULL, NULL, 'proto_version', '1',"
+        " 'publication_names', 'none', 'messages', 'true') WHERE encode(data, 'escape') LIKE 'M%cdc.heartbeat%'",
+    )
+
+
+def test_heartbeats_stop_where_nobody_writes(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A sign for others' log, none for the little that the server writes because of it."""
+    other = f"other_{prefix}"
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE busy (v text)",
+        "CREATE PUBLICATION none",
+        f"SELECT pg_create_logical_replication_slot('{other}', 'pgoutput')",
+    )
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"], source={"heartbeat_s": 0.2})
+    with Running(connector) as running:
+        running.await_line(FOLLOWING)
+        for _ in range(2):
+            before = heartbeats(database, other)
+            database.execute("INSERT INTO busy SELECT repeat('x', 500) FROM generate_series(1, 1000)")
+            eventually(lambda before=before: heartbeats(database, other) == before + 1, "a heartbeat for others' log")
+            database.execute("CHECKPOINT")
+            time.sleep(3)  # fifteen times the interval, and the server's own records come meanwhile
+            assert heartbeats(database, other) == before + 1
+        assert running.process.poll() is None, running.stderr
+    assert connector.records("public.t") == []
+
+
+def test_without_the_right_to_heartbeats(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """One warning with the statement that helps, and the connector goes on."""
+    role = f"role_{prefix}"
+    emit = [name for (name,) in postgres18.rows(
+        "SELECT oid::regprocedure::text FROM pg_proc WHERE proname = 'pg_logical_emit_message'")]  # fmt: skip
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION cdc_{prefix} FOR TABLE t WITH (publish_via_partition_root = true)",
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'canary-{prefix}'",
+        f"GRANT SELECT ON t TO {role}",
+        *(f"REVOKE EXECUTE ON FUNCTION {found} FROM PUBLIC" for found in emit),
+    )
+    url = postgres18.url.split("@")[1]
+    connector = Connector(
+        tmp_path, prefix, f"postgresql://{role}:canary-{prefix}@{url}", kafka, ["public.t"],
+        as_owner=True, source={"heartbeat_s": 0.2},
+    )  # fmt: skip
+    try:
+        with Running(connector) as running:
+            running.await_line(FOLLOWING)
+            postgres18.execute("CREATE TABLE busy AS SELECT repeat('x', 500) FROM generate_series(1, 1000)")
+            running.await_line(f"GRANT EXECUTE ON FUNCTION {emit[0].partition('(')[0]}")
+            postgres18.execute("INSERT INTO t VALUES (1)")
+            eventually(lambda: len(connector.events("public.t")) == 1, "rows come all the same")
+            assert connector.cdc("snapshot", "start", "FILE").returncode == 0
+            running.await_line("was read while the log was followed")
+            assert running.stderr.count("heartbeats") == 1
+    finally:
+        postgres18.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+# --- A warning in time ------------------------------------------------------------------------------------------------
+
+
+def test_a_warning_before_the_slot_is_lost(kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Half, a quarter, nothing left of max_slot_wal_keep_size: `cdc status` and the running connector say so, and
+    what to do; once the log may go, that is said too."""
+    folder = tmp_path / "server"
+    folder.mkdir(mode=0o755)
+    with DevServers(folder, servers=("postgres18",)) as servers:
+        database = Database(servers["postgres18"].url, "postgres")
+        database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '320MB'", "ALTER SYSTEM SET max_wal_size = '64MB'",
+                         "SELECT pg_reload_conf()", "CREATE TABLE t (id int PRIMARY KEY)",
+                         "CREATE TABLE busy (v text)", "ALTER TABLE busy ALTER v SET STORAGE EXTERNAL")  # fmt: skip
+        connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+        connector.catch_up()
+        connection = database.connect()
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN; INSERT INTO t VALUES (1)")  # left open: nobody can let go of the log since then
+            said: list[str] = []
+            for _ in range(40):
+                found = json.loads(connector.cdc("status", "FILE", "--json").stdout)["slot"]
+                assert found["max_slot_wal_keep_bytes"] == 320 * MB
+                if found["warning"] is None:
+                    assert said == []
+                    assert found["safe_wal_size_bytes"] >= 160 * MB
+                    assert found["wal_status"] == "reserved" or found["safe_wal_size_bytes"] >= 160 * MB
+                else:
+                    assert "max_slot_wal_keep_size is 320 MB" in found["warning"]
+                    assert "ALTER SYSTEM SET max_slot_wal_keep_size" in found["hint"]
+                    said += [w for w in ("half", "a quarter", "next checkpoint") if w in found["warning"]]
+                if said[-1:] == ["a quarter"]:
+                    break
+                database.execute("INSERT INTO busy SELECT repeat(md5(n::text), 60) FROM generate_series(1, 12000) n")
+            assert list(dict.fromkeys(said)) == ["half", "a quarter"]
+            assert "hint: ALTER SYSTEM SET" in connector.cdc("status", "FILE").stdout
+            with Running(connector) as running:
+                running.await_line("less than a quarter")
+                cursor.execute("COMMIT")
+                running.await_line("holds back little of the log again")
+        connection.close()
+
+
+# --- A dead line ------------------------------------------------------------------------------------------------------
+
+
+PROXY = """
+import socket, sys, threading
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+def carry(one, other):
+    while received := one.recv(65536):
+        other.sendall(received)
+    other.shutdown(socket.SHUT_WR)
+while True:
+    here, _ = listening.accept()
+    there = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+    for pair in ((here, there), (there, here)):
+        threading.Thread(target=carry, args=pair, daemon=True).start()
+"""
+
+
+class Line:
+    """A TCP proxy in a process of its own, so that it can fall silent: stopped, its kernel goes on acknowledging."""
+
+    def __init__(self, host: str, port: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROXY, host, port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def silence(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def line(postgres18: Database) -> Iterator[Line]:
+    host, _, port = postgres18.url.split("@")[1].split("/")[0].partition(":")
+    made = Line(host, port)
+    yield made
+    made.close()
+
+
+NOTICED = {0.0: "the connection is half open", 0.3: "the connection was lost"}
+
+
+@pytest.mark.parametrize("heartbeat_s", NOTICED)
+def test_a_half_open_connection_is_noticed(
+    heartbeat_s: float, postgres18: Database, line: Line, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the stream that asks for a sign of life, and by a statement that gets no answer."""
+    monkeypatch.setattr(stream, "SILENT_S", 1.5 if not heartbeat_s else 600.0)
+    monkeypatch.setattr(upkeep, "_ANSWER_S", 1.5)
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    login, _, address = postgres18.url.partition("@")
+    url = f"{login}@127.0.0.1:{line.port}/{address.partition('/')[2]}?options=-c%20wal_sender_timeout%3D1s"
+    source = open_source(
+        ConnectorConfig(
+            name=prefix,
+            source=SourceConfig(type="postgres", url=url, tables=("public.t",), heartbeat_s=heartbeat_s),
+            sink=KafkaConfig(bootstrap_servers="unused", topic_prefix=prefix),
+        )
+    )
+    source.connect()
+    frames = source.stream(source.hold(source.tables()).offset)
+    for _ in range(8):  # an idle server answers each time it is asked: longer than the silence that is suffered
+        assert isinstance(next(frames), Idle)
+    line.silence()
+    with pytest.raises(RetryableError, match=NOTICED[heartbeat_s]):
+        for _ in frames:
+            pass
+    source.close()

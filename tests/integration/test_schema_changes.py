@@ -1,0 +1,439 @@
+"""Tables that change under a connector: keys, names, columns and values that DDL rewrote without a row event.
+
+The topic follows; where no event says what the rows are now, the table's rows are asked for again, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sinks.names import table_topic
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.running import Row, Running, eventually, ordered, rows, same, standing
+from tests.integration.stories import WIDE, schemas
+
+AGAIN = "its rows are read again"
+
+
+def restarted(connector: Connector, database: Database, *statements: str) -> str:
+    """Run, change something while it is stopped, run again; what it said then."""
+    connector.catch_up()
+    database.execute(*statements)
+    return connector.catch_up()
+
+
+def asked(stderr: str) -> list[str]:
+    """Why rows were asked for again."""
+    return [line.split("table ", 1)[1].removesuffix(f": {AGAIN}") for line in stderr.splitlines() if AGAIN in line]
+
+
+def after(connector: Connector, table: str = "public.t") -> list[tuple[str, bytes]]:
+    """Operation and key of each event of the log, in order; what was read again is left out."""
+    found = [r for r in connector.records(table) if r.value is not None and r.value["transaction"] is not None]
+    found.sort(key=lambda r: r.value["source"]["position"] if r.value else "")
+    return [(r.value["op"], r.raw_key) for r in found if r.value]
+
+
+# --- Keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_key_column_renamed_before_its_rows_were_read(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Rows are keyed as at their time: a rename that came after them in the log does not reach back."""
+    postgres18.execute("CREATE TABLE t (a int, b int, v int, PRIMARY KEY (b, a))", "INSERT INTO t VALUES (1, 2, 0)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    restarted(connector, postgres18, "UPDATE t SET v = 1", "ALTER TABLE t RENAME COLUMN a TO aa")
+    assert {r.raw_key for r in connector.records("public.t")} == {b'{"b":2,"a":1}'}
+    assert list(connector.fold("public.t").values()) == [{"a": 1, "b": 2, "v": 1}]
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
+def test_key_column_renamed_twice_before_its_rows_were_read(
+    full: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Nor does the catalog know the name between the two; the key's order is that of the column's first name."""
+    postgres18.execute(
+        "CREATE TABLE t (a int, b int, v int, PRIMARY KEY (b, a))",
+        f"ALTER TABLE t REPLICA IDENTITY {'FULL' if full else 'DEFAULT'}",
+        "INSERT INTO t VALUES (1, 2, 0)",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    restarted(
+        connector,
+        postgres18,
+        "UPDATE t SET v = 1",
+        "ALTER TABLE t RENAME COLUMN a TO between",
+        "UPDATE t SET v = 2",
+        "ALTER TABLE t RENAME COLUMN between TO now",
+        "UPDATE t SET v = 3",
+    )
+    assert after(connector) == [
+        ("u", b'{"b":2,"a":1}'),
+        ("u", b'{"b":2,"between":1}'),
+        ("u", b'{"b":2,"now":1}'),
+    ]
+
+
+def test_key_column_renamed_under_identity_full(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """With REPLICA IDENTITY FULL too, rows from before the rename of a key column can be read after it."""
+    postgres18.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, v int)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t VALUES (1, 0)",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    restarted(connector, postgres18, "UPDATE t SET v = 1", "ALTER TABLE t RENAME COLUMN a TO aa")
+    assert list(connector.fold("public.t").values()) == [{"a": 1, "v": 1}]
+
+
+MOVE = "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY"
+REPLACED_KEYS = {
+    "another column": ((), f"BEGIN; {MOVE} (b); COMMIT", b'{"b":110}', "its key is now (b), it was (a)"),
+    "another name": ((), "ALTER TABLE t RENAME COLUMN a TO b2", b'{"b2":1}', "its key is now (b2), it was (a)"),
+    "one more": ((), f"BEGIN; {MOVE} (b, a); COMMIT", b'{"b":110,"a":1}', "its key is now (b, a), it was (a)"),
+    "under FULL": (
+        ("ALTER TABLE t REPLICA IDENTITY FULL",),
+        f"BEGIN; {MOVE} (b); COMMIT",
+        b'{"b":110}',
+        "its key is now (b), it was (a)",
+    ),
+    "an index": (
+        ("CREATE UNIQUE INDEX u ON t (b)",),
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX u",
+        b'{"b":110}',
+        "its key is now (b), it was (a)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [(key, live) for key in REPLACED_KEYS for live in (True, False)], ids=str)
+def test_key_replaced(case: tuple[str, bool], postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Events go on under the new key, and the rows are asked for again, so that no record stays under the old one."""
+    before, statement, key, reason = REPLACED_KEYS[case[0]]
+    postgres18.execute(
+        "CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL, v int)", *before, "INSERT INTO t VALUES (1, 10), (2, 20)"
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    change = (statement, "UPDATE t SET b = b + 100 WHERE b = 10")
+    if not case[1]:
+        said = restarted(connector, postgres18, *change)
+    else:
+        connector.catch_up()
+        with Running(connector) as run:
+            run.await_line("following the log")
+            postgres18.execute("UPDATE t SET v = 1")
+            eventually(lambda: len(after(connector)) == 2, "the updates under the old key")
+            postgres18.execute(*change)
+            run.await_line(AGAIN)
+            eventually(lambda: key in connector.fold("public.t"), "a record under the new key")
+            said = run.stderr
+    assert f"public.t: {reason}" in asked(said)
+    newest = connector.fold("public.t")[key]
+    assert [newest] == [row for row in rows(postgres18, "SELECT * FROM t") if row["b"] == 110]
+    described = schemas(connector, "public", "t")
+    assert [v["key"] for v in described] == [["a"], list(json.loads(key))]
+    # and the change is told once: the next start has nothing to say of it
+    assert asked(connector.catch_up()) == []
+
+
+def test_rows_written_while_there_is_no_key(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Between the old key and the new one rows can still be added: they are followed under the old one."""
+    postgres18.execute("CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL)", "INSERT INTO t VALUES (1, 10)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    restarted(
+        connector,
+        postgres18,
+        "ALTER TABLE t DROP CONSTRAINT t_pkey",
+        "INSERT INTO t VALUES (2, 20)",
+        "ALTER TABLE t ADD COLUMN c int",
+        "INSERT INTO t VALUES (3, 30)",
+        "ALTER TABLE t ADD PRIMARY KEY (b)",
+        "INSERT INTO t VALUES (4, 40)",
+    )
+    assert after(connector) == [("c", b'{"a":2}'), ("c", b'{"b":30}'), ("c", b'{"b":40}')]
+
+
+# --- Names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", ["by a row", "while idle", "at the start"])
+def test_table_renamed(seen: str, database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """It stops with what to do, and has lost nothing: under the new name the table is read whole, and followed."""
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, v text)", "INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.orders"])
+    connector.catch_up()
+    rename = ("UPDATE orders SET v = 'last' WHERE id = 1", "ALTER TABLE orders RENAME TO purchases")
+    if seen == "at the start":
+        database.execute(*rename)
+        done = connector.cdc("run", "FILE", "--until-caught-up")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "table public.orders does not exist" in done.stderr
+    else:
+        with Running(connector) as run:
+            run.await_line("following the log")
+            database.execute(*rename, *(["DELETE FROM purchases WHERE id = 2"] if seen == "by a row" else []))
+            assert run.ended() == 1
+            assert "table renamed: public.orders is public.purchases now" in run.stderr
+            assert "in source.tables write public.purchases in place of public.orders" in run.stderr
+        assert standing(connector).tables == ("public.orders",)
+    database.execute("INSERT INTO purchases VALUES (3, 'c')")
+    renamed = Connector(tmp_path, prefix, database.url, kafka, ["public.purchases"])
+    renamed.catch_up()
+    database.execute("UPDATE purchases SET v = 'd' WHERE id = 3")
+    renamed.catch_up()
+    same(renamed, database, "public.purchases")
+    assert {r.topic for r in renamed.records("public.purchases")} == {table_topic(prefix, "public", "purchases")}
+
+
+def test_table_renamed_within_a_pattern(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Where the configuration names the new name too, it goes on by itself in a topic of that name."""
+    database.execute("CREATE TABLE o_1 (id int PRIMARY KEY, v text)", "INSERT INTO o_1 VALUES (1, 'a'), (2, 'b')")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.o_*"])
+    connector.catch_up()
+    with Running(connector) as run:
+        run.await_line("following the log")
+        database.execute(
+            "UPDATE o_1 SET v = 'last' WHERE id = 1",
+            "ALTER TABLE o_1 RENAME TO o_2",
+            "DELETE FROM o_2 WHERE id = 2",
+            "INSERT INTO o_2 VALUES (3, 'c')",
+        )
+        run.await_line("table renamed: public.o_1 is public.o_2 now: it is taken up under that name")
+        eventually(lambda: standing(connector).tables == ("public.o_2",), "the table under its new name")
+    connector.catch_up()
+    same(connector, database, "public.o_2")
+
+
+SWAP = "BEGIN; ALTER TABLE orders RENAME TO orders_old; ALTER TABLE fresh RENAME TO orders; COMMIT"
+
+
+def test_tables_swapped(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A table that takes another's name is not taken for it: it stops, and once published its rows are read anew."""
+    postgres18.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, v text)",
+        "CREATE TABLE fresh (id int PRIMARY KEY, v text)",
+        "INSERT INTO orders VALUES (1, 'old')",
+        "INSERT INTO fresh VALUES (2, 'new')",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.orders"])
+    connector.catch_up()
+    with Running(connector) as run:
+        run.await_line("following the log")
+        postgres18.execute(SWAP, "INSERT INTO orders VALUES (3, 'new')")  # not in the log: the other one was published
+        assert run.ended() == 1
+        assert "table renamed: public.orders is public.orders_old now" in run.stderr
+        assert f"ALTER PUBLICATION cdc_{prefix} ADD TABLE public.orders" in run.stderr
+    done = connector.cdc("run", "FILE", "--until-caught-up")
+    assert done.returncode == 1
+    assert "no longer carries public.orders" in done.stderr
+    postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} ADD TABLE public.orders")
+    (reason,) = asked(connector.catch_up())
+    assert reason.startswith("public.orders: its rows were rewritten without events, or another table has taken")
+
+
+@pytest.mark.parametrize("rows_come", [True, False])
+def test_table_made_anew_in_a_publication_of_all(
+    rows_come: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The topic holds rows of the table before it: they are asked for again, whether a row comes or not."""
+    create = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+    postgres18.execute(
+        create,
+        "INSERT INTO t VALUES (1, 'old')",
+        f"CREATE PUBLICATION cdc_{prefix} FOR ALL TABLES WITH (publish_via_partition_root = true)",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    said = restarted(
+        connector,
+        postgres18,
+        "DROP TABLE t",
+        create,
+        *(["INSERT INTO t VALUES (2, 'new')"] if rows_come else []),
+    )
+    assert set(asked(said)) == {"public.t: its rows were rewritten without events, or another table has taken its name"}
+
+
+# --- Columns and values -----------------------------------------------------------------------------------------------
+
+
+def test_wide_column_renamed(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """An out-of-line value is known by its column's new name too."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, body text)",
+        "ALTER TABLE t ALTER COLUMN body SET STORAGE EXTERNAL",
+        f"INSERT INTO t VALUES (1, 0, {WIDE.format(1)})",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    said = restarted(connector, postgres18, "ALTER TABLE t RENAME COLUMN body TO content", "UPDATE t SET n = 1")
+    assert asked(said) == ["public.t: column body is now named content"]
+    same(connector, postgres18, "public.t")
+
+
+def test_wide_columns_renamed_crosswise(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Two columns that change names are told apart, or asked of the source: never is one's value the other's."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, a text, b text)",
+        "ALTER TABLE t ALTER COLUMN a SET STORAGE EXTERNAL, ALTER COLUMN b SET STORAGE EXTERNAL",
+        f"INSERT INTO t VALUES (1, 0, {WIDE.format('a')}, {WIDE.format('b')})",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    crossed = "ALTER TABLE t RENAME COLUMN {} TO {}"
+    moves = [crossed.format(*pair) for pair in (("a", "x"), ("b", "a"), ("x", "b"))]
+    restarted(connector, postgres18, *moves, "UPDATE t SET n = 1")
+    same(connector, postgres18, "public.t")
+
+
+def wide_rows(connector: Connector) -> list[Row]:
+    return ordered({**r, "body": b64decode(r["body"]).hex()} for r in connector.fold("public.t").values())
+
+
+@pytest.mark.parametrize("how", ["stopped", "in the stream"])
+def test_wide_column_rewritten(how: str, database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A rewrite of out-of-line values (ALTER TYPE … USING) leaves no event: what was known before is not used.
+
+    What the events do not say is asked of the source: also for rows that change keys, or are gone by then.
+    """
+    body = WIDE.replace("'{0}'", "k::text")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, body text)",
+        "ALTER TABLE t ALTER COLUMN body SET STORAGE EXTERNAL",
+        f"INSERT INTO t SELECT k, 0, {body} FROM generate_series(1, 6) k",
+    )
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    connector.catch_up()
+    rewrite = (
+        "UPDATE t SET n = 1",
+        "ALTER TABLE t ALTER COLUMN body TYPE bytea USING decode(body, 'hex')",
+        "UPDATE t SET n = 2 WHERE id < 6",
+        "UPDATE t SET id = -1 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 2; UPDATE t SET id = 2 WHERE id = -1",
+        "UPDATE t SET id = 10 WHERE id = 3",
+        "DELETE FROM t WHERE id = 4",
+        "UPDATE t SET n = 3 WHERE id = 10",
+    )
+    if how == "stopped":
+        database.execute(*rewrite)
+        said = connector.catch_up()
+    else:
+        with Running(connector) as run:
+            run.await_line("following the log")
+            database.execute(*rewrite)
+            run.await_line(AGAIN)
+            eventually(lambda: any(r["n"] == 3 for r in connector.fold("public.t").values()), "the last update")
+            said = run.stderr
+    assert any("its rows were rewritten without events" in reason for reason in asked(said))
+    touched = [row for row in connector.fold("public.t").values() if row["id"] != 6]
+    found = ordered({**row, "body": b64decode(row["body"]).hex()} for row in touched)
+    assert found == ordered(rows(database, "SELECT id, n, encode(body, 'hex') AS body FROM t WHERE id <> 6"))
+    assert [len(row["body"]) for row in found] == [12_800] * 4
+    assert len({row["body"] for row in found}) == 4
+
+
+SILENT: dict[str, tuple[Sequence[str], str]] = {
+    "the same type": (
+        ("ALTER TABLE t ALTER COLUMN v TYPE text USING upper(v)",),
+        "its rows were rewritten without events, or another table has taken its name",
+    ),
+    "another type": (
+        ("ALTER TABLE t ALTER COLUMN n TYPE text USING n || '!'",),
+        "its rows were rewritten without events, or another table has taken its name",
+    ),
+    "a default": (
+        ("ALTER TABLE t ADD COLUMN more int DEFAULT 7",),
+        "column more was added with a default, which older rows have without an event",
+    ),
+    "a default of each row": (
+        ("ALTER TABLE t ADD COLUMN more float DEFAULT random()",),
+        "its rows were rewritten without events, or another table has taken its name",
+    ),
+    "a name": (("ALTER TABLE t RENAME COLUMN v TO w",), "column v is now named w"),
+}
+
+
+@pytest.mark.parametrize("case", SILENT)
+def test_values_changed_without_events_are_noticed(
+    case: str, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The reason is said, once, when the first row after it comes."""
+    statements, reason = SILENT[case]
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, n int)", "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)"
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    with Running(connector) as run:
+        run.await_line("following the log")
+        postgres18.execute("UPDATE t SET v = 'A' WHERE id = 1")
+        eventually(lambda: len(after(connector)) == 1, "the update before it")
+        postgres18.execute(*statements, "DELETE FROM t WHERE id = 2")
+        run.await_line(AGAIN)
+        eventually(lambda: len(after(connector)) == 2, "the delete after it")
+        assert asked(run.stderr) == [f"public.t: {reason}"]
+    postgres18.execute("INSERT INTO t (id) VALUES (3)")
+    assert asked(connector.catch_up()) == []
+
+
+@pytest.mark.parametrize("case", ["the same type", "another type", "a default of each row"])
+def test_a_rewrite_while_stopped_is_noticed_without_a_row(
+    case: str, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """At the start, by what the table is stored in now."""
+    statements, reason = SILENT[case]
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n int)", "INSERT INTO t VALUES (1, 'a', 1)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    assert asked(restarted(connector, postgres18, *statements)) == [f"public.t: {reason}"]
+
+
+def test_a_partitioned_table_rewritten_is_noticed(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """By the files of its partitions, of which one more or less is no reason."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO t VALUES (1, 'a')",
+    )
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    said = restarted(
+        connector,
+        database,
+        "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO t VALUES (11, 'b')",
+    )
+    assert asked(said) == []
+    database.execute("ALTER TABLE t ALTER COLUMN v TYPE text USING upper(v)")
+    assert len(asked(connector.catch_up())) == 1
+
+
+HARMLESS = {
+    "TRUNCATE": ("TRUNCATE t",),
+    "VACUUM FULL": ("VACUUM FULL t",),
+    "a wider type": ("ALTER TABLE t ALTER COLUMN v TYPE varchar(9)",),
+    "an unlimited type": ("ALTER TABLE t ALTER COLUMN v TYPE text",),
+    "more digits": ("ALTER TABLE t ALTER COLUMN d TYPE numeric(9,2)",),
+    "a column more": ("ALTER TABLE t ADD COLUMN more int",),
+    "a column less": ("ALTER TABLE t DROP COLUMN d",),
+    "its default and statistics": (
+        "ALTER TABLE t ALTER COLUMN d SET DEFAULT 1, ALTER COLUMN v SET STATISTICS 10, ALTER COLUMN v SET NOT NULL",
+    ),
+    "an enum grown": ("ALTER TYPE mood ADD VALUE 'better'", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_what_leaves_values_alone_asks_for_nothing(
+    case: str, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Rows are not asked for again without need: that costs as much as a snapshot of the table."""
+    postgres18.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(5), d numeric(5,2), m mood)",
+        "INSERT INTO t VALUES (1, 'a', 1.5, 'ok')",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    said = restarted(connector, postgres18, *HARMLESS[case], "INSERT INTO t (id, v) VALUES (2, 'b')")
+    assert asked(said) == []

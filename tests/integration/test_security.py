@@ -1,0 +1,189 @@
+"""Kafka over TLS with SCRAM, PostgreSQL over TLS: everything works through them, and nobody else is believed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from cdc.dev import kafka as dev_kafka
+from cdc.dev.process import Server, Settings
+from tests.canary import CANARY
+from tests.conftest import Database
+from tests.integration.certificates import Authority
+from tests.integration.connector import Connector
+from tests.integration.running import Running, same
+from tests.integration.tls_front import tls_front
+
+COMMANDS = (
+    ("run", "FILE", "--until-caught-up"),
+    ("status", "FILE"),
+    ("tail", "FILE", "--from-beginning", "--max", "1"),
+    ("check", "FILE"),
+)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority") / "ours")
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Signed nothing here."""
+    return Authority(tmp_path_factory.mktemp("authority") / "theirs")
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A broker of two doors: `plain` for the test, TLS with a login at `port`, its certificate for localhost."""
+
+    plain: str
+    port: int
+
+
+@pytest.fixture(scope="module")
+def secured(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    server = Server(
+        "kafka", folder, functools.partial(dev_kafka.prepare, certificate=authority.certificate("localhost"))
+    )
+    plain = server.start()
+    try:
+        login = UserScramCredentialUpsertion(
+            "cdc", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), CANARY.encode()
+        )
+        admin = AdminClient({"bootstrap.servers": plain})
+        for done in admin.alter_user_scram_credentials([login]).values():
+            done.result(30)
+        yield Secured(plain, int(Settings(folder).get("secure_port") or 0))
+    finally:
+        server.stop()
+
+
+@dataclass
+class Kit:
+    connector: Connector
+    database: Database
+
+    def options(self, host: str, **options: str) -> None:
+        """Rewrite the file's sink."""
+        config = json.loads(self.connector.file.read_text())
+        config["sink"]["bootstrap_servers"] = host
+        config["sink"]["options"] |= {name.replace("_", "."): value for name, value in options.items()}
+        self.connector.file.write_text(json.dumps(config))
+
+
+@pytest.fixture
+def kit(secured: Secured, authority: Authority, postgres18: Database, prefix: str, tmp_path: Path) -> Kit:
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "cdc",
+        "sasl.password": "${KAFKA_PASSWORD}",
+        "ssl.ca.location": str(authority.ca),
+    }
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, f"localhost:{secured.port}", ["public.t"], sink={"options": options}
+    )
+    connector.environment["KAFKA_PASSWORD"] = CANARY
+    connector.kafka = secured.plain  # where the test itself reads
+    return Kit(connector, postgres18)
+
+
+def test_kafka_by_tls_and_scram(kit: Kit) -> None:
+    """Every command works, with the snapshot, the stream, what is read back, and the last error left in the topic."""
+    connector = kit.connector
+    connector.catch_up()
+    with Running(connector) as run:
+        run.await_line("following the log")
+        kit.database.execute("INSERT INTO t VALUES (2)", "TRUNCATE t", "INSERT INTO t VALUES (3)")
+        run.process.terminate()
+        assert run.ended() == 0
+    connector.catch_up()
+    same(connector, kit.database, "public.t")
+    for command in COMMANDS:
+        done = connector.cdc(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert CANARY not in done.stdout + done.stderr
+    kit.database.execute(f"SELECT pg_drop_replication_slot('cdc_{connector.name}')")
+    assert connector.cdc("run", "FILE").returncode == 1
+    assert "slot missing" in json.loads(connector.cdc("status", "FILE", "--json").stdout)["last_error"]["message"]
+
+
+def _wrong_password(kit: Kit, secured: Secured, stranger: Authority) -> None:
+    kit.connector.environment["KAFKA_PASSWORD"] = f"{CANARY}x"
+
+
+def _wrong_authority(kit: Kit, secured: Secured, stranger: Authority) -> None:
+    kit.options(f"localhost:{secured.port}", ssl_ca_location=str(stranger.ca))
+
+
+def _another_host(kit: Kit, secured: Secured, stranger: Authority) -> None:
+    kit.options(f"127.0.0.1:{secured.port}")  # of which the certificate says nothing
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (_wrong_password, "refuses the login"),
+        (_wrong_authority, "no trusted TLS connection"),
+        (_another_host, "no trusted TLS connection"),
+    ],
+    ids=["password", "authority", "host"],
+)
+def test_kafka_that_is_not_believed(
+    wrong: Callable[[Kit, Secured, Authority], None], word: str, kit: Kit, secured: Secured, stranger: Authority
+) -> None:
+    """By no command: what is wrong is said, the password is not; nothing is made."""
+    wrong(kit, secured, stranger)
+    for command in COMMANDS:
+        done = kit.connector.cdc(*command)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert word in done.stdout + done.stderr
+        assert CANARY not in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+    topics = AdminClient({"bootstrap.servers": secured.plain}).list_topics(timeout=15).topics
+    assert not [topic for topic in topics if topic.startswith(kit.connector.name)]
+
+
+def test_a_host_that_is_not_checked_is_said_aloud(kit: Kit, secured: Secured) -> None:
+    """Who gives the check up is heard, and warned once."""
+    kit.options(f"127.0.0.1:{secured.port}", ssl_endpoint_identification_algorithm="none")
+    said = kit.connector.catch_up()
+    assert said.count("is not checked to be that host's") == 1
+    assert "is not checked to be that host's" in kit.connector.cdc("check", "FILE").stdout
+
+
+@pytest.fixture
+def by_tls(kit: Kit, authority: Authority) -> Iterator[Kit]:
+    """A connector that reaches its database by TLS, as localhost, and a Kafka too."""
+    login, _, place = kit.database.url.partition("@")
+    with tls_front(authority.certificate("localhost"), int(place.partition(":")[2].partition("/")[0])) as port:
+        checked = f"sslmode=verify-full&sslrootcert={authority.ca}"
+        kit.connector.moved(f"{login}@localhost:{port}/{kit.database.name}?{checked}")
+        kit.connector.environment["KAFKA_PASSWORD"] = CANARY
+        yield kit
+
+
+def test_postgres_by_tls(by_tls: Kit, authority: Authority, stranger: Authority) -> None:
+    """Catalog, snapshot and log by TLS; a certificate of another host, or of a strange authority, is refused."""
+    connector = by_tls.connector
+    connector.catch_up()
+    by_tls.database.execute("INSERT INTO t VALUES (2)")
+    connector.catch_up()
+    same(connector, by_tls.database, "public.t")
+    trusted = connector.environment["TEST_DATABASE_URL"]
+    for bad in (trusted.replace("@localhost", "@127.0.0.1"), trusted.replace(str(authority.ca), str(stranger.ca))):
+        connector.environment["TEST_DATABASE_URL"] = bad
+        for command in (COMMANDS[0], COMMANDS[3]):
+            done = connector.cdc(*command)
+            assert done.returncode == 1, done.stdout + done.stderr
+            assert "no trusted TLS connection" in done.stdout + done.stderr
+            assert CANARY not in done.stdout + done.stderr

@@ -1,0 +1,146 @@
+"""Values that are easily lost, through a connector on a real server, whatever a database and its encoding prefer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.conftest import Database, _database
+from tests.integration.connector import Connector
+
+VALUES: Final[tuple[tuple[str, object], ...]] = (
+    ("''::text", ""),
+    ("NULL::text", None),
+    ("'NULL'::text", "NULL"),
+    ("''::bytea", ""),
+    ("NULL::bytea", None),
+    ("'\\x00ff'::bytea", "AP8="),
+    ("'null'::jsonb", "null"),
+    ("NULL::jsonb", None),
+    ('\'{"a" :1,  "a": 1.00}\'::json', '{"a" :1,  "a": 1.00}'),
+    ("'{}'::int[]", []),
+    ("NULL::int[]", None),
+    ("'{NULL}'::text[]", [None]),
+    ("'{\"NULL\"}'::text[]", ["NULL"]),
+    ("'-9223372036854775808'::int8", -(2**63)),
+    ("9223372036854775807::int8", 2**63 - 1),
+    ("'{9223372036854775807,-9223372036854775808}'::int8[]", [2**63 - 1, -(2**63)]),
+    ("'294276-12-31 23:59:59.999999'::timestamp", 9_224_318_015_999_999_999),
+    ("'4714-11-24 00:00:00 BC'::timestamp", -210_866_803_200_000_000),
+    ("'0044-03-15 12:00+00 BC'::timestamptz", "-0043-03-15T12:00:00Z"),
+    ("'infinity'::timestamptz", "infinity"),
+    ("'-infinity'::date", "-infinity"),
+    ("'24:00:00'::time", 86_400_000_000),
+    ("'NaN'::float8", "NaN"),
+    ("'-Infinity'::float4", "-Infinity"),
+    ("'NaN'::numeric", "NaN"),
+    ("'Infinity'::numeric", "Infinity"),
+    ("'{NaN,1}'::float8[]", ["NaN", 1]),
+    ("0.1::float8", 0.1),
+    ("22.2200::numeric", "22.2200"),
+    ("'-1234.5'::money", "-1234.50"),
+    ("ARRAY['-1234.5'::money]", ["-1234.50"]),
+    ("'1 year -2 days 3:04'::interval", "P1Y-2DT3H4M"),
+    ("'2024-02-29 12:00+01'::timestamptz", "2024-02-29T11:00:00Z"),
+    ("'2024-02-29'::date", 19_782),
+    ("daterange('2024-02-29', NULL)", "[2024-02-29,)"),
+    ("ROW(1, NULL)::pair", "(1,)"),
+    ("ROW(1, '')::pair", '(1,"")'),
+)
+
+SETTINGS: Final = {
+    "DateStyle": "German, DMY",
+    "IntervalStyle": "sql_standard",
+    "TimeZone": "America/St_Johns",
+    "extra_float_digits": "-15",
+    "bytea_output": "escape",
+    "lc_monetary": "C.utf8",
+    "xmlbinary": "hex",
+}
+
+
+def test_values_that_must_be_told_apart(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """`r` and `c` of the same values are the same bytes, and they are exact, whatever the database is set to print."""
+    database.execute(
+        *(f"ALTER DATABASE {database.name} SET {name} = {value!r}" for name, value in SETTINGS.items()),
+        f"ALTER DATABASE {database.name} SET search_path = public, pg_catalog",
+    )
+    assert database.rows("SELECT '\\x00'::bytea::text, '1 day'::interval::text") == [("\\000", "1 0:00:00")]
+    columns = ", ".join(f"{expression} AS c{n}" for n, (expression, _) in enumerate(VALUES))
+    database.execute(
+        "CREATE TYPE pair AS (n int, note text)",
+        f"CREATE TABLE t AS SELECT 1 AS id, {columns}",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+    )
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    connector.catch_up()
+    database.execute("CREATE TEMP TABLE was AS SELECT * FROM t; UPDATE was SET id = 2; INSERT INTO t SELECT * FROM was")
+    connector.catch_up()
+    read, created = (event["after"] for event in connector.events("public.t"))
+    assert json.dumps({**read, "id": 2}) == json.dumps(created)
+    for n, (expression, expected) in enumerate(VALUES):
+        assert read[f"c{n}"] == expected, expression
+
+
+@pytest.fixture(params=["postgres16", "postgres18"])
+def ascii_database(request: pytest.FixtureRequest, servers: Callable[[str], str], prefix: str) -> Iterator[Database]:
+    """In SQL_ASCII, where any bytes are text."""
+    with contextlib.contextmanager(_database)(servers(request.param)) as database:
+        name = f"{database.name}_ascii"
+        database.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+        try:
+            yield Database(database.url.rsplit("/", 1)[0] + "/" + name, name)
+        finally:
+            for (slot,) in database.rows(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{name}'"):
+                database.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+            database.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_sql_ascii_database(ascii_database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Text that is UTF-8 arrives, the same by snapshot and stream; bytes in a bytea may be any."""
+    ascii_database.execute(
+        "CREATE TABLE t (k text PRIMARY KEY, v text, b bytea, a text[])",
+        "INSERT INTO t VALUES (E'\\303\\274', E'gr\\303\\274n', '\\xff00', ARRAY[E'\\342\\230\\203'])",
+    )
+    connector = Connector(tmp_path, prefix, ascii_database.url, kafka, ["public.t"])
+    connector.catch_up()
+    ascii_database.execute("UPDATE t SET v = v || v", "INSERT INTO t (k) VALUES ('x')")
+    connector.catch_up()
+    assert connector.fold("public.t") == {
+        '{"k":"ü"}'.encode(): {"k": "ü", "v": "grüngrün", "b": "/wA=", "a": ["☃"]},
+        b'{"k":"x"}': {"k": "x", "v": None, "b": None, "a": None},
+    }
+
+
+BYTES: Final = {
+    "a column": "INSERT INTO t VALUES ('k', E'can\\377ary', NULL)",
+    "an array": "INSERT INTO t VALUES ('k', NULL, ARRAY[E'can\\377ary'])",
+    "the key": "INSERT INTO t VALUES (E'can\\377ary', NULL, NULL)",
+}
+
+
+@pytest.mark.parametrize("case", [(name, by) for name in BYTES for by in ("snapshot", "stream")], ids=str)
+def test_bytes_that_are_no_text(
+    case: tuple[str, str], ascii_database: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """They stop the connector with table and column, and never with the value; nothing altered is published."""
+    what, by = case
+    ascii_database.execute("CREATE TABLE t (k text PRIMARY KEY, v text, a text[])")
+    connector = Connector(tmp_path, prefix, ascii_database.url, kafka, ["public.t"])
+    if by == "stream":
+        connector.catch_up()
+    ascii_database.execute(BYTES[what])
+    done = connector.cdc("run", "FILE", "--until-caught-up")
+    assert done.returncode == 1, done.stderr
+    column = {"a column": "v", "an array": "a", "the key": "k"}[what]
+    assert "table public.t" in done.stderr
+    assert f"the value of {column} cannot be written as JSON" in done.stderr
+    assert "ary" not in done.stderr
+    assert "xff" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert connector.records("public.t") == []

@@ -1,0 +1,263 @@
+"""A connector's whole life as a state machine: any order of commits, faults, kills, commands, gaps and added tables.
+
+No server: a log, a broker with unknown outcomes and delayed markers, and time that passes at every point the loop goes
+through. After each run the folds are compared, at the end every law is held against everything ever written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+import cdc.pipeline
+import cdc.rereading
+from cdc.commands import Command
+from cdc.errors import GapError, RetryableError
+from cdc.interfaces import Window
+from cdc.rereading import Touched
+from cdc.state import Phase as Stage
+from cdc.testing import POINTS, Killed, MemorySnapshotter, Outcome, Record
+from tests.property.test_pipeline_laws import (
+    CONNECTOR,
+    PREFIX,
+    STEPS,
+    TABLES,
+    Oracle,
+    Parts,
+    Scenario,
+    Step,
+    Violation,
+    World,
+    holds,
+)
+
+STEPS_IN_CI = 100_000
+EACH = 50
+FAULTY = [point for point in POINTS if point != "source.idle"]
+EMPTY = Scenario(
+    seeded=0, transactions=(), quiet=0, pace=(), unseen=(), faults=(), killed=False, cut_records=4, chunk_rows=2
+)
+
+
+class LiveWorld(World):
+    """A world whose connector is also asked to read tables again."""
+
+    def __init__(self, parts: Parts | None = None) -> None:
+        super().__init__(EMPTY, parts or Parts())
+        self.plan: list[tuple[str, int, type[BaseException]]] = []
+        self.asks: list[Command] = []
+        """Commands that come while the connector works, one at each of the next points."""
+        self.commanded = 0
+        self.gaps = 0
+        self.fired = 0
+
+    def at(self, point: str) -> None:
+        super().at(point)
+        if self.asks and point in ("source.idle", "source.frame", "snapshot.window"):
+            self.ask(self.asks.pop(0))
+        if self.plan and self.plan[0][0] == point:
+            name, left, error = self.plan.pop(0)
+            if left > 1:
+                self.plan.insert(0, (name, left - 1, error))
+            else:
+                self.fired += 1
+                raise error(f"injected at {point}")
+
+    def ask(self, command: Command) -> None:
+        """As `cdc snapshot` does; before the connector ever ran there is nowhere to ask."""
+        topic = f"{PREFIX}.signal-{CONNECTOR}"
+        if topic not in self.kafka.topics:
+            return
+        self.commanded += 1
+        key = b"%d" % self.commanded
+        transaction = self.kafka.begin("cdc snapshot")
+        self.kafka.topics[topic].append(Record(topic, key, command.to_bytes(key.decode()), transaction))
+        self.kafka.end("cdc snapshot", Outcome.COMMITTED)
+
+    def lose_the_log(self) -> None:
+        """The slot is dropped by somebody."""
+        self.log.held_from = None
+        self.gaps += 1
+        self.ask(Command(tables=(), after_gap=True))
+
+    def run(self) -> bool:
+        """One process of the connector, to its end or its death; True if it caught up."""
+        with hurried():
+            try:
+                self.pipeline().run(until_caught_up=True)
+            except (Killed, RetryableError):
+                return False
+            except GapError:
+                holds(self.gaps, "a gap where there is none")
+                self.ask(Command(tables=(), after_gap=True))
+                return False
+        return True
+
+
+@contextmanager
+def hurried() -> Iterator[None]:
+    """No waiting; commits by records alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
+        patch.setattr(cdc.pipeline, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.pipeline, "COMMANDS_S", 0.0)
+        patch.setattr(cdc.pipeline, "CUT_RECORDS", 4)
+        patch.setattr(cdc.rereading, "RETRY_S", 0.0)
+        yield
+
+
+class LiveOracle(Oracle):
+    """Where the log had a gap, no event can be asked for; the rest holds all the same."""
+
+    def _events(self) -> None:
+        if not self.world.gaps:  # type: ignore[attr-defined]
+            super()._events()
+
+
+class Life(RuleBasedStateMachine):
+    """What may happen to a connector, in any order."""
+
+    steps = 0
+    parts: Parts | None = None
+
+    @initialize(early=st.booleans(), steps=st.lists(st.lists(STEPS, min_size=1, max_size=4), max_size=4))
+    def begin(self, early: bool, steps: list[list[Step]]) -> None:
+        self.world = LiveWorld(self.parts)
+        self.world.captured = TABLES if early else TABLES[1:]
+        for changes in steps:
+            self.commit(changes)
+
+    @rule(changes=st.lists(STEPS, min_size=1, max_size=4))
+    def commit(self, changes: list[Step]) -> None:
+        Life.steps += 1
+        self.world._coming.append(tuple(changes))
+        self.world.commit_next()
+
+    @rule(
+        changes=st.lists(STEPS, min_size=1, max_size=4), after=st.integers(0, 12), unseen=st.sampled_from([0, 2, 6, 20])
+    )
+    def commit_while_it_works(self, changes: list[Step], after: int, unseen: int) -> None:
+        Life.steps += 1
+        self.world._coming.append(tuple(changes))
+        self.world._unseen.append(unseen)
+        self.world._pace += [0] * after + [1]
+
+    @rule(point=st.sampled_from(FAULTY), passing=st.integers(1, 8), error=st.sampled_from([Killed, RetryableError]))
+    def fail(self, point: str, passing: int, error: type[BaseException]) -> None:
+        Life.steps += 1
+        self.world.plan.append((point, passing, error))
+
+    @rule(table=st.integers(0, len(TABLES) - 1), stop=st.sampled_from([False, False, False, True]), now=st.booleans())
+    def ask(self, table: int, stop: bool, now: bool) -> None:
+        Life.steps += 1
+        command = Command(tables=(TABLES[table].qualified,), stop=stop)
+        if now:
+            self.world.ask(command)
+        else:
+            self.world.asks.append(command)
+
+    @precondition(lambda self: self.world.captured != TABLES)
+    @rule()
+    def add_a_table(self) -> None:
+        Life.steps += 1
+        self.world.captured = TABLES
+
+    @precondition(lambda self: self.world.gaps < 2 and any(s.phase is Stage.STREAM for s in self.world.states()))
+    @rule()
+    def lose_the_log(self) -> None:
+        Life.steps += 1
+        self.world.lose_the_log()
+
+    @rule()
+    def run_once(self) -> None:
+        Life.steps += 1
+        self.world.run()
+
+    def teardown(self) -> None:
+        world = self.world
+        world._pace.clear()
+        while world.commit_next():
+            pass
+        for _ in range(8 + 2 * len(world.plan) + 2 * world.gaps):
+            end = world.log.end
+            if world.run() and world.log.end == end and not world.plan and world.captured == TABLES:
+                break
+            world.captured = TABLES
+            if world.run() and world.log.end == end:
+                world.plan.clear()  # what the loop never comes by
+        else:
+            raise Violation("the connector never caught up")
+        LiveOracle(world).check()
+
+
+def test_any_life_ends_with_every_law_kept() -> None:
+    """At least 100,000 steps."""
+    Life.steps = 0
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Life,
+        settings=settings(
+            max_examples=STEPS_IN_CI // EACH * 6 // 5,
+            stateful_step_count=EACH,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    print(f"{Life.steps:,} steps")
+    assert Life.steps >= STEPS_IN_CI
+
+
+# Controls: the rules of reading beside the log, taken out one by one.
+
+
+def caught() -> bool:
+    """Whether some life shows the laws broken."""
+    searching = settings(
+        max_examples=3000,
+        stateful_step_count=30,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    try:
+        run_state_machine_as_test(Life, settings=searching)  # type: ignore[no-untyped-call]
+    except Violation:
+        return True
+    return False
+
+
+def test_control_rows_over_events_that_their_view_did_not_see_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Touched, "unseen", lambda *_: False)
+    assert caught()
+
+
+def test_control_rows_before_the_log_has_come_by_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = MemorySnapshotter.window
+
+    def hasty(*arguments: Any, **more: Any) -> Window | None:
+        window = read(*arguments, **more)
+        return None if window is None else replace(window, end=0)
+
+    monkeypatch.setattr(MemorySnapshotter, "window", hasty)
+    assert caught()
+
+
+def test_control_a_first_view_that_does_not_wait_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before anyone noted keys may not be visible yet."""
+    read = MemorySnapshotter.window
+    monkeypatch.setattr(MemorySnapshotter, "window", lambda *a, key, first: read(*a, key=key, first=False))
+    assert caught()
+
+
+def test_control_keys_that_are_gone_and_stay_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cdc.rereading.Rereading, "_stale", lambda *_: [])
+    assert caught()

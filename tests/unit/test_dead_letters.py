@@ -1,0 +1,197 @@
+"""Events that cannot be written: they stop the loop, or go whole to a topic of their own, and the loop goes on."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import orjson
+import pytest
+
+from cdc.change import UNCHANGED, Change, Message, Op, Row, Table
+from cdc.deadletters import PIECE_BYTES
+from cdc.errors import OperatorError
+from cdc.pipeline import Pipeline, Report, Settings
+from cdc.state import State
+from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, update
+from tests.text_tables import text_column, text_table
+
+A = text_table("a", ["id", "note"])
+WIDE = text_table("w", ["id", "note", text_column("doc", wide=True), text_column("more", wide=True)])
+LIMIT = 20_000
+LONG = b"w" * 2_100
+BAD = b"secret\xff"
+
+
+class Bench:
+    """A log, and a broker that takes records of 20 kB."""
+
+    def __init__(self) -> None:
+        self.log, self.kafka = MemoryLog(), MemoryKafka(largest_bytes=LIMIT)
+        self.reports: list[Report] = []
+
+    def run(self, *tables: Table, dead_letters: bool = True) -> None:
+        Pipeline(
+            Settings(connector="c", prefix="p", chunk_rows=1, logs=frozenset(["dead-letter"] if dead_letters else [])),
+            open_source=lambda: MemorySource(self.log, tables),
+            open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=2),
+            sink=MemorySink(self.kafka, "c", "p"),
+            observe=self.reports.append,
+        ).run(until_caught_up=True)
+
+    def letters(self) -> list[dict[str, Any]]:
+        return [orjson.loads(r.value or b"") for r in self.kafka.committed("p.dead-letter-c")]
+
+    def count(self) -> int:
+        return State.from_bytes(self.kafka.committed("p.position-c")[-1].value or b"", where="here").dead_letters
+
+    def fold(self, table: Table) -> dict[str, dict[str, Any]]:
+        last = {r.key: r.value for r in self.kafka.committed(f"p.{table.qualified}")}
+        rows = [orjson.loads(value)["after"] for value in last.values() if value is not None]
+        return {row["id"]: row for row in rows}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def full(table: Table, op: Op, before: Row, after: Row | None) -> Change:
+    """A change of a table whose old rows are logged whole."""
+    return Change(op, table, before, after, 0)
+
+
+def test_a_value_no_encoder_takes(bench: Bench) -> None:
+    """The rest of its transaction is published, the letter has the whole row, and the count is kept."""
+    bench.run(A)
+    bench.log.commit(insert(A, (b"1", b"x")), insert(A, (b"2", BAD)), insert(A, (b"3", b"z")))
+    bench.run(A)
+    assert sorted(bench.fold(A)) == ["1", "3"]
+    (letter,) = bench.letters()
+    position = letter.pop("position")
+    assert position == "00000001.0000000000000010.00000002"
+    del letter["ts_ms"]
+    assert letter == {
+        "schema": "s", "table": "a", "schema_version": 1, "lsn": 12, "txId": 1, "op": "c", "columns": ["note"],
+        "reason": "the value of note cannot be written as JSON", "key": {"id": "2"}, "before": None,
+        "after": {"id": base64.b64encode(b"2").decode(), "note": base64.b64encode(BAD).decode()},
+        "part": 1, "parts": 1,
+    }  # fmt: skip
+    bench.run(A)
+    bench.log.commit(update(A, (b"2", b"mended")))
+    bench.run(A)
+    assert bench.fold(A)["2"] == {"id": "2", "note": "mended"}
+    assert bench.count() == len(bench.letters()) == 1
+
+
+def test_rows_of_a_snapshot(bench: Bench) -> None:
+    """Also those: the others of the chunk are read."""
+    bench.log.commit(*(insert(A, (b"%d" % n, BAD if n == 3 else b"x")) for n in range(1, 6)))
+    with pytest.raises(OperatorError, match=r"table s\.a, event .*: the value of note .* \(key columns: id\)"):
+        bench.run(A, dead_letters=False)
+    bench.run(A)
+    assert sorted(bench.fold(A)) == ["1", "2", "4", "5"]
+    assert [(v["op"], v["key"]) for v in bench.letters()] == [("r", {"id": "3"})]
+
+
+def test_a_key_no_encoder_takes(bench: Bench) -> None:
+    """It has no JSON; of a key change, the old key is deleted all the same."""
+    bench.run(A)
+    bench.log.commit(insert(A, (BAD, b"x")), insert(A, (b"1", b"y")))
+    bench.log.commit(update(A, (BAD + b"2", b"y"), key=(b"1",)))
+    bench.run(A)
+    assert bench.fold(A) == {}
+    assert [v["key"] for v in bench.letters()] == [None, None]
+
+
+def test_an_old_row_that_cannot_be_written_costs_no_event(bench: Bench) -> None:
+    """With the old row logged whole: the update that mends it and the delete that ends it are events, with the key."""
+    bench.run(A)
+    bench.log.commit(insert(A, (b"1", BAD)), insert(A, (b"2", BAD)))
+    bench.log.commit(full(A, Op.UPDATE, (b"1", BAD), (b"1", b"mended")), full(A, Op.DELETE, (b"2", BAD), None))
+    bench.run(A)
+    events = [orjson.loads(r.value) for r in bench.kafka.committed("p.s.a") if r.value]
+    assert [(e["op"], e["before"], e["after"]) for e in events] == [
+        ("u", {"id": "1"}, {"id": "1", "note": "mended"}),
+        ("d", {"id": "2"}, None),
+    ]
+    assert len(bench.letters()) == 2
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_an_event_leaves_out_is_never_filled_from_before_a_dead_letter(bench: Bench, *, restart: bool) -> None:
+    """A wide value went to the letters; updates that leave it out go there too, until one sends it again.
+
+    What was sent beside it is known, from this process or from the letters.
+    """
+    bench.run(WIDE)
+    bench.log.commit(insert(WIDE, (b"1", b"a", LONG, b"old")))
+    for change in (
+        update(WIDE, (b"1", b"b", BAD * 400, b"new")),
+        update(WIDE, (b"1", b"c", UNCHANGED, UNCHANGED)),
+    ):
+        bench.log.commit(change)
+        if restart:
+            bench.run(WIDE)
+    bench.run(WIDE)
+    assert bench.fold(WIDE)["1"] == {"id": "1", "note": "a", "doc": LONG.decode(), "more": "old"}
+    assert [v["columns"] for v in bench.letters()] == [["doc"], ["doc"]]
+    bench.log.commit(update(WIDE, (b"1", b"d", b"v" * 2_100, UNCHANGED)))
+    bench.run(WIDE)
+    assert bench.fold(WIDE)["1"] == {"id": "1", "note": "d", "doc": "v" * 2_100, "more": "new"}
+    bench.log.commit(update(WIDE, (b"1", b"e", UNCHANGED, UNCHANGED)))
+    bench.run(WIDE)
+    assert bench.fold(WIDE)["1"] == {"id": "1", "note": "e", "doc": "v" * 2_100, "more": "new"}
+    assert bench.count() == 2
+
+
+def test_a_record_larger_than_the_broker_takes(bench: Bench) -> None:
+    """It stops with table, key columns and size, or is a dead letter; what is large is never cut."""
+    bench.run(A)
+    bench.log.commit(insert(A, (b"1", b"x")), insert(A, (b"2", b"secret" * LIMIT)), insert(A, (b"3", b"z")))
+    with pytest.raises(OperatorError) as caught:
+        bench.run(A, dead_letters=False)
+    assert "table s.a, event 00000001.0000000000000010.00000002: a record of 120" in caught.value.message
+    assert caught.value.message.endswith("(key columns: id)")
+    assert "secret" not in str(caught.value)
+    assert bench.fold(A) == {}
+    bench.kafka.largest_bytes = 2 * PIECE_BYTES
+    bench.log.commit(insert(A, (b"4", b"secret" * PIECE_BYTES)), update(A, (b"4", b"short")))
+    bench.run(A)
+    assert sorted(bench.fold(A)) == ["1", "2", "3", "4"]
+    letters = bench.letters()
+    assert [(v["part"], v["parts"]) for v in letters] == [(n, len(letters)) for n in range(1, len(letters) + 1)]
+    assert len(letters) > 5
+    pieces = [base64.b64decode(v["after"]["note"]) for v in letters if "note" in v["after"]]
+    assert b"".join(pieces) == b"secret" * PIECE_BYTES
+    assert bench.count() == 1
+
+
+def test_a_record_too_large_for_its_old_row(bench: Bench) -> None:
+    """The event goes without the old row's values before it becomes a dead letter; so a delete is never lost."""
+    bench.run(A)
+    big = b"b" * (LIMIT // 2)
+    bench.log.commit(insert(A, (b"1", big)), insert(A, (b"2", big)))
+    bench.log.commit(full(A, Op.UPDATE, (b"1", big), (b"1", big)))
+    bench.log.commit(full(A, Op.DELETE, (b"2", big * 3), None))
+    bench.run(A)
+    events = [orjson.loads(r.value) for r in bench.kafka.committed("p.s.a") if r.value]
+    assert [(e["op"], e["before"]) for e in events][2:] == [("u", {"id": "1"}), ("d", {"id": "2"})]
+    assert bench.letters() == []
+
+
+def test_a_snapshots_row_and_a_message_too_large(bench: Bench) -> None:
+    """Whatever is an event can be a dead letter."""
+    bench.kafka.largest_bytes = 2 * PIECE_BYTES
+    bench.log.commit(insert(A, (b"1", b"x" * 3 * PIECE_BYTES)), insert(A, (b"2", b"y")))
+    bench.run(A)
+    bench.log.commit(Message("p", b"m" * 3 * PIECE_BYTES, 0), insert(A, (b"3", b"z")))
+    bench.log.say("q", b"n" * 3 * PIECE_BYTES)
+    bench.run(A)
+    assert sorted(bench.fold(A)) == ["2", "3"]
+    assert [(v["op"], v["key"]) for v in bench.letters() if v["part"] == 1] == [
+        ("r", {"id": "1"}),
+        ("m", {"prefix": "p"}),
+        ("m", {"prefix": "q"}),
+    ]
+    assert bench.count() == 3

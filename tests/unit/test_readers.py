@@ -1,0 +1,115 @@
+"""Several sessions, one reader of what they read: every piece whole, in order, bounded, and ended when told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg2
+import pytest
+
+from cdc.errors import OperatorError, RetryableError
+from snapshot.chunks import Relation
+from snapshot.plan import Piece
+from snapshot.readers import Readers, Rows
+from tests.text_tables import text_table
+
+TABLE = text_table("t", ["id"])
+
+
+class Session:
+    """A connection as far as `Readers` looks at it."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+        raise psycopg2.OperationalError("it is gone already")
+
+
+def _pieces(count: int) -> list[Piece]:
+    return [Piece(TABLE, Relation(1), (b"%d" % n,), None) for n in range(count)]
+
+
+def _readers(sessions: int, pieces: list[Piece], read: Callable[[Any, Piece, Rows], None]) -> tuple[Readers, list[Any]]:
+    made: list[Any] = [Session() for _ in range(sessions)]
+    return Readers(made, pieces, read), made
+
+
+@pytest.mark.parametrize(("sessions", "count"), [(1, 1), (1, 3), (2, 3), (4, 2)])
+def test_every_piece_comes_whole_and_in_order(sessions: int, count: int) -> None:
+    """Whichever session reads it; the last chunk of each is marked, once."""
+
+    def read(_: Any, piece: Piece, rows: Rows) -> None:
+        for n in range(5_500):
+            rows.write(b"%s-%d\n" % ((piece.after or (b"",))[0], n))
+
+    pieces = _pieces(count)
+    readers, _ = _readers(sessions, pieces, read)
+    found: dict[int, list[bytes]] = {id(piece): [] for piece in pieces}
+    ended = []
+    for piece, lines, last in readers:
+        assert id(piece) not in ended
+        found[id(piece)] += lines
+        ended += [id(piece)] if last else []
+    assert sorted(ended) == sorted(found)
+    assert [found[id(p)] for p in pieces] == [[b"%d-%d\n" % (n, i) for i in range(5_500)] for n in range(count)]
+    assert readers.stop() == []
+
+
+@pytest.mark.parametrize(("size", "most"), [(10, 2_000 * 10), (300_000, 4 * 300_000)])
+def test_what_is_read_ahead_is_bounded(size: int, most: int) -> None:
+    """By rows and by bytes: a reader that nobody listens to stands still."""
+    written = threading.Semaphore(0)
+    counted = 0
+
+    def read(_: Any, __: Piece, rows: Rows) -> None:
+        nonlocal counted
+        while True:
+            rows.write(b"x" * size)
+            counted += 1
+            written.release()
+
+    readers, _ = _readers(1, _pieces(1), read)
+    chunks = iter(readers)
+    first = next(chunks)
+    assert sum(map(len, first.lines)) <= most
+    while written.acquire(timeout=1.0):
+        pass  # until it stands still
+    assert counted * size <= 6 * most
+    assert readers.stop() == []
+
+
+def test_the_first_error_comes_out_and_the_others_are_ended() -> None:
+    """An error of one session ends the reading; a session in a long wait is cancelled."""
+
+    def read(session: Any, piece: Piece, rows: Rows) -> None:
+        if piece.after == (b"1",):
+            raise RetryableError("cut off")
+        session.cancelled.wait(30)
+        raise OperatorError("cancelled")
+
+    readers, sessions = _readers(2, _pieces(2), read)
+    with pytest.raises(RetryableError, match="cut off"):
+        list(readers)
+    assert readers.stop() == []
+    assert any(session.cancelled.is_set() for session in sessions)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("cdc-snapshot")]
+
+
+def test_no_piece_is_begun_after_the_end() -> None:
+    """Told to stop while one is read, a session takes no other."""
+    begun: list[Piece] = []
+
+    def read(session: Any, piece: Piece, rows: Rows) -> None:
+        begun.append(piece)
+        for _ in range(2_000):
+            rows.write(b"1\n")
+        session.cancelled.wait(30)
+
+    readers, _ = _readers(1, _pieces(3), read)
+    assert not next(iter(readers)).last
+    assert readers.stop() == []
+    assert len(begun) == 1
