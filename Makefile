@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 JARS   := $(VENV)/.jars
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench test test-quick format lint type clean lock
+.PHONY: help install demo bench bench-memory soak test test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -33,6 +33,12 @@ test: $(JARS) lint type  ## everything, on real servers
 test-quick: $(STAMP)  ## what needs no server
 	$(BIN)/python -m pytest tests/unit tests/property tests/conformance
 
+SECONDS ?= 600
+SEED    ?= 1
+
+soak: $(JARS)    ## faults for SECONDS=600 by SEED=1: nothing may be lost, doubled or torn
+	$(BIN)/python -m tests.faults --seconds $(SECONDS) --seed $(SEED) --folder .cdc-soak --json .cdc-soak/report.json
+
 format: $(STAMP) ## rewrite the sources in house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -50,7 +56,11 @@ lock:            ## pin again what pyproject.toml asks for (needs uv)
 
 bench: $(JARS)   ## print the figures that docs/adr quotes
 	$(BIN)/python bench/decisions.py
+	$(BIN)/python bench/memory.py
+
+bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 million in one transaction
+	$(BIN)/python bench/memory.py
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
-	rm -rf $(VENV) .cdc-dev build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cdc-dev .cdc-soak build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

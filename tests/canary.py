@@ -1,0 +1,100 @@
+"""A password that must be found nowhere: the secret of every connector under test, and where it is looked for.
+
+What connectors print is kept in a folder of the session; server logs and command lines are looked at; the topics are
+read at the end. The environment of a connector holds the password by design, and is not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sinks.reading import read_to_end
+
+CANARY: Final = f"canary-{uuid.uuid4().hex}"
+_SAMPLED_EVERY_S: Final = 0.25
+
+
+class Watch:
+    """Looks for `secret` in what is written, in what runs, and in what is published."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+        self._folder: Path | None = None
+        self._numbers = itertools.count(1)
+        self._prefixes: set[tuple[str, str]] = set()
+        self._seen: set[str] = set()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def tee(self, what: str, text: str | None) -> None:
+        """Keep what a process printed; before `start` nothing is kept."""
+        if text and self._folder is not None:
+            (self._folder / f"{next(self._numbers)}-{what}.txt").write_text(text)
+
+    def publishes(self, kafka: str, prefix: str) -> None:
+        """A connector writes topics of this prefix."""
+        self._prefixes.add((kafka, prefix))
+
+    def start(self, folder: Path) -> None:
+        """Keep what is printed in `folder`, and sample the command lines of all processes from now on."""
+        self._folder = folder
+        self._thread = threading.Thread(target=self._sample, name="canary", daemon=True)
+        self._thread.start()
+
+    def _sample(self) -> None:
+        while not self._over.wait(_SAMPLED_EVERY_S):
+            self._seen |= self.in_command_lines()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def found(self, logs: Iterable[Path]) -> list[str]:
+        """Every place where the secret was seen: what was printed, `logs`, command lines, topics."""
+        printed = self._folder.iterdir() if self._folder is not None else ()
+        return sorted(self._seen | self.in_files((*printed, *logs)) | self.in_topics())
+
+    def in_files(self, files: Iterable[Path]) -> set[str]:
+        return {f"file {file}" for file in files if file.is_file() and self._secret in file.read_bytes()}
+
+    def in_command_lines(self) -> set[str]:
+        seen = set[str]()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    line = (entry / "cmdline").read_bytes()
+                    if self._secret in line:
+                        seen.add(f"command line of {line.partition(bytes(1))[0].decode(errors='replace')}")
+        return seen
+
+    def in_topics(self) -> set[str]:
+        """Keys, values and headers, those of aborted transactions too; of brokers that still answer."""
+        seen = set[str]()
+        for kafka in {broker for broker, _ in self._prefixes}:
+            ours = {prefix for broker, prefix in self._prefixes if broker == kafka}
+            try:
+                topics = AdminClient({"bootstrap.servers": kafka, "log_level": 0}).list_topics(timeout=5).topics
+            except KafkaException:
+                continue  # a broker of one test, gone with it: its log files are looked at
+            for topic in sorted(name for name in topics if name.partition(".")[0] in ours):
+                for message in read_to_end(kafka, {}, topic, "read_uncommitted"):
+                    texts = (message.key(), message.value(), repr(message.headers()).encode())
+                    if any(self._secret in text for text in texts if isinstance(text, bytes)):
+                        seen.add(f"topic {topic}")
+                        break
+        return seen
+
+
+WATCH: Final = Watch(CANARY)
+"""The session's."""

@@ -1,0 +1,295 @@
+"""The soak: a workload, a connector, one fault after another, and witnesses all along; judged at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psycopg2
+
+from cdc.state import Phase
+from connectors.postgres.stream import lsn_number
+from tests.faults.connector import NAME, Connector
+from tests.faults.faults import FAULTS, OPENING, deck
+from tests.faults.oracles import SHOWN, Judge
+from tests.faults.reading import Positions, Reader, topics_of
+from tests.faults.report import Report
+from tests.faults.servers import Servers
+from tests.faults.stage import Stage, StuckError
+from tests.faults.workload import Workload, contents
+
+_SAMPLE_EVERY_S: Final = 0.1
+_ROUND_EVERY_S: Final = 0.5
+_SNAPSHOT_S: Final = 240.0
+_REACHED_S: Final = 30.0
+
+log = logging.getLogger("soak")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run."""
+
+    seconds: float
+    seed: int
+    folder: Path
+    major: int = 18
+    accounts: int = 20_000
+
+
+def soak(plan: Plan) -> Report:
+    """Run it whole; violations are in the report."""
+    report = Report(seconds=plan.seconds, seed=plan.seed)
+    for left in ("servers", "connector"):  # by an earlier run
+        shutil.rmtree(plan.folder / left, ignore_errors=True)
+    with Servers(plan.folder / "servers", major=plan.major) as servers:
+        report.postgres = str(servers.sql("SHOW server_version")[0][0])
+        workload = Workload(servers.url, seed=plan.seed, accounts=plan.accounts)
+        workload.prepare()
+        connector = Connector(plan.folder / "connector", servers.proxied_url, servers.proxied_kafka)
+        with Positions(servers.kafka.url, NAME, NAME) as positions, closing(connector):
+            stage = Stage(servers, connector, positions, random.Random(plan.seed))
+            _run(plan, stage, workload, report)
+    if report.good:
+        shutil.rmtree(plan.folder / "servers")
+    return report
+
+
+def _run(plan: Plan, stage: Stage, workload: Workload, report: Report) -> None:
+    started_s = time.monotonic()
+    witnesses = Witnesses(stage, total=workload.total)
+    workload.start()
+    witnesses.start()
+    try:
+        _opening(stage, report)
+        handed_over = witnesses.handed_over = _log_end(stage)
+        report.snapshot_views = witnesses.views
+        _play(stage, report, until_s=started_s + plan.seconds)
+    except StuckError as exc:
+        report.stuck += 1
+        report.violations.append(f"stuck: {exc}")
+        handed_over = witnesses.handed_over or _log_end(stage)
+    finally:
+        _heal(stage)
+        workload.stop()
+        witnesses.stop()
+    _finish(stage, workload, report, handed_over)
+    report.seconds = time.monotonic() - started_s
+    report.slot_samples, report.slot_ahead = witnesses.samples, witnesses.ahead
+    report.live_rounds = witnesses.rounds
+    _add(report, witnesses.judge, "live: ")
+    report.violations += [f"the workload failed: {failure}" for failure in workload.failures]
+    report.violations += [*stage.violations, *witnesses.said, *(f"alarm: {alarm}" for alarm in stage.connector.alarms)]
+    report.false_alarms = len(stage.connector.alarms)
+    report.recoveries_s = [round(time_s, 2) for time_s in stage.recoveries_s]
+    report.restarts = len({copy.process.pid for copy in stage.connector.copies}) - 1
+    report.peak_rss_mb = max(copy.peak_kb for copy in stage.connector.copies) / 1024
+    report.ends = stage.connector.ends
+    report.workload = dict(workload.done)
+
+
+def _opening(stage: Stage, report: Report) -> None:
+    """The snapshot, crashed again and again from before its first step; then until it is done."""
+    for point, times in OPENING:
+        copy = stage.connector.crashing(point, times)
+        began_s = time.monotonic()
+        if not stage.until(lambda copy=copy: not copy.alive, within_s=_REACHED_S):
+            copy.signal(signal.SIGTERM)
+        reached = copy.process.wait(60) == -signal.SIGKILL
+        stage.connector.judge(copy)
+        _note(report, f"snapshot crash: {point}", "" if reached else "not reached", time.monotonic() - began_s)
+    stage.connector.start()
+    deadline = time.monotonic() + _SNAPSHOT_S
+    while (last := stage.positions.last) is None or last.state.phase is not Phase.STREAM:
+        stage.connector.revive()
+        if time.monotonic() > deadline:
+            raise StuckError(f"the snapshot is not done; see {stage.connector.copy.log}")
+        time.sleep(0.1)
+
+
+def _play(stage: Stage, report: Report, *, until_s: float) -> None:
+    """Fault after fault; each is over when a position has been made after it."""
+    kinds: list[str] = []
+    while time.monotonic() < until_s:
+        kinds = kinds or deck(stage.random)
+        kind = kinds.pop()
+        began_s = time.monotonic()
+        told = FAULTS[kind][1](stage)
+        stage.settled(time.time())
+        _heal(stage)
+        _note(report, kind, told, time.monotonic() - began_s)
+        stage.sleep(0.1, 1.0)
+
+
+def _note(report: Report, kind: str, told: str, took_s: float) -> None:
+    log.info("%-32s %s (%.1f s)", kind, told, took_s)
+    if told == "not reached":
+        report.not_reached[kind] += 1
+    else:
+        report.faults[kind] += 1
+    report.played.append({"fault": kind, "told": told, "took_s": round(took_s, 1)})
+
+
+def _heal(stage: Stage) -> None:
+    stage.servers.kafka_proxy.heal()
+    stage.servers.postgres_proxy.heal()
+
+
+def _log_end(stage: Stage) -> int:
+    return lsn_number(str(stage.servers.sql("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+
+
+def _finish(stage: Stage, workload: Workload, report: Report, handed_over: int) -> None:
+    """Let the connector catch up, and judge what a fresh reader sees."""
+    connector = stage.connector
+    connector.revive()
+    code = connector.stop()
+    if code:
+        report.violations.append(f"asked to end, it ended {code}; see {connector.copy.log}")
+    for _ in range(3):
+        copy = connector.start("--until-caught-up")
+        try:
+            code = copy.process.wait(300)
+        except subprocess.TimeoutExpired:
+            copy.kill()
+            code = -1
+        if code == 0:
+            break
+        connector.judge(copy)
+    else:
+        report.violations.append(f"it does not catch up: exit {code}; see {connector.copy.log}")
+    judge = judged(stage.servers.kafka.url, connector.name, workload, handed_over=handed_over)
+    _add(report, judge, "")
+    report.events = judge.events
+    report.transactions = judge.transactions
+
+
+def judged(
+    kafka: str, prefix: str, workload: Workload, *, handed_over: int, isolation: str = "read_committed"
+) -> Judge:
+    """Everything in the topics, by a fresh reader, against the source as it is now."""
+    judge = Judge(total=workload.total)
+    with closing(Reader(kafka, topics_of(prefix), isolation=isolation)) as reader:
+        if not reader.open() or (ends := reader.ends()) is None or not reader.read(judge.feed, ends, within_s=120):
+            judge.found.add("lost", "the topics cannot be read to their end")
+    judge.finish(contents(workload.url), handed_over=handed_over)
+    return judge
+
+
+def _add(report: Report, judge: Judge, where: str) -> None:
+    found = judge.found
+    report.lost += found.lost
+    report.doubled += found.doubled
+    report.torn += found.torn
+    report.order_breaks += found.order_breaks
+    report.violations += [f"{where}{line}" for line in found.said]
+
+
+class Witnesses:
+    """Two threads that watch: one samples the slot against the position, one reads the topics as they grow."""
+
+    def __init__(self, stage: Stage, *, total: int) -> None:
+        self._stage = stage
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._until_over, args=(step, every_s), name=step.__name__, daemon=True)
+            for step, every_s in ((self._sample, _SAMPLE_EVERY_S), (self._read, _ROUND_EVERY_S))
+        ]
+        self._sql: psycopg2.extensions.connection | None = None
+        self._reader: Reader | None = None
+        self.judge = Judge(total=total)
+        self.handed_over: int | None = None
+        self.samples = self.ahead = self.rounds = self.views = 0
+        self.said: list[str] = []
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+        if self._sql is not None:
+            self._sql.close()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _until_over(self, step: Callable[[], None], every_s: float) -> None:
+        try:
+            while not self._over.wait(every_s):
+                step()
+        except Exception as exc:
+            log.exception("a witness failed")
+            self.said.append(f"a witness failed: {type(exc).__name__}: {exc}")
+
+    def _sample(self) -> None:
+        """The slot first, then the position: what PostgreSQL may forget must have been in Kafka before."""
+        self._stage.connector.copy.measure() if self._stage.connector.copies else None
+        slot = self._slot()
+        last = self._stage.positions.last
+        if slot is None or last is None or last.state.phase is Phase.CREATING:
+            return
+        views = last.state.snapshot.get("views", {})
+        self.views = max(self.views, len(views) if isinstance(views, dict) else 0)
+        position = last.state.commit
+        if slot > position:
+            newest = self._stage.positions.newest()
+            if newest is None or newest.phase is Phase.CREATING:
+                return
+            position = newest.commit
+        self.samples += 1
+        if slot > position:
+            self.ahead += 1
+            if self.ahead <= SHOWN:
+                self.said.append(f"slot at {slot:x}, position at {position:x}")
+
+    def _slot(self) -> int | None:
+        try:
+            if self._sql is None:
+                self._sql = psycopg2.connect(self._stage.servers.url, connect_timeout=5)
+                self._sql.autocommit = True
+            with self._sql.cursor() as cursor:
+                cursor.execute(
+                    "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s",
+                    (f"cdc_{self._stage.connector.name}",),
+                )
+                row = cursor.fetchone()
+        except psycopg2.Error:
+            if self._sql is not None:
+                with contextlib.suppress(psycopg2.Error):
+                    self._sql.close()
+            self._sql = None
+            return None
+        return lsn_number(row[0]) if row is not None and row[0] is not None else None
+
+    def _read(self) -> None:
+        """The position, then the topics to their ends, then the position again."""
+        if self._reader is None:
+            reader = Reader(self._stage.servers.kafka.url, topics_of(NAME))
+            if not reader.open():
+                reader.close()
+                return
+            self._reader = reader
+        before = self._stage.positions.last
+        ends = self._reader.ends()
+        if ends is None:
+            return
+        whole = self._reader.read(self.judge.feed, ends, within_s=5)
+        after = self._stage.positions.newest()
+        if after is not None and after.phase is Phase.STREAM:
+            self.judge.ahead(after.commit)
+        if whole and before is not None and self.handed_over is not None:
+            self.judge.settle(before.state.commit, handed_over=self.handed_over)
+            self.rounds += 1

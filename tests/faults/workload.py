@@ -1,0 +1,387 @@
+"""The source's side: transactions of every awkward kind, each with a row of `ledger` that says what it did.
+
+The ledger row is written last, in the same transaction, with the number of row events a reader must see of the
+transaction (itself included; null where the source does not say: TRUNCATE). The sum of all balances never changes.
+Choices come from the seed alone; what is skipped (a row that is gone, a deadlock) leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from typing import Any, Final
+
+import psycopg2
+from psycopg2 import extensions
+
+Row = dict[str, Any]
+
+TABLES: Final = ("account", "churn", "evolving", "ledger", "list", "small", "wide")
+KEYS: Final = {
+    "account": ("id",),
+    "churn": ("a", "b"),
+    "evolving": ("id",),
+    "ledger": ("id",),
+    "list": ("id",),
+    "small": ("id",),
+    "wide": ("id",),
+}
+BALANCE: Final = 1000
+_FAR: Final = 10_000_000
+_LISTS: Final = 300
+_PAUSE_S: Final = 0.02
+_HOT: Final = 400
+
+_SCHEMA: Final = """
+CREATE TABLE account (id bigint PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL);
+CREATE TABLE list (id int PRIMARY KEY, items text NOT NULL);
+CREATE TABLE churn (a int, b text, v bigint, PRIMARY KEY (a, b));
+CREATE TABLE wide (id bigint PRIMARY KEY, n int NOT NULL, body text NOT NULL, raw bytea);
+ALTER TABLE wide ALTER COLUMN body SET STORAGE EXTERNAL, ALTER COLUMN raw SET STORAGE EXTERNAL;
+CREATE TABLE small (id int PRIMARY KEY, v text);
+CREATE TABLE evolving (id int PRIMARY KEY, v text);
+CREATE TABLE ledger (id bigint PRIMARY KEY, kind text NOT NULL, events int);
+INSERT INTO account SELECT g, 'owner ' || g, {balance} FROM generate_series(1, {accounts}) g;
+INSERT INTO list SELECT g, '' FROM generate_series(1, {lists}) g;
+INSERT INTO churn SELECT g, 'b' || g, 0 FROM generate_series(1, {churns}) g;
+INSERT INTO wide SELECT g, 0, repeat(md5(g::text), 90 + g % 100), decode(repeat(md5(g::text), 80), 'hex')
+       FROM generate_series(1, {wides}) g;
+INSERT INTO small SELECT g, 'first' FROM generate_series(1, 100) g;
+INSERT INTO evolving SELECT g, 'first' FROM generate_series(1, {evolving}) g;
+INSERT INTO ledger SELECT -g, 'before', NULL FROM generate_series(1, {accounts}) g;
+"""
+
+
+class Skipped(Exception):  # noqa: N818 - not an error
+    """The rows the choice fell on are not there: the transaction is rolled back."""
+
+
+class Workload:
+    """Writers on threads of their own, each with its own random numbers, until told to stop."""
+
+    def __init__(
+        self, url: str, *, seed: int, accounts: int = 20_000, writers: int = 3, pause_s: float = _PAUSE_S
+    ) -> None:
+        self.url = url
+        self.accounts = accounts
+        self.total = accounts * BALANCE
+        self.over = threading.Event()
+        self.pause_s = pause_s
+        self.writers = [Writer(self, random.Random(f"{seed} {n}"), n, writers) for n in range(writers)]
+
+    def prepare(self) -> None:
+        """Make and fill the tables."""
+        n = self.accounts
+        sizes = {"accounts": n, "lists": _LISTS, "churns": max(300, n // 3), "wides": max(50, n // 14)}
+        self._run(_SCHEMA.format(balance=BALANCE, evolving=max(50, n // 10), **sizes))
+
+    def _run(self, statement: str) -> None:
+        with closing(psycopg2.connect(self.url)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def start(self) -> None:
+        for writer in self.writers:
+            writer.start()
+
+    def stop(self) -> None:
+        """Return when all have ended."""
+        self.over.set()
+        for writer in self.writers:
+            writer.join(60)
+
+    @property
+    def failures(self) -> list[str]:
+        """What writers did not expect."""
+        failed = [f"{w.name}: {type(w.failure).__name__}: {w.failure}" for w in self.writers if w.failure is not None]
+        return [*failed, *(f"{w.name} does not end" for w in self.writers if w.is_alive())]
+
+    def write(self, transactions: int) -> None:
+        """So many transactions here and now, by the first writer, which need not have been started."""
+        with closing(self.writers[0]):
+            for _ in range(transactions):
+                self.writers[0].transaction()
+
+    @property
+    def done(self) -> Counter[str]:
+        """Transactions by outcome: committed, skipped, retried, and those whose outcome the ledger had to tell."""
+        return sum((writer.done for writer in self.writers), Counter())
+
+
+class Writer(threading.Thread):
+    """One session after another. Its ledger ids are its own."""
+
+    def __init__(self, workload: Workload, choose: random.Random, number: int, stride: int) -> None:
+        super().__init__(name=f"writer-{number}", daemon=True)
+        self._workload, self._random = workload, choose
+        self._id, self._stride = number - stride + 1, stride
+        self._connection: extensions.connection | None = None
+        self._cursor: Any = None
+        self._events = 0
+        self.done: Counter[str] = Counter()
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._workload.over.is_set():
+                self.transaction()
+                self._workload.over.wait(self._random.random() * 2 * self._workload.pause_s)
+        except BaseException as exc:  # noqa: BLE001 - told by `failures`
+            self.failure = exc
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def transaction(self) -> None:
+        """One, to its end: committed, or nothing of it is there."""
+        self._id += self._stride
+        (name,) = self._random.choices(list(KINDS), weights=[weight for weight, _ in KINDS.values()])
+        sent = False
+        try:
+            connection = self._connect()
+            self._events = 0
+            with connection.cursor() as self._cursor:
+                counted = KINDS[name][1](self) is not False
+                events = self._events + 1 if counted else None
+                self._cursor.execute("INSERT INTO ledger VALUES (%s, %s, %s)", (self._id, name, events))
+            sent = True
+            connection.commit()
+            self.done["committed"] += 1
+        except (Skipped, psycopg2.IntegrityError):  # or another writer has just made that row
+            connection.rollback()
+            self.done["skipped"] += 1
+        except (psycopg2.OperationalError, psycopg2.InterfaceError) as exc:
+            if self._connection is not None and not self._connection.closed:
+                self._connection.rollback()
+                self.done["retried"] += 1  # deadlock, lock timeout
+                return
+            del exc
+            self.close()
+            self.done["committed" if sent and self._in_ledger() else "lost connection"] += 1
+
+    def _connect(self) -> extensions.connection:
+        while self._connection is None:
+            try:
+                self._connection = psycopg2.connect(self._workload.url, connect_timeout=5)
+                with self._connection.cursor() as cursor:
+                    cursor.execute("SET lock_timeout = '2s'")
+                self._connection.commit()
+            except psycopg2.Error:
+                self.close()
+                time.sleep(0.1)
+        return self._connection
+
+    def _in_ledger(self) -> bool:
+        """Whether the transaction in hand was committed, though nobody said so."""
+        while True:
+            try:
+                with self._connect() as connection, connection.cursor() as cursor:
+                    cursor.execute("SELECT FROM ledger WHERE id = %s", (self._id,))
+                    self.done["outcome by ledger"] += 1
+                    return cursor.fetchone() is not None
+            except psycopg2.Error:
+                self.close()
+
+    # --- What transactions do -----------------------------------------------------------------------------------------
+
+    def _do(self, statement: str, *values: Any, events: int = 1) -> int:
+        """Run it and count what a reader will see: `events` for each row."""
+        self._cursor.execute(statement, values)
+        rows = int(self._cursor.rowcount)
+        self._events += events * rows
+        return rows
+
+    def _one(self, statement: str, *values: Any, events: int = 1) -> None:
+        if self._do(statement, *values, events=events) != 1:
+            raise Skipped
+
+    def _account(self) -> int:
+        top = _HOT if self._random.random() < 0.8 else self._workload.accounts
+        return self._random.randint(1, min(top, self._workload.accounts))
+
+    def transfer(self) -> None:
+        giver, taker = self._account(), self._account()
+        amount = self._random.randint(1, 100)
+        if giver == taker:
+            raise Skipped
+        for account, change in sorted([(giver, -amount), (taker, amount)]):
+            self._one("UPDATE account SET balance = balance + %s WHERE id = %s", change, account)
+
+    def transfers(self) -> None:
+        for _ in range(self._random.randint(5, 40)):
+            self.transfer()
+
+    def move_account(self) -> None:
+        here, there = (at := self._account(), at + _FAR)[:: self._random.choice((1, -1))]
+        self._one(
+            "UPDATE account SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM account WHERE id = %s)",
+            there, here, there, events=2,
+        )  # fmt: skip
+
+    def swap_accounts(self) -> None:
+        """Two rows change keys with each other, by way of a third key."""
+        one, other = self._account(), self._account()
+        if one == other:
+            raise Skipped
+        free = -self._id - 1
+        for old, new in ((one, free), (other, one), (free, other)):
+            self._one("UPDATE account SET id = %s WHERE id = %s", new, old, events=2)
+
+    def all_accounts(self) -> None:
+        """A large one: every balance changes, and the sum does not."""
+        rows = self._do(
+            "WITH numbered AS (SELECT id, row_number() OVER (ORDER BY id) AS n FROM account) UPDATE account a"
+            " SET balance = balance + CASE WHEN n %% 2 = 0 THEN 1 ELSE -1 END FROM numbered WHERE numbered.id = a.id"
+        )
+        if rows != self._workload.accounts:  # one moved while we waited for its lock
+            raise Skipped
+
+    def append(self) -> None:
+        for _ in range(self._random.randint(1, 4)):
+            which = self._random.randint(1, _LISTS)
+            if self._random.random() < 0.02:
+                self._do("UPDATE list SET items = '' WHERE id = %s", which)
+            else:
+                self._do("UPDATE list SET items = items || %s WHERE id = %s", f",{self._id}", which)
+
+    def churn(self) -> None:
+        """Deletes and re-inserts of the same keys, in one transaction and across several."""
+        for _ in range(self._random.randint(1, 8)):
+            at = self._random.randint(1, 200)
+            if self._random.random() < 0.6:
+                self._do("DELETE FROM churn WHERE a = %s AND b = %s", at, f"b{at}")
+            if self._random.random() < 0.6:
+                self._do("INSERT INTO churn VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", at, f"b{at}", self._id)
+            if self._random.random() < 0.3:
+                self._do("UPDATE churn SET v = %s WHERE a = %s AND b = %s", self._id, at, f"b{at}")
+
+    def move_churn(self) -> None:
+        at, to = self._random.randint(1, 200), self._random.randint(1, 200)
+        self._one(
+            "UPDATE churn SET a = %s, b = %s WHERE a = %s AND b = %s AND NOT EXISTS"
+            " (SELECT FROM churn WHERE a = %s AND b = %s)",
+            to, f"b{to}", at, f"b{at}", to, f"b{to}", events=2,
+        )  # fmt: skip
+
+    def wide(self) -> None:
+        """Values out of line: mostly left as they are, now and then replaced, also through a key change."""
+        at, pick = self._random.randint(1, 50), self._random.random()
+        if pick < 0.5:
+            self._do("UPDATE wide SET n = n + 1 WHERE id IN (%s, %s)", at, at + _FAR)
+        elif pick < 0.7:
+            body = self._random.choice("abcdef") * self._random.randint(0, 9000)
+            self._do("UPDATE wide SET body = %s, n = n + 1 WHERE id = %s", f"{self._id} {body}", at)
+        elif pick < 0.8:
+            self._do(
+                "UPDATE wide SET raw = %s WHERE id = %s", self._random.randbytes(self._random.randint(0, 5000)), at
+            )
+        elif pick < 0.9:
+            here, there = (at, at + _FAR)[:: self._random.choice((1, -1))]
+            self._one(
+                "UPDATE wide SET id = %s, n = n + 1 WHERE id = %s AND NOT EXISTS (SELECT FROM wide WHERE id = %s)",
+                there, here, there, events=2,
+            )  # fmt: skip
+        else:
+            self._do("DELETE FROM wide WHERE id = %s", at)
+            self._do("INSERT INTO wide VALUES (%s, 0, %s, NULL) ON CONFLICT DO NOTHING", at, "w" * 6000)
+
+    def truncate(self) -> bool:
+        """Also followed by rows under the same keys in the same transaction."""
+        self._cursor.execute("TRUNCATE small")
+        for at in self._random.sample(range(1, 150), k=self._random.randint(0, 100)):
+            self._do("INSERT INTO small VALUES (%s, %s)", at, f"after {self._id}")
+        return False
+
+    def small(self) -> None:
+        at = self._random.randint(1, 150)
+        self._do("INSERT INTO small VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET v = excluded.v", at, str(self._id))
+
+    def evolve(self) -> None:
+        """Rows of a table whose columns come and go."""
+        at = self._random.randint(1, 100)
+        pick = self._random.random()
+        if pick < 0.6:
+            self._do("UPDATE evolving SET v = %s WHERE id BETWEEN %s AND %s", str(self._id), at, at + 2)
+        elif pick < 0.8:
+            self._do("DELETE FROM evolving WHERE id = %s", at)
+        else:
+            self._do("INSERT INTO evolving (id, v) VALUES (%s, %s) ON CONFLICT DO NOTHING", at, str(self._id))
+
+    def change_columns(self) -> None:
+        """One column more, filled in some rows, or one less: rows before and after have the columns of their time."""
+        column = f"extra_{self._random.randint(1, 4)}"
+        self._cursor.execute("LOCK TABLE evolving")
+        self._cursor.execute(
+            "SELECT EXISTS (SELECT FROM information_schema.columns WHERE table_name = 'evolving' AND column_name = %s)",
+            (column,),
+        )
+        if self._cursor.fetchone()[0]:
+            self._cursor.execute(f"ALTER TABLE evolving DROP COLUMN {column}")
+        else:
+            self._do("UPDATE evolving SET v = 'just before' WHERE id <= 5")
+            self._cursor.execute(f"ALTER TABLE evolving ADD COLUMN {column} bigint")
+            self._do(f"UPDATE evolving SET {column} = %s WHERE id <= 60", self._id)
+
+    def savepoints(self) -> None:
+        """What is rolled back to a savepoint is seen by nobody."""
+        self.transfer()
+        kept = self._events
+        self._cursor.execute("SAVEPOINT here")
+        self._do("UPDATE account SET balance = balance + 1000000 WHERE id BETWEEN 1 AND 20")
+        self._do("DELETE FROM churn WHERE a < 50")
+        self._cursor.execute("ROLLBACK TO here")
+        self._events = kept
+        if self._random.random() < 0.5:
+            self._cursor.execute("SAVEPOINT released")
+            self._do("UPDATE list SET items = items || %s WHERE id = 1", f",{self._id}")
+            self._cursor.execute("RELEASE released")
+
+    def rolled_back(self) -> None:
+        self._do("UPDATE account SET balance = 0 WHERE id BETWEEN 1 AND 50")
+        raise Skipped
+
+    def nothing(self) -> None:
+        """The ledger's row alone."""
+
+
+KINDS: Final = {
+    "transfer": (30, Writer.transfer),
+    "transfers": (4, Writer.transfers),
+    "move account": (4, Writer.move_account),
+    "swap accounts": (3, Writer.swap_accounts),
+    "all accounts": (0.1, Writer.all_accounts),
+    "append": (14, Writer.append),
+    "churn": (14, Writer.churn),
+    "move churn": (4, Writer.move_churn),
+    "wide": (10, Writer.wide),
+    "truncate": (0.4, Writer.truncate),
+    "small": (4, Writer.small),
+    "evolve": (5, Writer.evolve),
+    "change columns": (0.4, Writer.change_columns),
+    "savepoints": (4, Writer.savepoints),
+    "rolled back": (2, Writer.rolled_back),
+    "nothing": (2, Writer.nothing),
+}
+"""How often, and what: False where the number of events cannot be told."""
+
+
+def contents(url: str) -> dict[str, list[Row]]:
+    """All rows of all tables as they are now, in the form events have."""
+    found: dict[str, list[Row]] = {}
+    with closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
+        for table in TABLES:
+            cursor.execute(f"SELECT * FROM {table}")
+            names = [column.name for column in cursor.description or ()]
+            found[table] = [dict(zip(names, map(_as_event, row), strict=True)) for row in cursor]
+    return found
+
+
+def _as_event(value: Any) -> Any:
+    return base64.b64encode(bytes(value)).decode() if isinstance(value, memoryview) else value
