@@ -250,21 +250,20 @@ class KafkaSink:
         if producer is not None:
             producer.purge(in_queue=True, in_flight=True, blocking=False)
             # It tries to abort what is open, even a commit under way; where it may not (fenced off), it says so.
-            with warnings.catch_warnings(), suppress(KafkaException), _plainly():
+            with warnings.catch_warnings(), suppress(KafkaException), _plainly(producer):
                 warnings.simplefilter("ignore", RuntimeWarning)
                 producer.close()
         self._refused = self._too_large = None  # also what it said of the records thrown away just now
 
-    @staticmethod
-    def _patiently(step: Callable[[float], object], within_s: float) -> None:
+    def _patiently(self, step: Callable[[float], object], within_s: float) -> None:
         """Do a step of the transaction protocol that may be called again after a timeout, where it then goes on.
 
         In slices, since a signal is only heard between calls of the client.
         """
-        deadline = time.monotonic() + within_s
+        producer, deadline = self._open_producer(), time.monotonic() + within_s
         while True:
             try:
-                with _plainly():
+                with _plainly(producer):
                     step(_SLICE_S)
             except KafkaException as exc:
                 # retriable: the time was up; its code may be what the broker said last (the killed copy's transaction
@@ -343,7 +342,7 @@ class KafkaSink:
     def _reported(self, serve: Callable[[float], int], timeout_s: float) -> int:
         """Let the client report. It raises a fatal error (fenced off) from whichever call comes next."""
         try:
-            with _plainly():
+            with _plainly(self._open_producer()):
                 return serve(timeout_s)
         except KafkaException as exc:
             raise self._failed(exc, "writing records") from exc
@@ -360,7 +359,10 @@ class KafkaSink:
 
     def _failed(self, exc: BaseException, doing: str) -> CdcError:
         if self._producer is not None:
-            with suppress(KafkaException), _plainly():  # a fatal error comes out of each call; the first one counts
+            with (
+                suppress(KafkaException),
+                _plainly(self._producer),
+            ):  # a fatal error comes out of each call; the first one counts
                 self._producer.poll(0)  # reports that nobody has heard yet
         if self._too_large is not None:
             topic, key, value = self._too_large
@@ -398,13 +400,15 @@ class KafkaSink:
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
+def _plainly(producer: Producer) -> Iterator[None]:
     """A fatal error comes out of the client as what it is, also where a report of ours was called after it."""
     try:
         yield
-    except SystemError as exc:  # "returned a result with an exception set"
-        if isinstance(exc.__cause__, KafkaException):
+    except SystemError as exc:
+        if isinstance(exc.__cause__, KafkaException):  # "returned a result with an exception set"
             raise exc.__cause__ from None
+        # "returned NULL without setting an exception": the client lost it. Asked for a step, it says it again.
+        producer.begin_transaction()
         raise
 
 
