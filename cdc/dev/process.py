@@ -246,7 +246,7 @@ def write_private(path: Path, text: str) -> None:
 
 def free_port() -> int:
     """A loopback port nobody listens on now; it will be remembered, so it is drawn where few others look."""
-    for port in random.sample(range(*_PORTS), k=200):
+    for port in random.SystemRandom().sample(range(*_PORTS), k=200):  # not by a seed that another process has too
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
