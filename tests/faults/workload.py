@@ -155,16 +155,24 @@ class Writer(threading.Thread):
             connection.commit()
             self.done["committed"] += 1
         except (Skipped, psycopg2.IntegrityError):  # or another writer has just made that row
-            connection.rollback()
+            self._roll_back()
             self.done["skipped"] += 1
-        except (psycopg2.OperationalError, psycopg2.InterfaceError) as exc:
+        except (psycopg2.OperationalError, psycopg2.InterfaceError):
+            if self._roll_back():
+                self.done["retried"] += 1  # deadlock, lock timeout
+            else:
+                self.done["committed" if sent and self._in_ledger() else "lost connection"] += 1
+
+    def _roll_back(self) -> bool:
+        """End the transaction in hand; False if the connection is gone, and the transaction's outcome with it."""
+        try:
             if self._connection is not None and not self._connection.closed:
                 self._connection.rollback()
-                self.done["retried"] += 1  # deadlock, lock timeout
-                return
-            del exc
-            self.close()
-            self.done["committed" if sent and self._in_ledger() else "lost connection"] += 1
+                return True
+        except (psycopg2.OperationalError, psycopg2.InterfaceError):
+            pass  # the server died after it had answered
+        self.close()
+        return False
 
     def _connect(self) -> extensions.connection:
         while self._connection is None:
