@@ -166,7 +166,9 @@ class Judge:
                 self.found.add("torn", f"transaction {name}: {transaction.events} events without its ledger row")
             elif transaction.expected is not None and transaction.events != transaction.expected:
                 law = "torn" if transaction.events < transaction.expected else "doubled"
+                seen = [number for number, there in enumerate(transaction.seen) if there]
                 what = f"ledger {transaction.ledger}: {transaction.events} events of {transaction.expected}"
+                what += f", transaction {name}, numbers {', '.join(map(str, seen[:SHOWN]))}"
                 self.found.add(law, what)
 
     def ahead(self, published: int) -> None:
