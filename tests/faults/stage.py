@@ -87,8 +87,8 @@ class Stage:
         return "the first ended" if ended is first else "the second ended"
 
     def free_slot(self) -> None:
-        """End the walsender of whoever has the slot, as an operator would."""
+        """End the walsender of whoever has the slot, as an operator would; also one that is only about to take it."""
         self.servers.sql(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-            f" WHERE slot_name = 'cdc_{self.connector.name}' AND active"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            f" WHERE backend_type = 'walsender' AND application_name = 'cdc {self.connector.name}'"
         )
