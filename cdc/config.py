@@ -35,6 +35,8 @@ GUARANTEED = frozenset(
         "isolation.level",
         "max.in.flight.requests.per.connection",
         "partitioner",
+        "log.connection.close",
+        "log_level",
         "transactional.id",
     }
 )

@@ -3,6 +3,10 @@
 A commit's outcome can stay unknown. Then the producer is closed and a new one fences it: `init_transactions` returns
 once the broker has completed what was under way, and the position topic says which way it went. A producer is never
 aborted and used again.
+
+Nor is one used for another transaction after a request of it may have been sent twice, which the client does by itself
+when a connection is lost or an answer is late. The first copy may still be under way; an EndTxn that arrives in the
+next transaction ends that one, in its middle. It cannot if its epoch is older: docs/adr/0010.
 """
 
 from __future__ import annotations
@@ -60,6 +64,12 @@ _FORBIDDEN: Final = {
 }
 
 
+_INTERRUPTIONS: Final = {"FAIL", "REQTMOUT"}
+"""What the client's log calls a connection lost with requests on it, and an answer that was waited for too long.
+
+A connection's first loss is always told, repetitions within half a minute may not be: one is enough for a new producer.
+"""
+
 _TOO_LARGE: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 
@@ -83,6 +93,7 @@ class KafkaSink:
         self._queued: deque[tuple[int, int]] = deque()
         self._began_at_s: float | None = None
         self._complained_s = float("-inf")
+        self._told = _Told()
         self._records = self._bytes = 0
         self._refused: KafkaError | None = None
         self._too_large: tuple[str, bytes, bytes] | None = None
@@ -135,6 +146,12 @@ class KafkaSink:
 
     def fence(self) -> State | None:
         self.close()
+        self._begin_epoch()
+        return read_standing(self._config, self.connector, fenced=True).state
+
+    def _begin_epoch(self) -> None:
+        """Make a producer; the broker has ended what older ones had open, and takes nothing of them any more."""
+        self._told = _Told()
         self._producer = Producer(
             {
                 "linger.ms": 5,
@@ -153,14 +170,15 @@ class KafkaSink:
                 "queue.buffering.max.kbytes": 2_097_151,  # bounded by _room
                 "delivery.report.only.error": True,
                 "error_cb": self._heard,
+                "log_level": 6,
+                "log.connection.close": True,
             },
-            logger=log,
+            logger=self._told,
         )
         try:
             self._patiently(self._producer.init_transactions, _FENCE_S)
         except KafkaException as exc:
             raise self._failed(exc, "fencing other copies of this connector") from exc
-        return read_standing(self._config, self.connector, fenced=True).state
 
     def peek(self) -> State | None:
         return read_standing(self._config, self.connector).state
@@ -207,6 +225,18 @@ class KafkaSink:
             raise self._failed(exc, "committing") from exc
         self._began_at_s = None
         self._records = self._bytes = 0
+        self._reported(self._open_producer().poll, 0)  # brings what the client has told
+        if self._told.of_interruption:
+            self._renew(state)
+
+    def _renew(self, committed: State) -> None:
+        """Go on in a new epoch, where what an interruption has left under way is taken from no more."""
+        log.debug("a connection was interrupted: going on in a new epoch")
+        self._close_producer()
+        self._begin_epoch()
+        standing = read_standing(self._config, self.connector, fenced=True).state
+        if standing is None or standing.sequence != committed.sequence:
+            raise self._superseded()
 
     def commands(self) -> list[tuple[bytes, bytes]]:
         if self._commands is None:
@@ -240,10 +270,13 @@ class KafkaSink:
                 yield orjson.dumps({**record, "columns": [{**c, "kind": UNSURE} for c in record["columns"]]})
 
     def close(self) -> None:
-        producer, self._producer = self._producer, None
         heard, self._commands = self._commands, None
         if heard is not None:
             heard.close()
+        self._close_producer()
+
+    def _close_producer(self) -> None:
+        producer, self._producer = self._producer, None
         self._waiting, self._waiting_count, self._began_at_s = {}, 0, None
         self._queued.clear()
         self._records = self._bytes = 0
@@ -383,10 +416,7 @@ class KafkaSink:
             return RetryableError(f"Kafka at {self._servers}: {doing}: {exc}")
         code, text = error.code(), error.str()
         if code in _FENCED and not self._timed_out():
-            return OperatorError(
-                f"another copy of connector {self.connector} has started and fenced this one off",
-                hint="nothing is lost, the other copy goes on; run one copy of a connector",
-            )
+            return self._superseded()
         if code in _FORBIDDEN:
             return OperatorError(
                 f"Kafka at {self._servers}: {doing}: not allowed: {text}",
@@ -394,9 +424,27 @@ class KafkaSink:
             )
         return RetryableError(f"Kafka at {self._servers}: {doing}: {text}")
 
+    def _superseded(self) -> OperatorError:
+        return OperatorError(
+            f"another copy of connector {self.connector} has started and fenced this one off",
+            hint="nothing is lost, the other copy goes on; run one copy of a connector",
+        )
+
     def _timed_out(self) -> bool:
         """Whether the broker may have ended the transaction by itself, which looks like another copy's fencing."""
         return self._began_at_s is not None and time.monotonic() - self._began_at_s >= TRANSACTION_TIMEOUT_MS / 1000
+
+
+class _Told:
+    """The client's log, passed on. Only there does it tell that the coordinator's connection or an answer was lost."""
+
+    def __init__(self) -> None:
+        self.of_interruption = False
+
+    def log(self, level: int, message: str, facility: str, *more: object) -> None:
+        """Called by the client with logging's arguments, from within any call of it."""
+        self.of_interruption |= facility in _INTERRUPTIONS
+        log.log(level, message, facility, *more)
 
 
 @contextmanager
