@@ -71,6 +71,7 @@ def _superseded(stage: Stage, trap: Trap | None = None) -> str:
     first.signal(signal.SIGSTOP)
     at_s = time.time()
     stage.free_slot()
+    stage.servers.postgres_proxy.cut()  # a walsender with much to say does not end before that
     second = stage.connector.start()
 
     def took_over() -> bool:
