@@ -45,17 +45,8 @@ def prepare(folder: Path) -> Launch:
     program = mysqld.find(_KIND, Settings(folder))
 
     def bootstrap(data: Path, statements: Path) -> tuple[str, ...]:
-        size = (f"--innodb-log-file-size={_OPTIONS['innodb-log-file-size']}",)
         shell = ("/bin/sh", "-c", _BOOTSTRAP, "sh", str(data), str(statements))
-        return (
-            *shell,
-            *program.command,
-            "--bootstrap",
-            f"--datadir={data}",
-            "--skip-name-resolve",
-            *size,
-            *mysqld.UNSAFE,
-        )
+        return (*shell, *program.command, "--bootstrap", f"--datadir={data}", "--skip-name-resolve")
 
     if not (folder / "data").exists():
         own = "".join(_shipped(program.share, part) for part in _PARTS)
@@ -69,6 +60,6 @@ def _shipped(share: Path, pattern: str) -> str:
     if not found:
         raise OperatorError(
             f"MariaDB's own tables cannot be made: there is no {pattern} in {share}",
-            hint="PATH=/usr/bin:/bin cdc dev up mariadb  # to take Debian's instead",
+            hint="reinstall MariaDB's server; or take mariadbd off the path, and Debian's is fetched",
         )
     return found[0].read_text()

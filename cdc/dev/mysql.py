@@ -13,7 +13,7 @@ from cdc.dev.process import Launch, Settings
 _KIND: Final = mysqld.Kind(
     title="MySQL",
     program="mysqld",
-    version=re.compile(r"(?<=Ver )(?P<major>\d+)\.(?P<minor>\d+)\S*(?!.*MariaDB)"),
+    version=re.compile(r"(?<=Ver )(?!\S*MariaDB)(?P<major>\d+)\.(?P<minor>\d+)\S*"),
     oldest=(8, 4),
     package=debs.WANTED["mysql"],
 )
@@ -35,7 +35,7 @@ def prepare(folder: Path) -> Launch:
 
     def initialise(data: Path, statements: Path) -> tuple[str, ...]:
         doing = ("--initialize-insecure", f"--datadir={data}", f"--init-file={statements}")
-        return (*program.command, *doing, "--innodb-doublewrite=OFF", *mysqld.UNSAFE)
+        return (*program.command, *doing)
 
     if not (folder / "data").exists():
         mysqld.make_data(folder, _STATEMENTS, initialise, what="mysqld --initialize")

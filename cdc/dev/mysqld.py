@@ -20,6 +20,7 @@ from typing import Final
 
 from cdc import debs
 from cdc.dev.process import Launch, Settings, run_once, write_private
+from cdc.errors import OperatorError
 
 DATABASE: Final = "dev"
 _USER: Final = "root"
@@ -33,6 +34,7 @@ _OPTIONS: Final = {
     "sync-binlog": "1",
     "innodb-flush-log-at-trx-commit": "1",
     "innodb-buffer-pool-size": "64M",
+    "innodb-log-buffer-size": "8M",
     "max-allowed-packet": "64M",
     "bind-address": "127.0.0.1",
     "skip-name-resolve": "ON",
@@ -40,9 +42,6 @@ _OPTIONS: Final = {
     "character-set-server": "utf8mb4",
     "default-time-zone": "+00:00",
 }
-
-# Data that a set-up left half made are thrown away, so until they are whole nothing needs to be on disk.
-UNSAFE: Final = ("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync")
 
 ADMINISTRATOR: Final = f"""\
 CREATE USER '{_USER}'@'127.0.0.1' IDENTIFIED BY '{{password}}';
@@ -99,8 +98,12 @@ def find(kind: Kind, settings: Settings) -> Program:
         return Program((path,), Path(path), Path(path).resolve().parents[1], outside=False)
     fetched = debs.fetch(kind.package)
     argv = fetched.command(f"usr/sbin/{kind.program}")
+    said = _version(kind, argv)
+    if said is None:
+        msg = f"Debian's {kind.package.name} ({kind.package.suite}) does not run here: {argv[-1]}"
+        raise OperatorError(msg, hint=f"rm -r {fetched.root}  # it is fetched again")
     settings.keep("program_from", "Debian")
-    settings.keep("program", f"{_version(kind, argv)}, Debian's {kind.package.suite}")
+    settings.keep("program", f"{said}, Debian's {kind.package.suite}")
     return Program(argv, Path(argv[-1]), fetched.root / "usr", outside=True)
 
 
