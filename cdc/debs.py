@@ -190,7 +190,10 @@ def _unpack(packages: list[Path], target: Path) -> None:
     listed = []
     for path in packages:
         if not path.name.startswith(_NOT_NEEDED):
-            subprocess.run(["dpkg-deb", "--extract", path, target], check=True)
+            done = subprocess.run(["dpkg-deb", "--extract", path, target], capture_output=True, text=True, check=False)
+            if done.returncode:
+                msg = f"{path.name} could not be unpacked below {cache_folder()}: {done.stderr.strip()}"
+                raise OperatorError(msg, hint=f"df -h {cache_folder()}")
         with path.open("rb") as file:
             listed.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
     (target / "packages.txt").write_text("".join(listed))

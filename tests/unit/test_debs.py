@@ -59,6 +59,19 @@ def test_apts_complaint_is_shown_without_logins_and_nothing_is_left(path: Path, 
     assert [each for each in (tmp_path / "cache" / "debs").iterdir() if each.is_dir()] == []
 
 
+def test_a_package_that_cannot_be_unpacked_leaves_nothing(path: Path, tmp_path: Path) -> None:
+    script(path, "dpkg-deb", 'echo "No space left on device" >&2; exit 2')
+    script(
+        path,
+        "apt-get",
+        f'case "$*" in indextargets*) echo "{LISTED}"; exit;; esac',
+        'case "$*" in *install*) : > "${3%apt.conf}cache/archives/a_1_all.deb";; esac',
+    )
+    with pytest.raises(OperatorError, match="a_1_all.deb could not be unpacked.* No space left on device"):
+        debs.fetch(PACKAGE)
+    assert [each for each in (tmp_path / "cache" / "debs").iterdir() if each.is_dir()] == []
+
+
 def test_a_machine_whose_apt_knows_no_archive_is_told_so(path: Path) -> None:
     script(path, "dpkg-deb")
     script(path, "apt-get", "exit 0")
