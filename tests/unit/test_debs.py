@@ -67,7 +67,7 @@ def test_a_package_that_cannot_be_unpacked_leaves_nothing(path: Path, tmp_path: 
         f'case "$*" in indextargets*) echo "{LISTED}"; exit;; esac',
         'case "$*" in *install*) : > "${3%apt.conf}cache/archives/a_1_all.deb";; esac',
     )
-    with pytest.raises(OperatorError, match="a_1_all.deb could not be unpacked.* No space left on device"):
+    with pytest.raises(OperatorError, match=r"a_1_all\.deb could not be unpacked.* No space left on device"):
         debs.fetch(PACKAGE)
     assert [each for each in (tmp_path / "cache" / "debs").iterdir() if each.is_dir()] == []
 
