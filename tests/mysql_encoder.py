@@ -304,7 +304,7 @@ def image(values: Sequence[bytes | None], *, padding: bool) -> bytes:
 
 def decimal(value: Decimal, precision: int, scale: int) -> bytes:
     """decimal2bin: digits in groups of nine, whole ones at the point, the rest in as few bytes as hold them."""
-    digits = f"{abs(value):0{precision - scale}.{scale}f}"
+    digits = f"{value.copy_abs():.{scale}f}"
     whole, _, fraction = digits.partition(".")
     whole = whole.rjust(precision - scale, "0")[-(precision - scale) :] if precision > scale else ""
     head = len(whole) % 9

@@ -43,8 +43,10 @@ class _Days(dict[bytes, int]):
         if match is None:
             raise ValueError("date is not as MySQL prints it")
         year, month, day = map(int, match.groups())
+        cycle, of_cycle = divmod(year, _CYCLE_YEARS)  # year 0 is none of Python's
         try:
-            days = dt.date(year + _CYCLE_YEARS, month, day).toordinal() - _CYCLE_DAYS - _EPOCH_ORDINAL
+            ordinal = dt.date(of_cycle + _CYCLE_YEARS, month, day).toordinal()
+            days = ordinal + (cycle - 1) * _CYCLE_DAYS - _EPOCH_ORDINAL
         except ValueError:
             days = _NONE
         if len(self) >= _CACHE_MAX:
