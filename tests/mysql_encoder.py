@@ -36,6 +36,7 @@ from connectors.mysql.events import (
     TableMap,
     TransactionPayload,
     Unknown,
+    ViewChange,
     XaPrepare,
     Xid,
 )
@@ -140,7 +141,7 @@ def body(event: Event) -> bytes:
             return struct.pack("<BI", scheme, key_version) + bytes(12)
         case Stop():
             return b""
-        case Ignorable() | Unknown():
+        case Ignorable() | Unknown() | ViewChange():
             return b"whatever it is"
     raise AssertionError(event)
 

@@ -61,6 +61,7 @@ from connectors.mysql.events import (
     Stop,
     TransactionPayload,
     Unknown,
+    ViewChange,
     XaPrepare,
     Xid,
 )
@@ -358,6 +359,10 @@ def _stop(header: Header, _body: Cursor) -> Stop:
     return Stop(header)
 
 
+def _view_change(header: Header, _body: Cursor) -> ViewChange:
+    return ViewChange(header)
+
+
 _Reader: TypeAlias = Callable[[Header, Cursor], Event]
 
 _READERS: Final[dict[int, _Reader]] = {
@@ -370,6 +375,7 @@ _READERS: Final[dict[int, _Reader]] = {
     33: gtids.gtid,
     34: gtids.anonymous_gtid,
     35: gtids.previous_gtids,
+    37: _view_change,
     38: _xa_prepare,
     39: _partial_update_rows,
     40: _transaction_payload,

@@ -77,7 +77,11 @@ IGNORABLE: Final = 0x80
 
 
 class Header(NamedTuple):
-    """What every event begins with; `log_pos` is where the event ends in its file, 0 in artificial ones."""
+    """What every event begins with.
+
+    `log_pos` is where the event ends in its file, the lower 32 bits of it; 0 in artificial events, in the
+    FORMAT_DESCRIPTION that a dump begins with in the middle of a file, and in the events of a compressed transaction.
+    """
 
     timestamp_s: int
     type: int
@@ -392,6 +396,12 @@ class Stop(NamedTuple):
     header: Header
 
 
+class ViewChange(NamedTuple):
+    """MySQL's group replication: a member came or went. In a transaction of its own, without rows."""
+
+    header: Header
+
+
 class Ignorable(NamedTuple):
     """Not known here, and marked by the server as of no consequence."""
 
@@ -425,6 +435,7 @@ Event: TypeAlias = (
     | BinlogCheckpoint
     | StartEncryption
     | Stop
+    | ViewChange
     | Ignorable
     | Unknown
 )

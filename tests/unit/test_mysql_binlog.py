@@ -36,6 +36,7 @@ from connectors.mysql.events import (
     TableMap,
     TransactionPayload,
     Unknown,
+    ViewChange,
     XaPrepare,
     Xid,
 )
@@ -110,13 +111,26 @@ EVENTS: list[Event] = [
     BinlogCheckpoint(header(161), "binlog.000001"),
     StartEncryption(header(164), 1, 3),
     Stop(header(3)),
+    ViewChange(header(37)),
     Ignorable(header(28, flags=0x80)),
     Ignorable(header(200, flags=0x80)),
     Unknown(header(200)),
     Unknown(header(26)),
     Unknown(header(20)),
 ]
-NO_LENGTH = (Rotate, Query, Rows, Heartbeat, AnnotateRows, RowsQuery, PartialUpdateRows, Unknown, Ignorable, Stop)
+NO_LENGTH = (
+    Rotate,
+    Query,
+    Rows,
+    Heartbeat,
+    AnnotateRows,
+    RowsQuery,
+    PartialUpdateRows,
+    Unknown,
+    Ignorable,
+    Stop,
+    ViewChange,
+)
 """Events whose last part goes to the end, or of which only the beginning is read."""
 
 
