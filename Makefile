@@ -28,7 +28,7 @@ demo: $(JARS)    ## start the servers, change rows, watch them arrive, compare e
 	$(BIN)/cdc demo
 
 test: $(JARS) lint type  ## everything, on real servers
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+	$(BIN)/python -m pytest
 
 test-quick: $(STAMP)  ## what needs no server
 	$(BIN)/python -m pytest tests/unit tests/property tests/conformance

@@ -85,7 +85,7 @@ class Connector:
             text=True,
         )
 
-    def cdc(self, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def cdc(self, *arguments: str, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
         """Any command, the file's path in place of FILE."""
         words = [str(self.file) if a == "FILE" else a for a in arguments]
         if arguments[0] == "run":

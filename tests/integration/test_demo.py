@@ -54,7 +54,7 @@ class Running:
         for line in self._process.stderr:
             self.lines.append(line)
 
-    def await_(self, reached: Callable[[], object], within_s: float = 120) -> None:
+    def await_(self, reached: Callable[[], object], within_s: float = 240) -> None:
         deadline = time.monotonic() + within_s
         while not reached():
             assert self._process.poll() is None, self.stderr

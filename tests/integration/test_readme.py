@@ -91,7 +91,7 @@ class Shell:
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdecimal() and self._mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:2000])
             except OSError:
                 continue  # it has just ended, or is another user's
         return found
