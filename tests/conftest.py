@@ -5,13 +5,18 @@ A server that cannot be had skips its tests with the reason; in CI that is a fai
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psycopg2
+import pymysql
 import pytest
 from psycopg2 import extensions
 
@@ -60,6 +65,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             server.stop()
 
 
+_MYSQL_IMAGES = {"mysql": "mysql:8.4", "mariadb": "mariadb:10.11"}
+_CAPTURED = (
+    "--server-id=1 --log-bin=binlog --binlog-format=ROW --binlog-row-image=FULL --binlog-row-metadata=FULL "
+    "--loose-gtid-mode=ON --loose-enforce-gtid-consistency=ON"
+)
+
+
 def _from_a_container(name: str) -> str | None:
     """The last resort, where a container engine answers."""
     try:
@@ -76,6 +88,12 @@ def _from_a_container(name: str) -> str | None:
             kafka = KafkaContainer("confluentinc/cp-kafka:7.9.0").with_kraft()
             kafka.start()
             return str(kafka.get_bootstrap_server())
+        if name in _MYSQL_IMAGES:
+            from testcontainers.mysql import MySqlContainer
+
+            server = MySqlContainer(_MYSQL_IMAGES[name], username="root", root_password="test").with_command(_CAPTURED)
+            server.start()
+            return str(server.get_connection_url()).replace("+pymysql", "")
     except Exception:  # noqa: BLE001 - no engine answers in many ways
         return None
     return None
@@ -155,6 +173,66 @@ def _database(server: str) -> Iterator[Database]:
 def postgres(database: Database) -> str:
     """URL of a new, empty database on PostgreSQL 16 and 18."""
     return database.url
+
+
+class MySQLDatabase:
+    """A database of its own on a real MySQL or MariaDB, and what a test does to it."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self.name = name
+
+    def connect(self, **more: Any) -> pymysql.Connection[Any]:
+        """As the server's administrator; ``more`` is pymysql's."""
+        parts = urlsplit(self.url)
+        login = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+        where = {"host": parts.hostname, "port": parts.port, "database": parts.path.removeprefix("/") or None}
+        return pymysql.connect(**{**login, **where, "autocommit": True, "charset": "utf8mb4", **more})
+
+    def execute(self, *statements: str) -> None:
+        """One after the other in one session, each committed unless BEGIN was one of them."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def mysql_database(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> Iterator[MySQLDatabase]:
+    """A new, empty database on MySQL and MariaDB; the user `cdc_capture_<name>`, if any, is dropped with it."""
+    yield from _mysql_database(servers(request.param))
+
+
+@pytest.fixture
+def mysql(servers: Callable[[str], str]) -> Iterator[MySQLDatabase]:
+    """A new, empty database on MySQL alone."""
+    yield from _mysql_database(servers("mysql"))
+
+
+@pytest.fixture
+def mariadb(servers: Callable[[str], str]) -> Iterator[MySQLDatabase]:
+    """A new, empty database on MariaDB alone."""
+    yield from _mysql_database(servers("mariadb"))
+
+
+def _mysql_database(server: str) -> Iterator[MySQLDatabase]:
+    name = f"test_{uuid.uuid4().hex[:10]}"
+    user = f"cdc_capture_{name}"
+    admin = MySQLDatabase(server.rsplit("/", 1)[0] + "/", "")
+    admin.execute(f"CREATE DATABASE {name}")
+    yield MySQLDatabase(server.rsplit("/", 1)[0] + "/" + name, name)
+    users = admin.rows(f"SELECT CONCAT(QUOTE(user), '@', QUOTE(host)) FROM mysql.user WHERE user = '{user}'")
+    admin.execute(*(f"DROP USER {each}" for (each,) in users))
+    # An open transaction's lock on a table would let the DROP wait for ever.
+    sessions = f"SELECT id FROM information_schema.processlist WHERE db = '{name}' OR user = '{user}'"
+    for (session,) in admin.rows(sessions):
+        with contextlib.suppress(pymysql.err.OperationalError):  # it has just ended
+            admin.execute(f"KILL {session}")
+    admin.execute(f"DROP DATABASE {name}")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``cdc dev``: PostgreSQL, Kafka and OpenSearch on this machine, without containers."""
+"""``cdc dev``: PostgreSQL, MySQL, MariaDB, Kafka and OpenSearch on this machine, without containers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ def dev() -> None:
 def up(servers: tuple[str, ...], directory: Path, *, as_json: bool) -> None:
     """Start SERVERS and leave them running; those that run are kept.
 
-    SERVERS are postgres (18), postgres16, postgres18, kafka, opensearch; by default postgres and kafka. Printed are
-    their urls, with the password that was drawn for this folder.
+    SERVERS are postgres (18), postgres16, postgres18, mysql, mariadb, kafka, opensearch; by default postgres and
+    kafka. Printed are their urls, with the password that was drawn for this folder. A mysqld or mariadbd on the path is
+    used if it is new enough (8.4, 10.6), else Debian's MySQL 9.7 and MariaDB 10.11 are fetched.
     """
-    from cdc import jars  # noqa: PLC0415 - the command line must start fast
+    from cdc import debs, jars  # noqa: PLC0415 - the command line must start fast
     from cdc.dev import stack  # noqa: PLC0415 - the command line must start fast
 
     wanted = servers or stack.DEFAULT_SERVERS
     stack.canonical(wanted)
     if not (jars.cache_folder() / "jars").exists():
         _progress("a first start downloads the servers' jars: a minute or two")
+    if any(not debs.WANTED[name].folder.exists() for name in wanted if name in debs.WANTED):
+        _progress("a first start may download a server's packages: a minute")
     stack.up(directory, servers=wanted, foreground=False, progress=_progress)
     running = stack.status(directory)
     _print({name: running[stack.ALIASES.get(name, name)] for name in dict.fromkeys(wanted)}, as_json=as_json)
@@ -68,16 +71,22 @@ def status(directory: Path, *, as_json: bool) -> None:
     from cdc.dev import stack  # noqa: PLC0415 - the command line must start fast
 
     _print(stack.status(directory), as_json=as_json)
+    if not as_json and (programs := stack.programs(directory)):
+        click.echo()
+        _table("name", "program", programs)
 
 
 def _print(urls: dict[str, str | None], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(urls))
-        return
-    width = max((len(name) for name in urls), default=4) + 2
-    click.echo(f"{'name':<{width}}url")
-    for name, url in urls.items():
-        click.echo(f"{name:<{width}}{url or '(stopped)'}")
+    else:
+        _table("name", "url", {name: url or "(stopped)" for name, url in urls.items()})
+
+
+def _table(left: str, right: str, rows: dict[str, str]) -> None:
+    width = max((len(name) for name in rows), default=4) + 2
+    for first, second in ((left, right), *rows.items()):
+        click.echo(f"{first:<{width}}{second}")
 
 
 def _progress(line: str) -> None:

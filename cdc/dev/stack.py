@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from cdc.dev import kafka, opensearch, postgres
-from cdc.dev.process import Launch, Server, write_private
+from cdc.dev import kafka, mariadb, mysql, opensearch, postgres
+from cdc.dev.process import Launch, Server, Settings, write_private
 from cdc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # A further server is one line here and one file with its `prepare`.
 SERVERS: dict[str, Callable[[Path], Launch]] = {
     "kafka": kafka.prepare,
+    "mariadb": mariadb.prepare,
+    "mysql": mysql.prepare,
     "opensearch": opensearch.prepare,
     "postgres16": partial(postgres.prepare, major=16),
     "postgres18": partial(postgres.prepare, major=18),
@@ -44,6 +46,8 @@ class Servers:
     kafka: str | None = None
     """Bootstrap servers, ``host:port``."""
     opensearch_url: str | None = None
+    mysql_url: str | None = field(default=None, repr=False)
+    mariadb_url: str | None = field(default=None, repr=False)
 
     @property
     def postgres_url(self) -> str | None:
@@ -91,6 +95,8 @@ class DevServers:
             postgres18_url=found.get("postgres18"),
             kafka=found.get("kafka"),
             opensearch_url=found.get("opensearch"),
+            mysql_url=found.get("mysql"),
+            mariadb_url=found.get("mariadb"),
         )
 
     def stop(self) -> None:
@@ -157,6 +163,12 @@ def down(directory: Path = DEFAULT_DIRECTORY) -> tuple[str, ...]:
 def status(directory: Path = DEFAULT_DIRECTORY) -> dict[str, str | None]:
     """All servers ever started in the folder: the url of a running one, None for a stopped one."""
     return {server.name: server.url if server.running else None for server in _known(directory)}
+
+
+def programs(directory: Path = DEFAULT_DIRECTORY) -> dict[str, str]:
+    """Which program a server runs, of those servers for which there is a choice."""
+    kept = {server.name: Settings(directory / server.name).get("program") for server in _known(directory)}
+    return {name: program for name, program in kept.items() if program}
 
 
 def canonical(names: Sequence[str]) -> tuple[str, ...]:

@@ -11,21 +11,25 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg2
+import pymysql
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.row_event import WriteRowsEvent
 
-from cdc import jars
-from cdc.dev import launch, stack
+from cdc import debs, jars
+from cdc.dev import launch, mysqld, stack
 from cdc.errors import OperatorError
+from tests.conftest import MySQLDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 PARENT = """
 import sys, time
@@ -152,6 +156,128 @@ def test_a_paused_postgres_does_not_answer_until_resumed(folder: Path) -> None:
             assert cursor.fetchall() == [(1,)]
 
 
+BOTH = pytest.mark.parametrize("name", ["mysql", "mariadb"])
+MYSQL_VERSIONS = {"mysql": "9.", "mariadb": "10.11."}
+ON_DISK = {"innodb_flush_log_at_trx_commit": "1", "sync_binlog": "1", "innodb_doublewrite": "ON"}
+WHOLE_ROWS = {
+    "log_bin": "ON",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "binlog_row_metadata": "FULL",
+}
+GTIDS = {"mysql": {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"}, "mariadb": {}}
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses, in hexadecimal, and Unix sockets on which a process waits for connections."""
+    links = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:")}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+        found |= {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return found | {row[7] for row in rows if row[6] in inodes and len(row) > 7}
+
+
+@BOTH
+def test_mysql_is_ready_for_capture_and_wants_its_password(folder: Path, name: str) -> None:
+    with stack.DevServers(folder, servers=[name]) as dev:
+        database = MySQLDatabase(dev[name].url, mysqld.DATABASE)
+        if "Debian" in stack.programs(folder)[name]:
+            assert database.rows("SELECT version()")[0][0].startswith(MYSQL_VERSIONS[name])
+        wanted = {**WHOLE_ROWS, **ON_DISK, **GTIDS[name]}
+        found = dict(database.rows("SHOW GLOBAL VARIABLES"))
+        assert {setting: found[setting] for setting in wanted} == wanted
+        assert int(found["server_id"]) > 1
+        password = dev[name].url.split(":")[2].split("@")[0]
+        with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
+            database.connect(password="wrong")
+        with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
+            database.connect(password="")
+    secrets = [path for path in folder.rglob("*.json") if password in path.read_text()]
+    assert secrets
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secrets)
+    others = [path for path in folder.rglob("*") if path.is_file() and path not in secrets]
+    assert [path for path in others if password.encode() in path.read_bytes()] == []
+
+
+@BOTH
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="/proc/net is missing: it tells who listens")
+def test_mysql_listens_on_loopback_only_and_stops_without_a_trace(folder: Path, name: str) -> None:
+    with stack.DevServers(folder, servers=[name]) as dev:
+        pid = dev[name].pid
+        assert pid is not None
+        assert listening(pid) == {"0100007F"}
+        family = launch.family(pid)
+    assert gone(family, within_s=0)
+
+
+@BOTH
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_mysql_keeps_data_identity_and_binlog(folder: Path, name: str, end: str) -> None:
+    """A SIGKILL loses no commit, neither in the tables nor in the binlog, and undoes what was not committed."""
+    with stack.DevServers(folder, servers=[name]) as dev:
+        database = MySQLDatabase(dev[name].url, mysqld.DATABASE)
+        who = "SELECT @@server_uuid" if name == "mysql" else "SELECT @@server_uid"
+        gtids = "SELECT @@gtid_executed" if name == "mysql" else "SELECT @@gtid_binlog_pos"
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (42)")
+        before = database.url, database.rows(who), database.rows(gtids)
+        with closing(database.connect()) as open_one, open_one.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("INSERT INTO t VALUES (43)")
+            dev[name].stop() if end == "stop" else dev[name].kill()
+        assert not dev[name].running
+        dev[name].start()
+        assert (dev[name].url, database.rows(who), database.rows(gtids)) == before
+        assert database.rows("SELECT id FROM t") == [(42,)]
+        database.execute("INSERT INTO t VALUES (43)")
+
+
+@BOTH
+def test_a_paused_mysql_does_not_answer_until_resumed(folder: Path, name: str) -> None:
+    with stack.DevServers(folder, servers=[name]) as dev:
+        database = MySQLDatabase(dev[name].url, mysqld.DATABASE)
+        dev[name].pause()
+        with pytest.raises(pymysql.err.OperationalError):
+            database.connect(connect_timeout=1, read_timeout=1)
+        dev[name].resume()
+        assert database.rows("SELECT 1") == [(1,)]
+
+
+@pytest.mark.filterwarnings("ignore:'db' is deprecated")  # mysql-replication asks pymysql so
+def test_a_mysql_database_of_its_own_tells_its_rows_by_name(mysql_database: MySQLDatabase) -> None:
+    """The binlog, read by a user with no more rights than it takes, holds the rows with their columns' names."""
+    user = f"cdc_capture_{mysql_database.name}"
+    ((start,),) = [row[:1] for row in mysql_database.rows("SHOW BINARY LOGS")[-1:]]
+    mysql_database.execute(
+        f"CREATE USER {user}@'%' IDENTIFIED BY 'secret'",
+        f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}@'%'",
+        "CREATE TABLE t (id int PRIMARY KEY, word text)",
+        "INSERT INTO t VALUES (1, 'grün')",
+    )
+    with closing(mysql_database.connect()) as administrator:
+        address = {"host": "127.0.0.1", "port": administrator.port, "user": user, "password": "secret"}
+    reader = BinLogStreamReader(
+        connection_settings=address,
+        server_id=7,
+        log_file=start,
+        log_pos=4,
+        resume_stream=True,
+        only_events=[WriteRowsEvent],
+        only_schemas=[mysql_database.name],
+        is_mariadb="maria" in mysql_database.rows("SELECT version()")[0][0].lower(),
+    )
+    with closing(reader):
+        assert [row["values"] for event in reader for row in event.rows] == [{"id": 1, "word": "grün"}]
+
+
+def test_one_server_s_databases_are_apart(mysql: MySQLDatabase, mariadb: MySQLDatabase) -> None:
+    for database in (mysql, mariadb):
+        assert database.rows("SELECT database()") == [(database.name,)]
+        assert database.rows("SHOW TABLES") == []
+
+
 def test_kafka_does_not_make_topics_by_itself(folder: Path) -> None:
     with stack.DevServers(folder, servers=["kafka"]) as dev:
         admin = AdminClient({"bootstrap.servers": must(dev.urls.kafka)})
@@ -250,6 +376,47 @@ def test_the_command_line(folder: Path) -> None:
     assert json.loads(cdc_dev("status", "--json")) == {"postgres18": None}
     with pytest.raises(psycopg2.OperationalError):
         psycopg2.connect(urls["postgres"])
+
+
+def test_the_command_line_says_which_mysql_it_is(folder: Path) -> None:
+    def cdc_dev(*arguments: str) -> str:
+        command = [sys.executable, "-c", "from cdc.cli.dev import dev; dev()", *arguments, "--dir", str(folder)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    (url,) = json.loads(cdc_dev("up", "mariadb", "--json")).values()
+    status = cdc_dev("status")
+    assert url in status
+    assert "MariaDB 10." in status
+    assert json.loads(cdc_dev("status", "--json")) == {"mariadb": url}
+    assert json.loads(cdc_dev("down", "--json")) == {"stopped": ["mariadb"]}
+
+
+def test_a_package_is_fetched_once_by_two_at_once_and_nothing_is_installed(tmp_path: Path) -> None:
+    """A small package, an empty cache; the machine's own apt and dpkg are as before."""
+    own = [path for path in (Path("/var/lib/dpkg/status"), *Path("/var/lib/apt/lists").glob("*")) if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in own}
+    code = "from cdc import debs; print(debs.fetch(debs.Package('mysql-common', 'bookworm')).root)"
+    environment = {**os.environ, "CDC_CACHE": str(tmp_path)}
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    folder = tmp_path / "debs" / "mysql-common-bookworm"
+    assert [each.communicate(timeout=200)[0].strip() for each in both] == [str(folder)] * 2
+    assert (folder / "etc" / "mysql").is_dir()
+    (line,) = (folder / "packages.txt").read_text().splitlines()
+    assert line.partition("  ")[2].startswith("mysql-common_")
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
+    assert {path: path.stat().st_mtime_ns for path in own} == before
+
+
+def test_packages_come_from_the_cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Once fetched, nothing is run: no apt, no network."""
+    with stack.DevServers(folder, servers=["mariadb"]) as dev:
+        dev["mariadb"].stop()
+        monkeypatch.setattr(debs, "_retrieve", None)
+        dev["mariadb"].start()
+        assert dev["mariadb"].running
 
 
 def test_the_jars_come_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
