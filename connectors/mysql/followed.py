@@ -142,8 +142,8 @@ class Followed:
                 raise OperatorError(
                     f"table renamed: {'.'.join(name)} is {'.'.join(new)} now, which source.tables does not name: what "
                     "is written to it since is not captured",
-                    hint=f"in source.tables write {'.'.join(new)} in place of {'.'.join(name)}: it is read into a topic "
-                    f"of its own; or take the name back: RENAME TABLE {'.'.join(new)} TO {'.'.join(name)}",
+                    hint=f"in source.tables write {'.'.join(new)} in place of {'.'.join(name)}: it is read into a "
+                    f"topic of its own; or take the name back: RENAME TABLE {'.'.join(new)} TO {'.'.join(name)}",
                 )
         for _, new in pairs:
             if new not in self._now and self._matches(new):

@@ -18,6 +18,8 @@ _VARIABLES: Final = (
     "gtid_mode", "server_id", "server_uuid", "binlog_expire_logs_seconds", "expire_logs_days", "log_slave_updates",
     "log_replica_updates", "binlog_order_commits",
 )  # fmt: skip
+LOGGED_CASCADES: Final = (9, 6)
+"""From this version on MySQL logs what foreign keys cascade to."""
 _DAY_S: Final = 86_400
 SHORTEST_S: Final = 3 * _DAY_S
 """Log kept for less may be gone after a weekend."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import orjson
@@ -22,7 +22,7 @@ from connectors.mysql.followed import Followed
 from connectors.mysql.grouping import Block, Committed, Grouper
 from connectors.mysql.places import FIRST, GtidPosition, GtidSet, Place, file_named
 from connectors.mysql.statements import meaning
-from connectors.mysql.stream import Binlog
+from connectors.mysql.stream import Binlog, replica_uuid
 
 _WAIT_S: Final = 0.5
 _HEAD_S: Final = 60.0
@@ -66,7 +66,7 @@ class MysqlSource:
         session.tell_of_weak_tls(self._address.place, session.weakness(self._address))
         self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys)
         self._followed = Followed(self._config.source, self._captured)
-        return {"server": self._server.family, LINEAGE: self._server.lineage}
+        return identity(self._server)
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
@@ -119,25 +119,11 @@ class MysqlSource:
         return server.status(self._connected(), self._server)[0].commit
 
     def made_at(self, place: Place) -> int:
-        """When the file of `place` was begun, in seconds since 1970; `place` must be in it, where an event begins."""
-        dump = self._binlog()
-        try:
-            dump.follow(place)
-            deadline = time.monotonic() + _HEAD_S
-            while True:
-                event = binlog.parse(dump.read(max(0.1, deadline - time.monotonic())), None)
-                if isinstance(event, events.FormatDescription):
-                    return event.header.timestamp_s
-        finally:
-            dump.close()
+        """When the file of `place` was begun: see `file_made_at`."""
+        return file_made_at(self._binlog, place)
 
     def _binlog(self) -> Binlog:
-        return Binlog(
-            self._address,
-            server_id=server_id(self._config),
-            connector=f"{self._config.sink.prefix}/{self._config.name}",
-            mariadb=self._server.mariadb,
-        )
+        return follow(self._config, self._address, self._server)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
         place = Place(str(offset["file"]), int(offset["pos"]))
@@ -293,6 +279,32 @@ class MysqlSource:
 
     def _catalog(self) -> Catalog:
         return Catalog(self._connected())
+
+
+def identity(found: server.Server) -> dict[str, str]:
+    """What a position belongs to."""
+    return {"server": found.family, LINEAGE: found.lineage}
+
+
+def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -> Binlog:
+    """A connection that asks for nothing yet."""
+    return Binlog(
+        at, server_id=server_id(config), connector=config.name, uuid=replica_uuid(config), mariadb=found.mariadb
+    )
+
+
+def file_made_at(connect: Callable[[], Binlog], place: Place) -> int:
+    """When the file of `place` was begun, in seconds since 1970; `place` must be in it, where an event begins."""
+    dump = connect()
+    try:
+        dump.follow(place)
+        deadline = time.monotonic() + _HEAD_S
+        while True:
+            event = binlog.parse(dump.read(max(0.1, deadline - time.monotonic())), None)
+            if isinstance(event, events.FormatDescription):
+                return event.header.timestamp_s
+    finally:
+        dump.close()
 
 
 def _inside(event: events.Event, described: events.FormatDescription | None) -> Iterator[events.Event]:

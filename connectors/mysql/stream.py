@@ -14,13 +14,14 @@ from __future__ import annotations
 import select
 import ssl
 import time
-import uuid
 from struct import pack
 from typing import Any, Final
+from uuid import UUID, uuid5
 
 import pymysql
 from pymysqlreplication.binlogstream import ReportSlave
 
+from cdc.config import ConnectorConfig
 from cdc.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
 from connectors.mysql import session
 from connectors.mysql.places import GtidSet, Place
@@ -37,22 +38,21 @@ _HEAD: Final = 4
 _OK, _END, _ERROR = 0x00, 0xFE, 0xFF
 _THROUGH_GTID: Final = 0x04
 _BINLOG_ERROR: Final = 1236
-_NAMESPACE: Final = uuid.UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
+_NAMESPACE: Final = UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
 
 
 class Binlog:
     """One dump. Registers as a replica named after the connector, so that the server can say who follows it."""
 
-    def __init__(self, at: session.Address, *, server_id: int, connector: str, mariadb: bool) -> None:
+    def __init__(self, at: session.Address, *, server_id: int, connector: str, uuid: str, mariadb: bool) -> None:
         self._where = f"MySQL at {at.place}"
         self._server_id = server_id
         self._connector = connector
-        own = uuid.uuid5(_NAMESPACE, connector)
         settings = [
             "SET @master_binlog_checksum = @@global.binlog_checksum",
             "SET @source_binlog_checksum = @@global.binlog_checksum",
             f"SET @master_heartbeat_period = {HEARTBEAT_S * 10**9}, @source_heartbeat_period = {HEARTBEAT_S * 10**9}",
-            f"SET @slave_uuid = '{own}', @replica_uuid = '{own}'",
+            f"SET @slave_uuid = '{uuid}', @replica_uuid = '{uuid}'",
             f"SET SESSION net_write_timeout = {_SEND_S}",
         ]
         if mariadb:
@@ -188,6 +188,11 @@ class Binlog:
         session.break_off(self._connection)
         if self._connection.open:
             self._connection._force_close()  # noqa: SLF001 - to a dump, goodbye is not said
+
+
+def replica_uuid(config: ConnectorConfig) -> str:
+    """As which replica a connector registers: the same each time, so that the server drops what it had before."""
+    return str(uuid5(_NAMESPACE, f"{config.sink.prefix}/{config.name}"))
 
 
 def refused_by_server(where: str, words: str, *, server_id: int, connector: str) -> CdcError:
