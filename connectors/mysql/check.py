@@ -17,7 +17,7 @@ from cdc.interfaces import LINEAGE
 from cdc.state import Phase, State
 from connectors.mysql import continuity, server, session, values
 from connectors.mysql.catalog import Catalog
-from connectors.mysql.source import file_made_at, follow, identity, look_here, server_id
+from connectors.mysql.source import duplicates, file_made_at, follow, identity, look_here, server_id
 from connectors.mysql.standing import replicas
 from connectors.mysql.stream import replica_uuid
 
@@ -58,6 +58,7 @@ class _Check:
             ("server", self._settings),
             ("log", self._log),
             ("replicas", self._replicas),
+            ("server", self._prepared),
             ("tables", self._captured),
             ("tables", self._cascades),
             ("rights", self._rights),
@@ -129,13 +130,7 @@ class _Check:
         mine, ours = server_id(self._config), replica_uuid(self._config)
         clash = [r for r in replicas(connection, self._server) if r.server_id == mine]
         others = [r for r in clash if r.uuid not in ("", ours) or not (r.uuid or r.host.startswith("cdc-"))]
-        if str(mine) == self._server.variables.get("server_id"):
-            yield Finding(
-                Level.ERROR,
-                "replicas",
-                f"duplicate server_id: {mine} is the server's own",
-                "set source.server_id to a number that no server or replica has",
-            )
+        yield from (refused("replicas", refusal) for refusal in duplicates(self._config, self._server))
         for other in others:
             yield Finding(
                 Level.ERROR,
@@ -146,6 +141,20 @@ class _Check:
             )
         if not others:
             yield Finding(Level.OK, "replicas", f"server_id {mine} is nobody else's")
+
+    def _prepared(self, connection: session.Connection) -> Iterator[Finding]:
+        found = server.prepared(connection)
+        if found is None:
+            yield Finding(
+                Level.WARNING,
+                "rights",
+                "what XA has prepared may not be seen: rows prepared before a first start, and committed after it, "
+                "stop the connector",
+                f"GRANT XA_RECOVER_ADMIN ON *.* TO {self._server.account}; not needed where nobody uses XA",
+            )
+        elif found and self._state is None:
+            what = f"{len(found)} XA transactions are prepared: a first start waits until they are ended"
+            yield Finding(Level.WARNING, "server", what, "XA RECOVER; then XA COMMIT or XA ROLLBACK")
 
     def _captured(self, connection: session.Connection) -> Iterator[Finding]:
         catalog, good = Catalog(connection), list[str]()

@@ -133,9 +133,14 @@ class Passed:
 class Grouper:
     """Takes events in order; gives each block once its last event has come."""
 
-    def __init__(self, wanted: Callable[[events.TableMap], bool]) -> None:
-        """`wanted`: whether rows of a table are of interest; those of others are not held."""
+    def __init__(self, wanted: Callable[[events.TableMap], bool], *, settled: int = 0) -> None:
+        """`wanted`: whether rows of a table are of interest; those of others are not held.
+
+        `settled`: what was prepared before the log was followed, and ends before this commit position, is known
+        otherwise.
+        """
         self._wanted = wanted
+        self._settled = settled
         self._block: Block | None = None
         self._maps: dict[int, bool] = {}
         self._described: events.FormatDescription | None = None
@@ -285,11 +290,12 @@ class Grouper:
     def _end_prepared(self, block: Block, header: events.Header, xid: XaId, *, committed: bool) -> Committed | Passed:
         self._close(block, header)
         rows = self.prepared.pop(xid, None)
-        if rows is None and committed:
+        if rows is None and committed and block.commit >= self._settled:
             raise OperatorError(
                 f"XA COMMIT in the log at {block.begin} of what was prepared before the log was followed: its rows are "
                 "not there",
-                hint="cdc snapshot start CONNECTOR.yaml --after-gap",
+                hint="GRANT XA_RECOVER_ADMIN ON *.* TO the connector's user (MySQL), so that a start waits for what is "
+                "prepared; then cdc snapshot start CONNECTOR.yaml --after-gap",
             )
         if rows is None or not committed or not rows.held:
             if rows is not None:

@@ -154,6 +154,14 @@ def files(connection: session.Connection) -> list[tuple[str, int]]:
     return [(row[0], int(row[1])) for row in session.texts(connection, "reading the log's files", "SHOW BINARY LOGS")]
 
 
+def prepared(connection: session.Connection) -> set[tuple[str, ...]] | None:
+    """What XA has prepared and nobody has ended; None where we may not know."""
+    try:
+        return {tuple(row) for row in session.texts(connection, "reading what is prepared", "XA RECOVER")}
+    except OperatorError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One that is registered with the server."""

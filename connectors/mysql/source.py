@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from cdc.change import Change, Idle, Message, Offset, Table, Transaction
 from cdc.change import Place as At
 from cdc.config import ConnectorConfig
 from cdc.description import Description
-from cdc.errors import BugError, GapError, raise_first
+from cdc.errors import BugError, GapError, OperatorError, raise_first
 from cdc.interfaces import LINEAGE, Start
 from cdc.state import State
 from connectors.mysql import binlog, continuity, events, server, session
@@ -24,7 +25,10 @@ from connectors.mysql.places import FIRST, GtidPosition, GtidSet, Place, file_na
 from connectors.mysql.statements import meaning
 from connectors.mysql.stream import Binlog, replica_uuid
 
+log = logging.getLogger("cdc")
+
 _WAIT_S: Final = 0.5
+_TOLD_S: Final = 10.0
 _HEAD_S: Final = 60.0
 """How long the head of a file may take to come."""
 _SERVER_IDS: Final = (1_000_000_000, 1_000_000_000)
@@ -56,6 +60,8 @@ class MysqlSource:
         """Behind the last block that was read whole, or passed over."""
         self._made_at = 0
         self._gtids: GtidSet | GtidPosition | None = None
+        self._settled = 0
+        """What was prepared before the log was followed has ended before this commit position."""
         self._done = 0
         """Blocks that end before this commit position were published by an earlier session."""
 
@@ -63,6 +69,7 @@ class MysqlSource:
         sql = self._sql = session.connect(self._address)
         self._server = server.look(sql)
         raise_first(server.refusals(self._server, self._address.place))
+        raise_first(duplicates(self._config, self._server))
         session.tell_of_weak_tls(self._address.place, session.weakness(self._address))
         self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys)
         self._followed = Followed(self._config.source, self._captured)
@@ -101,7 +108,26 @@ class MysqlSource:
                 (end.file,),
             )
             offset |= {"gtids": found[0][0]}
+        settled = self._await_prepared()
+        if settled is not None:
+            offset |= {"settled": settled}
         return Start(offset, end.commit, None)
+
+    def _await_prepared(self) -> int | None:
+        """Wait for what XA has prepared by now: the log told of its rows before it is followed.
+
+        Gives where the log ends then; None where we may not know what is prepared.
+        """
+        sql, told = self._connected(), False
+        before = server.prepared(sql)
+        begun_s = time.monotonic()
+        while before:
+            if not told and time.monotonic() - begun_s > _TOLD_S:
+                log.warning("waiting for %d XA transactions that are prepared: XA RECOVER lists them", len(before))
+                told = True
+            time.sleep(_WAIT_S)
+            before &= server.prepared(sql) or set()
+        return None if before is None else server.status(sql, self._server)[0].commit
 
     def extend(self, tables: Sequence[Table]) -> None:
         """The log has every table anyway."""
@@ -129,7 +155,8 @@ class MysqlSource:
         place = Place(str(offset["file"]), int(offset["pos"]))
         gtids = None if "gtids" not in offset else str(offset["gtids"])
         dump = self._dump = self._binlog()
-        self._grouper = Grouper(self._followed.wanted)
+        self._settled = int(offset.get("settled", 0))
+        self._grouper = Grouper(self._followed.wanted, settled=self._settled)
         self._place, self._made_at = place, int(offset.get("made_at", 0))
         self._done = int(offset.get("done", 0))
         if self._done:
@@ -240,6 +267,8 @@ class MysqlSource:
     def position(self) -> tuple[Offset, int]:
         place = self._place
         offset: Offset = {"file": place.file, "pos": place.offset, "made_at": self._made_at}
+        if self._settled > place.commit:
+            offset["settled"] = self._settled
         open_ = list(self._grouper.prepared.values())
         if self._gtids is not None:
             left = self._gtids
@@ -284,6 +313,15 @@ class MysqlSource:
 def identity(found: server.Server) -> dict[str, str]:
     """What a position belongs to."""
     return {"server": found.family, LINEAGE: found.lineage}
+
+
+def duplicates(config: ConnectorConfig, found: server.Server) -> Iterator[OperatorError]:
+    """The server's own number as ours: it would send us nothing that it wrote itself."""
+    if str(server_id(config)) == found.variables.get("server_id"):
+        yield OperatorError(
+            f"duplicate server_id: {server_id(config)} of connector {config.name} is the server's own",
+            hint="set source.server_id to a number that no server or replica has",
+        )
 
 
 def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -> Binlog:

@@ -36,7 +36,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         "log_end_number": end.commit,
         "lag_bytes": behind,
         "reading": reading,
-        "kept_for_seconds": found.expires_s,
+        "binlog": {"kept_for_seconds": found.expires_s},
     }
 
 

@@ -20,14 +20,15 @@ class MysqlUser:
         self.name = f"cdc_capture_{database}"
         self.url = f"mysql://{self.name}:{CANARY}@{parts.netloc.rpartition('@')[2]}"
         login = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
-        with closing(pymysql.connect(host=parts.hostname, port=parts.port, **login)) as connection:
-            with connection.cursor() as cursor:
-                for statement in (
-                    f"CREATE USER IF NOT EXISTS '{self.name}'@'%' IDENTIFIED BY '{CANARY}'",
-                    f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{self.name}'@'%'",
-                    f"GRANT SELECT, LOCK TABLES ON `{database}`.* TO '{self.name}'@'%'",
-                ):
-                    cursor.execute(statement)
+        statements = (
+            f"CREATE USER IF NOT EXISTS '{self.name}'@'%' IDENTIFIED BY '{CANARY}'",
+            f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{self.name}'@'%'",
+            f"GRANT SELECT ON `{database}`.* TO '{self.name}'@'%'",
+        )
+        owner = pymysql.connect(host=parts.hostname, port=parts.port, **login)
+        with closing(owner) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
 
     def mend(self, file: Path, environment: dict[str, str]) -> None:
         """Nothing more is needed."""

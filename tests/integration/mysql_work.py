@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -23,12 +24,12 @@ def filled(database: MySQLDatabase, table: str, *, keys: int, key: str = "id INT
     name = key.split(maxsplit=1)[0]
     database.execute(
         f"CREATE TABLE {table} ({key}, n INT, v TEXT, PRIMARY KEY ({name}))",
-        "SET SESSION cte_max_recursion_depth = 10000000" if _is_mysql(database) else "SET @x = 0",
+        f"SET SESSION {'cte_max_recursion_depth' if is_mysql(database) else 'max_recursive_iterations'} = 10000000",
         f"INSERT INTO {table} SELECT {_key(key, 'x')}, 0, 'seed' FROM {SEQUENCE.format(last=keys - 1)}",
     )
 
 
-def _is_mysql(database: MySQLDatabase) -> bool:
+def is_mysql(database: MySQLDatabase) -> bool:
     return "MariaDB" not in str(database.rows("SELECT VERSION()")[0][0])
 
 
@@ -37,7 +38,7 @@ def _key(key: str, number: str) -> str:
 
 
 class Writer(threading.Thread):
-    """Transactions on `(key, n, v)` until told to stop: updates, deletes, inserts, key changes, and some rolled back."""
+    """Transactions on `(key, n, v)` until told to stop: updates, deletes, inserts, key changes; some rolled back."""
 
     def __init__(self, database: MySQLDatabase, table: str, *, keys: int, key: str) -> None:
         super().__init__(daemon=True)
@@ -60,9 +61,8 @@ class Writer(threading.Thread):
                         return
                     at = n * 7919 % keys
                     again, moved = (at + 100) % keys, (at + 200) % keys
-                    cursor.execute(
-                        f"UPDATE {table} SET n = n + 1, v = 'w{n}' WHERE {name} IN ({of(*range(at, at + 4))})"
-                    )
+                    some = of(*range(at, at + 4))
+                    cursor.execute(f"UPDATE {table} SET n = n + 1, v = 'w{n}' WHERE {name} IN ({some})")
                     cursor.execute(f"DELETE FROM {table} WHERE {name} = {of(again)}")
                     if n % 5 == 0:
                         self._connection.rollback()
@@ -97,6 +97,14 @@ def rows(database: MySQLDatabase, select: str) -> list[dict[str, Any]]:
     with closing(database.connect(cursorclass=pymysql.cursors.DictCursor)) as connection, connection.cursor() as cursor:
         cursor.execute(select)
         return list(cursor.fetchall())
+
+
+def connector_of(
+    folder: Path, prefix: str, database: MySQLDatabase, kafka: str, *tables: str, **more: Any
+) -> Connector:
+    """One that captures these tables of the database, or all."""
+    names = [f"{database.name}.{table}" for table in tables or ("*",)]
+    return Connector(folder, prefix, database.url, kafka, names, **more)
 
 
 def same(connector: Connector, database: MySQLDatabase, table: str) -> None:

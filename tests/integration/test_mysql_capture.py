@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MySQLDatabase
-from tests.integration.connector import Connector
-from tests.integration.mysql_work import filled, rows, same, writing
+from tests.integration.mysql_work import connector_of, filled, rows, same, writing
 from tests.integration.running import Running, eventually, standing, unbroken
-
-
-def _connector(
-    folder: Path, prefix: str, database: MySQLDatabase, kafka: str, *tables: str, **more: object
-) -> Connector:
-    names = [f"{database.name}.{table}" for table in tables or ("*",)]
-    return Connector(folder, prefix, database.url, kafka, names, **more)
 
 
 def test_rows_and_changes(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
@@ -31,13 +23,14 @@ def test_rows_and_changes(mysql_database: MySQLDatabase, kafka: str, prefix: str
         "INSERT INTO p VALUES ('b', 1, 'x'), ('B2', 1, ''), ('a', -2, 'é')",
         "INSERT INTO gone VALUES (1), (2)",
     )
-    connector = _connector(tmp_path, prefix, database, kafka)
+    connector = connector_of(tmp_path, prefix, database, kafka)
     connector.catch_up()
     for table in ("a", "p", "gone"):
         same(connector, database, table)
     assert {event["op"] for event in connector.events(f"{database.name}.a")} == {"r"}
     database.execute(
-        "BEGIN", "UPDATE a SET v = 'two' WHERE id = 2", "DELETE FROM a WHERE id = 3", "UPDATE a SET id = 7 WHERE id = 1",
+        "BEGIN", "UPDATE a SET v = 'two' WHERE id = 2", "DELETE FROM a WHERE id = 3",
+        "UPDATE a SET id = 7 WHERE id = 1",
         "INSERT INTO p VALUES ('c', 5, 'new')", "COMMIT",
         "BEGIN", "DELETE FROM a", "ROLLBACK",
         "TRUNCATE TABLE `gone` /* all of it */", "INSERT INTO gone VALUES (9)",
@@ -65,7 +58,7 @@ def test_kills_during_snapshot_and_stream(
     """SIGKILL again and again while rows are read and changes followed: fold = source, nothing doubled."""
     database, keys = mysql_database, 30_000
     filled(database, "t", keys=keys, key=key)
-    connector = _connector(tmp_path, prefix, database, kafka, "t", snapshot={"chunk_rows": 1_000, "workers": 3})
+    connector = connector_of(tmp_path, prefix, database, kafka, "t", snapshot={"chunk_rows": 1_000, "workers": 3})
     with writing(database, "t", keys=keys, key=key):
         for pause_s in (1.2, 1.4, 1.6, 2.0, 2.4):
             with Running(connector):
@@ -82,7 +75,7 @@ def test_read_again_while_followed(mysql_database: MySQLDatabase, kafka: str, pr
     """`cdc snapshot start` under load, killed in its middle: no row is older than what was there."""
     database, keys = mysql_database, 8_000
     filled(database, "t", keys=keys)
-    connector = _connector(tmp_path, prefix, database, kafka, "t", snapshot={"chunk_rows": 500})
+    connector = connector_of(tmp_path, prefix, database, kafka, "t", snapshot={"chunk_rows": 500})
     connector.catch_up()
     with writing(database, "t", keys=keys):
         with Running(connector):
@@ -100,7 +93,7 @@ def test_a_table_that_is_added(mysql_database: MySQLDatabase, kafka: str, prefix
     """One made while the connector runs, of a pattern it has, is taken up with all its rows."""
     database = mysql_database
     database.execute("CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
-    connector = _connector(tmp_path, prefix, database, kafka)
+    connector = connector_of(tmp_path, prefix, database, kafka)
     connector.catch_up()
     database.execute("CREATE TABLE b (id INT PRIMARY KEY, n INT)", "INSERT INTO b VALUES (1, 1), (2, 2)")
     with Running(connector) as running:
@@ -115,7 +108,7 @@ def test_columns_that_change(mysql_database: MySQLDatabase, kafka: str, prefix: 
     """Each event has the columns of its own time, by what the log says."""
     database = mysql_database
     database.execute("CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO a VALUES (1, 'x')")
-    connector = _connector(tmp_path, prefix, database, kafka)
+    connector = connector_of(tmp_path, prefix, database, kafka)
     connector.catch_up()
     database.execute(
         "INSERT INTO a VALUES (2, 'y')",
@@ -136,7 +129,7 @@ def test_a_swap_by_rename(mysql_database: MySQLDatabase, kafka: str, prefix: str
     """As online schema tools cut over: the other table's rows are read."""
     database = mysql_database
     database.execute("CREATE TABLE a (id INT PRIMARY KEY, v INT)", "INSERT INTO a VALUES (1, 1), (2, 2)")
-    connector = _connector(tmp_path, prefix, database, kafka, "a")
+    connector = connector_of(tmp_path, prefix, database, kafka, "a")
     connector.catch_up()
     time.sleep(1.1)  # when a table was made is told in seconds
     database.execute(
