@@ -188,6 +188,8 @@ class Grouper:
             case events.XaPrepare():
                 return self._prepare(event, self._in_hand(at, event))
             case events.PartialUpdateRows():
+                if not self._maps.get(event.table_id, True):
+                    return None
                 raise OperatorError(
                     f"a part of a row in the log at {at}: a session has set binlog_row_value_options = PARTIAL_JSON",
                     hint="SET GLOBAL binlog_row_value_options = ''; and leave it so in every session; then "
