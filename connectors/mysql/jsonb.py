@@ -35,6 +35,7 @@ _NUMBERS: Final = {
     _INT64: Struct("<q"),
     _UINT64: Struct("<Q"),
 }
+_INT: Final = _NUMBERS[_INT64]
 _FLOAT64: Final = Struct("<d")
 _SMALL: Final = (Struct("<HH"), Struct("<HH"), Struct("<BH"), 2)
 _LARGE: Final = (Struct("<II"), Struct("<IH"), Struct("<BI"), 4)
@@ -147,9 +148,12 @@ def _double(value: float) -> bytes:
 def _opaque(kind: int, value: bytes) -> bytes:
     """A column's value of a type that JSON has not."""
     if kind == _NEWDECIMAL:
-        return texts.decimal(value[0], value[1])(value[2:])
+        precision, scale = value[0], value[1]
+        if scale > precision or len(value) != 2 + texts.decimal_size(precision, scale):
+            raise ValueError("a decimal of another size")
+        return texts.decimal(precision, scale)(value[2:])
     if kind in (_DATE, _TIME, _DATETIME, _TIMESTAMP):
-        packed = int.from_bytes(value, "little", signed=True)
+        (packed,) = _INT.unpack(value)
         if kind == _TIME:
             return b'"%b"' % texts.packed_time(packed)
         second, micros = texts.packed_datetime(packed)

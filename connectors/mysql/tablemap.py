@@ -153,12 +153,11 @@ def _resolved(kind: int, metas: Cursor) -> tuple[int, int]:
         return kind, whole * 8 + bits
     if kind != STRING:
         return kind, metas.uint(size)
-    true, length = metas.uint(1), metas.uint(1)
-    if true & 0x30 != 0x30:  # noqa: PLR2004 - the two bits of the length
-        return true | 0x30, length | ((true & 0x30) ^ 0x30) << 4
+    first, length = metas.uint(1), metas.uint(1)
+    true = first | 0x30
     if true not in (STRING, ENUM, SET, VAR_STRING):
         raise ProtocolError(metas.at, f"a string column of unknown type {true}")
-    return true, length
+    return true, length | (first & 0x30 ^ 0x30) << 4
 
 
 class _Told:

@@ -32,7 +32,6 @@ _TIME: Final = re.compile(rb"(-?)(\d{2,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?").fullm
 _TO_ISO: Final = bytes.maketrans(b" ", b"T")
 _DATE_SIZE: Final = 10
 _SECOND_SIZE: Final = 19
-_MILLI_SIZE: Final = 23
 _MICRO_SIZE: Final = 26
 
 
@@ -44,8 +43,10 @@ class _Days(dict[bytes, int]):
         if match is None:
             raise ValueError("date is not as MySQL prints it")
         year, month, day = map(int, match.groups())
+        cycle, of_cycle = divmod(year, _CYCLE_YEARS)  # year 0 is none of Python's
         try:
-            days = dt.date(year + _CYCLE_YEARS, month, day).toordinal() - _CYCLE_DAYS - _EPOCH_ORDINAL
+            ordinal = dt.date(of_cycle + _CYCLE_YEARS, month, day).toordinal()
+            days = ordinal + (cycle - 1) * _CYCLE_DAYS - _EPOCH_ORDINAL
         except ValueError:
             days = _NONE
         if len(self) >= _CACHE_MAX:
@@ -54,22 +55,33 @@ class _Days(dict[bytes, int]):
         return days
 
 
+class _HourSeconds(dict[bytes, int]):
+    """``2024-03-05 12`` to seconds since 1970; KeyError for a day that is not, or any other form."""
+
+    def __missing__(self, hour: bytes) -> int:
+        if len(hour) != len("2024-03-05 12") or hour[10:11] != b" " or not hour[11:].isdigit():
+            raise KeyError(hour)
+        days = _DAYS[hour[:_DATE_SIZE]]
+        if days == _NONE:
+            raise KeyError(hour)
+        if len(self) >= _CACHE_MAX:
+            self.clear()
+        self[hour] = seconds = days * 86_400 + int(hour[11:]) * 3_600
+        return seconds
+
+
 _DAYS: Final = _Days()
-_CLOCKS: dict[bytes, int] = {}
+_HOUR_SECONDS: Final = _HourSeconds()
+_OF_HOUR: Final = {b":%02d:%02d" % divmod(second, 60): second for second in range(3_600)}
+_HOURS: Final = {b"%02d" % hour: hour * 3_600 for hour in range(24)}
 
 
 def _clock_micros(value: bytes) -> int:
-    """Of ``12:34:56.789``; whole seconds are remembered."""
-    seconds = _CLOCKS.get(value[:8])
-    if seconds is None or len(value) > _SECOND_SIZE - _DATE_SIZE - 1:
-        match = _CLOCK(value)
-        if match is None:
-            raise ValueError("time of day is not as MySQL prints it")
-        hours, minutes, second, fraction = match.groups(b"")
-        seconds = (int(hours) * 60 + int(minutes)) * 60 + int(second)
-        _CLOCKS[value[:8]] = seconds
-        return seconds * 1_000_000 + int(fraction.ljust(6, b"0"))
-    return seconds * 1_000_000
+    match = _CLOCK(value)
+    if match is None:
+        raise ValueError("time of day is not as MySQL prints it")
+    hours, minutes, second, fraction = match.groups(b"")
+    return ((int(hours) * 60 + int(minutes)) * 60 + int(second)) * 1_000_000 + int(fraction.ljust(6, b"0"))
 
 
 def _unreal(value: bytes) -> bytes:
@@ -90,6 +102,11 @@ def date_or_null(value: bytes) -> bytes:
 
 def time(value: bytes) -> bytes:
     """Microseconds of a duration."""
+    if len(value) == 8:  # noqa: PLR2004 - HH:MM:SS
+        try:
+            return b"%d" % ((_HOURS[value[:2]] + _OF_HOUR[value[2:]]) * 1_000_000)
+        except KeyError:
+            pass  # a sign, a longer day
     match = _TIME(value)
     if match is None:
         raise ValueError("time is not as MySQL prints it")
@@ -107,35 +124,51 @@ def _micros(value: bytes) -> int | None:
     return days * _DAY_MICROS + clock if days != _NONE else None
 
 
+def _fast(value: bytes, digits: int) -> bytes | None:
+    """Seconds and `digits` of fraction, for the common form after 1970."""
+    try:
+        seconds = _HOUR_SECONDS[value[:13]] + _OF_HOUR[value[13:_SECOND_SIZE]]
+    except KeyError:
+        return None
+    fraction = value[_SECOND_SIZE + 1 :]
+    if seconds <= 0 or len(fraction) > digits or not (fraction.isdigit() or len(value) == _SECOND_SIZE):
+        return None
+    return b"%d%b" % (seconds, fraction.ljust(digits, b"0"))
+
+
 def datetime_millis(value: bytes) -> bytes:
     """Milliseconds since 1970-01-01T00:00, for datetime(0..3)."""
-    micros = _micros(value)
-    return b"%d" % _whole_millis(micros) if micros is not None else _unreal(value)
+    return _fast(value, 3) or _millis(value) or _unreal(value)
 
 
 def datetime_millis_or_null(value: bytes) -> bytes:
     """The same, null for a day that is not in the calendar."""
+    return _fast(value, 3) or _millis(value) or b"null"
+
+
+def _millis(value: bytes) -> bytes | None:
     micros = _micros(value)
-    return b"%d" % _whole_millis(micros) if micros is not None else b"null"
-
-
-def _whole_millis(micros: int) -> int:
+    if micros is None:
+        return None
     millis, lost = divmod(micros, 1_000)
     if lost:
         raise ValueError("datetime(0..3) has more than three fraction digits")
-    return millis
+    return b"%d" % millis
 
 
 def datetime_micros(value: bytes) -> bytes:
     """Microseconds since 1970-01-01T00:00, for datetime(4..6)."""
-    micros = _micros(value)
-    return b"%d" % micros if micros is not None else _unreal(value)
+    return _fast(value, 6) or _plain_micros(value) or _unreal(value)
 
 
 def datetime_micros_or_null(value: bytes) -> bytes:
     """The same, null for a day that is not in the calendar."""
+    return _fast(value, 6) or _plain_micros(value) or b"null"
+
+
+def _plain_micros(value: bytes) -> bytes | None:
     micros = _micros(value)
-    return b"%d" % micros if micros is not None else b"null"
+    return None if micros is None else b"%d" % micros
 
 
 def timestamp(value: bytes) -> bytes:
@@ -149,11 +182,15 @@ def timestamp_or_null(value: bytes) -> bytes:
 
 
 def _instant(value: bytes) -> bytes | None:
-    if len(value) > _SECOND_SIZE and not value[_SECOND_SIZE + 1 :].strip(b"0"):
-        value = value[:_SECOND_SIZE]
-    micros = _micros(value)
-    if micros is None:
-        return None
-    if len(value) > _SECOND_SIZE:
-        value = value.ljust(_MICRO_SIZE, b"0")
-    return b'"%bZ"' % value.translate(_TO_ISO)
+    whole = value[:_SECOND_SIZE]
+    try:
+        _HOUR_SECONDS[whole[:13]] + _OF_HOUR[whole[13:]]
+    except KeyError:
+        if _micros(value) is None:
+            return None
+    fraction = value[_SECOND_SIZE + 1 :]
+    if not fraction.strip(b"0") and (fraction or len(value) == _SECOND_SIZE):
+        return b'"%bZ"' % whole.translate(_TO_ISO)
+    if value[_SECOND_SIZE:][:1] != b"." or not fraction.isdigit() or len(value) > _MICRO_SIZE:
+        raise ValueError("timestamp is not as MySQL prints it")
+    return b'"%bZ"' % value.ljust(_MICRO_SIZE, b"0").translate(_TO_ISO)

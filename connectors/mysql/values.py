@@ -50,6 +50,8 @@ _MILLIS_DIGITS: Final = 3
 _BIGGEST_BIT: Final = 64
 _SRID_SIZE: Final = 4
 _WKB_HEAD: Final = 5
+_FLOAT32_NORMAL: Final = 2.0**-126
+"""From here on six digits always survive a float32; below it fewer may do."""
 
 
 def as_is(value: bytes) -> bytes:
@@ -96,7 +98,7 @@ def _shortest32(number: float) -> bytes:
         return b"-0.0" if struct.pack("<f", number)[-1] else b"0"
     if number != number or number in (float("inf"), float("-inf")):  # noqa: PLR0124 - not a number
         return {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}[repr(number)]
-    for digits in range(6, 9):
+    for digits in range(6 if abs(number) >= _FLOAT32_NORMAL else 1, 9):
         shorter = f"{number:.{digits}g}"
         try:
             if struct.unpack("<f", struct.pack("<f", float(shorter)))[0] == number:

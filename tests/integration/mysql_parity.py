@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,6 @@ from cdc.change import Value
 from connectors.mysql import binlog, rows, values
 from connectors.mysql.events import Event, FormatDescription, Rows, TableMap, TransactionPayload
 from tests.integration.mysql_raw import Server
-
-DATABASE = "cdc_parity"
 
 
 @dataclass(frozen=True)
@@ -340,25 +339,25 @@ def events(server: Server, start: tuple[str, int]) -> Iterator[Event]:
             yield event
 
 
-def compare(server: Server, flavour: str, chosen: list[Case] | None = None) -> Parity:
-    """Insert, read both ways, compare."""
+def compare(server: Server, flavour: str) -> Parity:
+    """Insert, read both ways, compare; in a database of its own."""
     parity = Parity()
-    mine = [case for case in chosen or list(cases()) if case.only in (None, flavour)]
+    mine = [case for case in cases() if case.only in (None, flavour)]
+    database = f"parity_{uuid.uuid4().hex[:10]}"
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in values.SETTINGS:
             cursor.execute(statement)
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO'")
-        cursor.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
-        cursor.execute(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
-        cursor.execute(f"USE {DATABASE}")
+        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+        cursor.execute(f"USE {database}")
         start = server.end()
         literals: dict[tuple[str, int], str] = {}
         for number, case in enumerate(mine):
             _fill(cursor, f"t{number}", case, literals, parity)
-        log = _logged(server, start, cursor)
+        log = _logged(server, start, cursor, database)
         for number, case in enumerate(mine):
             _compare(cursor, f"t{number}", case, log, literals, parity)
-        cursor.execute(f"DROP DATABASE {DATABASE}")
+        cursor.execute(f"DROP DATABASE {database}")
     return parity
 
 
@@ -379,10 +378,10 @@ def _fill(cursor: Any, table: str, case: Case, literals: dict[tuple[str, int], s
         literals[table, -1] = "NULL"
 
 
-def _columns(cursor: Any, table: str) -> list[values.TableColumn]:
+def columns(cursor: Any, table: str) -> list[values.TableColumn]:
     cursor.execute(
         "SELECT column_name, column_type, character_set_name, is_nullable, extra FROM information_schema.columns"
-        f" WHERE table_schema = '{DATABASE}' AND table_name = '{table}' ORDER BY ordinal_position"
+        f" WHERE table_schema = DATABASE() AND table_name = '{table}' ORDER BY ordinal_position"
     )
     return [
         values.from_catalog(
@@ -397,15 +396,15 @@ def _columns(cursor: Any, table: str) -> list[values.TableColumn]:
 
 
 def _logged(
-    server: Server, start: tuple[str, int], cursor: Any
+    server: Server, start: tuple[str, int], cursor: Any, database: str
 ) -> tuple[dict[tuple[str, int], Value], dict[str, TableMap]]:
     logged: dict[tuple[str, int], Value] = {}
     maps: dict[str, TableMap] = {}
     by_id: dict[int, tuple[TableMap, rows.Reader]] = {}
     for event in events(server, start):
-        if isinstance(event, TableMap) and event.schema == DATABASE:
+        if isinstance(event, TableMap) and event.schema == database:
             maps[event.table] = event
-            whole = values.completed(event, _columns(cursor, event.table)) or event
+            whole = values.completed(event, columns(cursor, event.table)) or event
             by_id[event.table_id] = whole, rows.reader(whole)
         elif isinstance(event, Rows) and event.table_id in by_id:
             told, read = by_id[event.table_id]
@@ -427,8 +426,8 @@ def _compare(  # noqa: PLR0917
     logged, maps = log
     if table not in maps:
         return
-    _, known = _columns(cursor, table)
-    joined = values.completed(maps[table], _columns(cursor, table))
+    _, known = columns(cursor, table)
+    joined = values.completed(maps[table], columns(cursor, table))
     told = maps[table].columns[1]
     if joined is None:
         parity.shapes.append((case.type, repr(told), repr(known)))
