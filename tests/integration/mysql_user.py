@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 from urllib.parse import unquote, urlsplit
 
 import pymysql
 
+from cdc.config import load_connector
+from connectors.mysql.check import check
 from tests.canary import CANARY
 
 
@@ -19,16 +23,25 @@ class MysqlUser:
         database = parts.path.removeprefix("/")
         self.name = f"cdc_capture_{database}"
         self.url = f"mysql://{self.name}:{CANARY}@{parts.netloc.rpartition('@')[2]}"
-        login = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
-        statements = (
+        self._owner = {
+            "host": parts.hostname,
+            "port": parts.port,
+            "user": unquote(parts.username or ""),
+            "password": unquote(parts.password or ""),
+        }
+        self._execute(
             f"CREATE USER IF NOT EXISTS '{self.name}'@'%' IDENTIFIED BY '{CANARY}'",
             f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{self.name}'@'%'",
             f"GRANT SELECT ON `{database}`.* TO '{self.name}'@'%'",
         )
-        owner = pymysql.connect(host=parts.hostname, port=parts.port, **login)
-        with closing(owner) as connection, connection.cursor() as cursor:
+
+    def _execute(self, *statements: str) -> None:
+        with closing(pymysql.connect(**self._owner)) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
 
     def mend(self, file: Path, environment: dict[str, str]) -> None:
-        """Nothing more is needed."""
+        """Run as the owner what `cdc check` prints for a server without GTIDs."""
+        with mock.patch.dict(os.environ, environment):
+            found = check(load_connector(file), None)
+        self._execute(*(f.fix for f in found.findings if f.fix and f.fix.startswith("GRANT LOCK TABLES")))
