@@ -39,6 +39,7 @@ _LOST: Final = frozenset(
     }
 )  # fmt: skip
 """What passes: connections cut, servers going down, locks not had in time. 1927, 4031: killed, idle for too long."""
+_NO_PASSWORD: Final = 1698
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
 
 log = logging.getLogger("cdc")
@@ -207,7 +208,7 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
             f"{where}: no trusted TLS connection: {reason}",
             hint="add ?ssl_ca=/path/to/ca.pem to source.url; ?ssl_mode=required gives up checking who answers",
         )
-    if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.ACCESS_DENIED_NO_PASSWORD_ERROR):
+    if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _NO_PASSWORD):
         return OperatorError(
             f"{where} refuses user {at.user}: wrong password, or not admitted from here",
             hint="set the password in source.url through ${NAME} or ${file:/path}; "

@@ -44,7 +44,7 @@ def test_rows_and_changes(mysql_database: MySQLDatabase, kafka: str, prefix: str
     assert source["connector"] == "mysql"
     assert source["db"] == database.name
     assert source["file"].startswith("binlog.")
-    assert source["gtid"] == moved["transaction"]["id"]
+    assert source["gtid"] in (moved["transaction"]["id"], None)  # where the server has them
     assert source["pos"] > 0
     before = len(connector.records(f"{database.name}.a"))
     connector.catch_up()
