@@ -105,7 +105,7 @@ def _of_place(state: State, here: Here, place: Place, made_at: MadeAt) -> Iterat
     except OperatorError as exc:
         yield exc
         return
-    if begun != int(state.offset.get("made_at", begun)):
+    if int(state.offset.get("made_at", 0)) not in (0, begun):  # 0: nothing was read of it yet
         yield GapError(
             f"binlog reset: {place.file} is not the file that the position is in: it was begun at another time",
             hint=CLOSE_THE_GAP,

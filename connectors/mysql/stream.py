@@ -61,6 +61,7 @@ class Binlog:
         self._connection: Any = session.connect(at, statements=settings)
         self._register()
         self._buffer = bytearray()
+        self._parts: list[bytes] = []
         self._at = 0
         self._heard_s = time.monotonic()
 
@@ -115,25 +116,24 @@ class Binlog:
         raise ProtocolError(0, f"a packet of unknown kind 0x{packet[0]:02x} in the binlog")
 
     def _packet(self) -> bytes | None:
-        parts: list[bytes] = []
-        at = self._at
+        """The next packet, of as many as it was split into; what has come of it so far is kept."""
         while True:
-            while len(self._buffer) - at < _HEAD:
+            while len(self._buffer) - self._at < _HEAD:
                 if not self._fill():
                     return None
-            size = int.from_bytes(self._buffer[at : at + 3], "little")
-            end = at + _HEAD + size
+            size = int.from_bytes(self._buffer[self._at : self._at + 3], "little")
+            begin, end = self._at + _HEAD, self._at + _HEAD + size
             while len(self._buffer) < end:
                 if not self._fill():
                     return None
-            parts.append(bytes(memoryview(self._buffer)[at + _HEAD : end]))
-            at = end
+            self._parts.append(bytes(memoryview(self._buffer)[begin:end]))
+            self._at = end
+            if end == len(self._buffer) or end > _RECEIVE_BYTES:
+                del self._buffer[:end]
+                self._at = 0
             if size < _WHOLE:
                 break
-        self._at = at
-        if at == len(self._buffer) or at > _RECEIVE_BYTES:
-            del self._buffer[:at]
-            self._at = 0
+        parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _fill(self) -> bool:

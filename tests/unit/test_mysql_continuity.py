@@ -51,6 +51,7 @@ def gtids(text: str) -> GtidSet:
         (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=f"{A}:1-5")),
         (state(gtids=f"{A}:1-5"), here(B, executed=gtids(f"{A}:1-5,{B}:1"), purged="")),
         (state("7", gtids="0-7-5"), here("8", executed=GtidPosition.parse("0-8-6"))),
+        (state("8", gtids="0-7-5", made_at=0), here("8", executed=GtidPosition.parse("0-8-6"))),
         (state("7", gtids="0-7-5"), here("7", executed=GtidPosition.parse("0-7-5"))),
     ],
 )
