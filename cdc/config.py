@@ -106,6 +106,12 @@ class SourceConfig:
             f"slot: “{self.slot}” is not a slot's name",
             "lower-case letters, digits and _, at most 63",
         )
+        for name in (
+            ("slot", "publication") if self.type == "mysql" else ("server_id",) if self.type == "postgres" else ()
+        ):
+            _require(
+                getattr(self, name) is None, f"{name} means nothing to a source of type {self.type}", "leave it out"
+            )
         _require(
             self.server_id is None or 0 < self.server_id < 1 << 32,
             f"server_id: {self.server_id} is out of range",
