@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ from snapshot.plan import Piece, pieces, wants_cutting
 from snapshot.readers import Readers, Rows
 from snapshot.selects import Relation
 
+log = logging.getLogger("cdc")
+
 _READ_TIMEOUT_S: Final = 3600.0
 """How long a read may say nothing: keys that no index has in order are sorted first."""
 _SETTINGS: Final = (
@@ -40,6 +43,9 @@ _VIEW: Final = (
 _LOCK_S: Final = 1
 """How long writers of the tables may be held up, and how long is waited for those that write."""
 _VIEW_S: Final = 60.0
+_PAUSE_S: Final = 3.0
+_LOCKED_S: Final = 10.0
+"""How long a snapshot tries for a view without transactions under way: in a pause of theirs, then by a lock."""
 _SAMPLES: Final = 1024
 _FETCHED: Final = 500
 _CLOSE_S: Final = 5.0
@@ -75,7 +81,9 @@ class MysqlSnapshotter:
             planned += found
         while len(self._sessions) < min(self._workers, len(planned)):
             self._session()
-        taken, end = take_view(self._sessions, remaining, lambda: self._connect(()), over=self._closed.is_set)
+        taken, end = take_view(
+            self._sessions, remaining, lambda: self._connect(()), over=self._closed.is_set, exact=True
+        )
         number = len(done.views) + 1
         rows_before = sum(at.rows for at in done.tables.values())
         done = replace(
@@ -214,18 +222,29 @@ def take_view(
     *,
     over: Callable[[], bool],
     all_: bool = True,
+    exact: bool = False,
 ) -> tuple[BinlogView, int]:
     """Begin a view on each session; give what all of them saw, and a commit position that none saw beyond.
 
+    `exact`: try for some seconds to take one that saw nothing else, in a pause of the writers or by a lock.
     `all_`: they have seen whatever is in the log by now. What the log told of before it became visible is waited for.
     """
     asking = sessions[0]
     found = server.look(asking)
+    if found.gtids and not exact:
+        return _by_gtids(sessions, found, over, all_=all_)
     if found.gtids:
+        taken = _in_a_pause(sessions, found)
+        if taken is not None:
+            return taken
+        try:
+            return _under_lock(sessions, found, tables, connect, over, within_s=_LOCKED_S)
+        except (OperatorError, RetryableError) as exc:
+            log.info("a view of transactions under way is taken (%s): some of them will be told twice", exc.message)
         return _by_gtids(sessions, found, over, all_=all_)
     if found.mariadb:
         return _by_status(sessions, found, over)
-    return _under_lock(sessions, found, tables, connect, over)
+    return _under_lock(sessions, found, tables, connect, over, within_s=_VIEW_S)
 
 
 def _by_gtids(
@@ -243,6 +262,24 @@ def _by_gtids(
     seen = GtidSet.parse(server.global_text(asking, "gtid_executed"))
     _begin(sessions)
     return BinlogView(None, seen), server.status(asking, found)[0].commit
+
+
+def _in_a_pause(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
+    """Views taken while nothing was being committed: what they saw is the set. None: there was no such moment.
+
+    A commit that is visible and not in the set yet is owned by its session until it is.
+    """
+    asking, deadline = sessions[0], time.monotonic() + _PAUSE_S
+    while True:
+        before = server.global_text(asking, "gtid_executed")
+        _begin(sessions)
+        owned = server.global_text(asking, "gtid_owned")
+        if not owned and server.global_text(asking, "gtid_executed") == before:
+            return BinlogView(None, GtidSet.parse(before)), server.status(asking, found)[0].commit
+        for connection in sessions:
+            _end_view(connection)
+        if time.monotonic() > deadline:
+            return None
 
 
 def _owned(text: str) -> str:
@@ -278,9 +315,11 @@ def _under_lock(
     tables: Sequence[Table],
     connect: Callable[[], session.Connection],
     over: Callable[[], bool],
+    *,
+    within_s: float,
 ) -> tuple[BinlogView, int]:
-    """Without GTIDs: while nobody writes the tables, the log's end is what the views are of."""
-    deadline = time.monotonic() + _VIEW_S
+    """While nobody writes the tables: the log's end, or the set, is what the views saw of them."""
+    deadline = time.monotonic() + within_s
     locking = connect()
     try:
         session.rows(locking, "preparing a session", f"SET SESSION lock_wait_timeout = {_LOCK_S}")
@@ -299,11 +338,12 @@ def _under_lock(
                     ) from exc
                 raise
         _begin(sessions)
+        seen = GtidSet.parse(server.global_text(sessions[0], "gtid_executed")) if found.gtids else None
         end = server.status(sessions[0], found)[0].commit
         session.rows(locking, "letting go of the tables", "UNLOCK TABLES")
     finally:
         session.close(locking)
-    return BinlogView(end, None), end
+    return BinlogView(end if seen is None else None, seen), end
 
 
 def _begin(sessions: Sequence[session.Connection]) -> None:
