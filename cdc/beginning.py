@@ -72,19 +72,20 @@ class Beginning:
             return state, start.view
         still = _still_captured(state, names)
         try:
-            failed_over = source.verify(still)
+            moved = source.verify(still)
         except GapError:
             again = commands.after_gap(self._sink.commands())
             if not again:
                 raise
             self._refuse_others(identity, tables, still)
             return self._over_the_gap(source, replace(still, identity=identity), tables, again), None
-        if failed_over:
+        if moved is not None:
             log.warning(
                 "connector %s: the source has failed over from timeline %s to %s, which continues it without a gap",
                 state.connector, state.identity.get(LINEAGE), identity.get(LINEAGE),
             )  # fmt: skip
-            still = replace(still, identity=identity, epoch=still.epoch + 1)
+            offset, commit = moved
+            still = replace(still, identity=identity, epoch=still.epoch + 1, offset=offset, commit=commit)
         added = self._refuse_others(identity, tables, still)
         if added:
             source.extend(tables)

@@ -35,6 +35,13 @@ Row: TypeAlias = tuple[Value, ...]
 """One value for each column of the table, in the table's order."""
 
 
+Xid: TypeAlias = int | str
+"""A transaction as views of the data know it: PostgreSQL's number; MySQL's GTID, or else its commit position."""
+
+Place: TypeAlias = int | tuple[int, int]
+"""Where a row stands in the log: what fills in a transaction's `where` (PostgreSQL: an LSN; MySQL: offset and row)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a reader of the events must know of a column's JSON: `name` is one of docs/events.md's kinds."""
@@ -101,7 +108,7 @@ class Change(NamedTuple):
     before: Row | None
     """What the source gave of the old row: whole, or the key columns with the rest UNCHANGED, or nothing."""
     after: Row | None
-    lsn: int
+    lsn: Place
     """Where the row stands in the log. Not an order: rows share it and transactions interleave."""
 
 
@@ -150,10 +157,12 @@ class Transaction:
     """
 
     id: str
-    xid: int
+    xid: Xid
     commit: int
     committed_at_ms: int
     changes: Iterator[Change | Message]
+    where: bytes
+    """JSON members that events of it have in `source`, with `%d` for each number of a change's place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class SourceConfig:
     publication: str | None = None
     messages: bool = True
     """Whether what applications write into the log (pg_logical_emit_message) becomes events too."""
+    server_id: int | None = None
+    """MySQL: as which replica we register; one that no other has. None: made of the connector's name."""
     heartbeat_s: float = 10.0
     """How often a sign of ours is put into the log of a source that others write to; 0: never."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -105,6 +107,17 @@ class SourceConfig:
             self.slot is None or _SLOT.fullmatch(self.slot),
             f"slot: “{self.slot}” is not a slot's name",
             "lower-case letters, digits and _, at most 63",
+        )
+        for name in (
+            ("slot", "publication") if self.type == "mysql" else ("server_id",) if self.type == "postgres" else ()
+        ):
+            _require(
+                getattr(self, name) is None, f"{name} means nothing to a source of type {self.type}", "leave it out"
+            )
+        _require(
+            self.server_id is None or 0 < self.server_id < 1 << 32,
+            f"server_id: {self.server_id} is out of range",
+            "1 to 4294967295, another than that of every server and replica",
         )
         _require(self.heartbeat_s >= 0, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never")
 
@@ -197,6 +210,8 @@ class ConnectorConfig:
 
         Partitions are compared with the topics', the tables with the position's, the server by its identity.
         """
+        if self.source.type == "mysql":
+            return {"source.type": self.source.type}
         return {
             "source.type": self.source.type,
             "source.slot": self.slot,

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import orjson
 
-from cdc.change import UNCHANGED, Message, Op, Row
+from cdc.change import UNCHANGED, Message, Op, Place, Row, Xid
 from cdc.envelope import Frame, MessageEncoder, TableEncoder
 from cdc.errors import BugError, OperatorError, TooLargeError
 from cdc.interfaces import Sink
@@ -49,8 +49,8 @@ class Bad:
     before: Row | None
     after: Row | None
     position: str
-    lsn: int
-    xid: int | None
+    lsn: Place
+    xid: Xid | None
 
 
 class DeadLetters:
@@ -102,7 +102,7 @@ class DeadLetters:
         images = {"before": _texts(encoder, bad.before), "after": _texts(encoder, bad.after)}
         self._write(key, head, images, f"table {table.qualified}, event {bad.position}: {reason}")
 
-    def add_message(self, encoder: MessageEncoder, message: Message, position: str, xid: int | None) -> None:
+    def add_message(self, encoder: MessageEncoder, message: Message, position: str, xid: Xid | None) -> None:
         """A message too large for its topic."""
         key = encoder.key(message)
         reason = f"the record is larger than topic {encoder.topic} takes"

@@ -14,7 +14,7 @@ from typing import Final
 import orjson
 
 from cdc import __version__
-from cdc.change import UNCHANGED, Column, Kind, Message, Position, Row, Table
+from cdc.change import UNCHANGED, Column, Kind, Message, Place, Position, Row, Table, Xid
 from cdc.errors import BugError, OperatorError
 
 _NULL: Final = b"null"
@@ -126,11 +126,16 @@ class MessageEncoder:
 def _source(connector: str, prefix: str, database: str, schema: str, table: str) -> tuple[bytes, bytes]:
     """The parts of the source block that depend on nothing else."""
     source = {"version": __version__, "connector": connector, "name": prefix}
-    where = {"db": database, "schema": schema, "table": table}
+    where = {"db": database, "schema": schema, "table": table} if database else {"db": schema, "table": table}
     return (
         b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":',
-        b"," + orjson.dumps(where)[1:-1] + b',"txId":',
+        b"," + orjson.dumps(where)[1:-1] + b",",
     )
+
+
+def in_wal(xid: int | None) -> bytes:
+    """`Transaction.where` of PostgreSQL."""
+    return b'"txId":%b,"lsn":%%d' % (_NULL if xid is None else b"%d" % xid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +161,23 @@ class Frame:
         commit: int,
         at_ms: int,
         made_at_ms: int,
-        transaction: tuple[str, int] | None,
+        transaction: tuple[str, Xid] | None,
+        where: bytes,
         view: int = 0,
         snapshot: str = "true",
         alone: bool = False,
     ) -> None:
         """`transaction` is the source's (id, xid); None for rows of a snapshot, read under `view`.
 
-        `snapshot` is Debezium's mark of those: ``true``, or ``incremental`` for rows read while the log is followed.
+        `where` is as a Transaction has it. `snapshot` is Debezium's mark of a snapshot's rows: ``true``, or
+        ``incremental`` for rows read while the log is followed.
         `alone`: of the log, but of no transaction.
         """
         self._position = f"{epoch:08x}.{commit:016x}.".encode()
         at = b"%d" % at_ms
         marked = snapshot if transaction is None and not alone else "false"
         self._at = at + b',"snapshot":"%b"' % marked.encode()
-        self._xid = (_NULL if transaction is None else b"%d" % transaction[1]) + b',"lsn":'
+        self._where = where + b',"position":"'
         self._id = None if transaction is None else b'{"id":' + orjson.dumps(transaction[0]) + b',"total_order":'
         self._made = b'","ts_ms":%d}' % made_at_ms
         self._counts: dict[str, int] = {}
@@ -178,7 +185,7 @@ class Frame:
         self._view = view
         self.events = 0
 
-    def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: int) -> bytes:
+    def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: Place) -> bytes:
         """One event's value. `before` and `after` are JSON."""
         return self._whole(encoder, b'{"before":' + before + b',"after":', after, op, lsn)
 
@@ -186,7 +193,7 @@ class Frame:
         """A message's value."""
         return self._whole(encoder, encoder.body(message), b"", b"m", message.lsn)
 
-    def _whole(self, encoder: TableEncoder | MessageEncoder, head: bytes, body: bytes, op: bytes, lsn: int) -> bytes:
+    def _whole(self, encoder: TableEncoder | MessageEncoder, head: bytes, body: bytes, op: bytes, lsn: Place) -> bytes:
         if self._id is None:
             number = self._view
             transaction = b'null,"op":"'
@@ -200,8 +207,8 @@ class Frame:
         return b"".join(
             (
                 head, body, b",",
-                encoder.source_head, self._at, encoder.source_where, self._xid,
-                b'%d,"position":"' % lsn, self._position, b"%08x" % number, encoder.source_tail,
+                encoder.source_head, self._at, encoder.source_where,
+                self._where % lsn, self._position, b"%08x" % number, encoder.source_tail,
                 transaction, op, self._made,
             )
         )  # fmt: skip
@@ -243,7 +250,7 @@ def schema_record(
     value = {
         "connector": connector,
         "source": source,
-        "db": database,
+        "db": database or table.schema,
         "schema": table.schema,
         "table": table.name,
         "topic": topic,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
-from cdc.change import Change, Idle, Message, Offset, Row, Table, Transaction
+from cdc.change import Change, Idle, Message, Offset, Place, Row, Table, Transaction, Xid
 from cdc.description import Description
 from cdc.state import Key, State
 
@@ -31,12 +31,12 @@ class Start:
     """A log held from `offset` on, and the view of the data at exactly that point.
 
     `commit` is the offset as a position's commit part. `view` is the source's name for the view, valid while the source
-    that gave it is open.
+    that gave it is open; None: it has none, a view must be taken that has seen all before that point.
     """
 
     offset: Offset
     commit: int
-    view: str
+    view: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Window:
     rows: Sequence[Row]
     after: Key | None
     """The last key read; None: the table's end."""
-    sees: Callable[[int], bool]
-    """Whether the view had seen the transaction with this xid."""
+    sees: Callable[[Xid], bool]
+    """Whether the view had surely seen the transaction with this xid."""
     end: int
     """A commit position: whatever the view had seen lies before it, whatever is committed from now on behind it."""
     estimate: int | None
@@ -80,6 +80,7 @@ class Source(Protocol):
     name: str
     """Debezium's connector name: postgresql, mysql."""
     database: str
+    """Its name in events; empty where a table's schema is what is called its database."""
 
     def connect(self) -> Mapping[str, str]:
         """Connect, look and touch nothing; return the identity that a position belongs to.
@@ -96,10 +97,11 @@ class Source(Protocol):
         Or if it could not be held: `hold` would fail after topics were made.
         """
 
-    def verify(self, state: State) -> bool:
+    def verify(self, state: State) -> tuple[Offset, int] | None:
         """Raise OperatorError unless the log can be followed from `state.offset` without a gap.
 
-        True after a fail-over: another server continues the log from before that offset, so a new epoch must begin.
+        After a fail-over another server continues the log, and a new epoch must begin: the same place in its log then,
+        as an offset, and as a commit position that nothing still to come lies before.
         """
 
     def hold(self, tables: Sequence[Table]) -> Start:
@@ -137,6 +139,12 @@ class Source(Protocol):
     def acknowledge(self, offset: Offset) -> None:
         """`offset` is in a committed sink transaction: the log may forget what is before it."""
 
+    def place(self, commit: int) -> tuple[bytes, Place]:
+        """What the `source` of events says that stand at a commit position and belong to no transaction.
+
+        A template as a Transaction has it, and what fills it in.
+        """
+
     def lag_bytes(self) -> int | None:
         """How far the log's end is ahead of `position`; None where unknown."""
 
@@ -147,13 +155,13 @@ class Source(Protocol):
 class Handover(Protocol):
     """Which events of the log a snapshot's rows already contain."""
 
-    def hides(self, change: Change, xid: int) -> bool:
+    def hides(self, change: Change, xid: Xid) -> bool:
         """True if a chunk was read under a view that saw transaction `xid`, and has this change's key.
 
         A key change must be taken apart first: its two keys may lie in chunks of different views.
         """
 
-    def saw(self, table: Table, view: int, xid: int) -> bool:
+    def saw(self, table: Table, view: int, xid: Xid) -> bool:
         """Whether rows of `table` that this snapshot read under `view` were seen together with transaction `xid`.
 
         Views are numbered anew for each snapshot: of a table that this one did not read, the answer is no.

@@ -301,6 +301,7 @@ class _Session:
         """Read what is left; rows and the progress they make are in one Kafka transaction."""
         state = self._state
         point = state.commit - 1  # before every transaction of the log that follows
+        where, at = self._source.place(state.commit)
         progress = state.snapshot
         self._windows = state.windows
         unread = [table for table in self._tables if table.qualified in state.unread]
@@ -311,11 +312,10 @@ class _Session:
                 at_ms=chunk.read_at_ms,
                 made_at_ms=time.time_ns() // 1_000_000,
                 transaction=None,
+                where=where,
                 view=chunk.view,
             )
-            self._writer.rows(
-                chunk.table, chunk.rows, frame, Position(state.epoch, point, chunk.view), lsn=state.commit
-            )
+            self._writer.rows(chunk.table, chunk.rows, frame, Position(state.epoch, point, chunk.view), lsn=at)
             self._uncommitted += len(chunk.rows)
             self._windows = max(self._windows, chunk.view)
             self._source.tend()
@@ -391,22 +391,24 @@ class _Session:
         commit = self._source.position()[1]
         self._windows += 1
         position = Position(self._state.epoch, commit - 1, self._windows)
+        where, at = self._source.place(commit)
         frame = Frame(
             epoch=position.epoch,
             commit=position.commit,
             at_ms=due.read_at_ms if isinstance(due, Window) else time.time_ns() // 1_000_000,
             made_at_ms=time.time_ns() // 1_000_000,
             transaction=None,
+            where=where,
             view=position.number,
             snapshot="incremental",
         )
         if isinstance(due, Window):
             self._first_of = due.table.qualified if self._rereading.is_first(due) else ""
-            self._uncommitted += self._writer.window(due, frame, position, lsn=commit)
+            self._uncommitted += self._writer.window(due, frame, position, lsn=at)
             self._first_of = ""
             self._rereading.wrote(due)
         else:
-            self._writer.stale(self._rereading.table, due, frame, position, lsn=commit)
+            self._writer.stale(self._rereading.table, due, frame, position, lsn=at)
             self._rereading.deleted(len(due))
             self._uncommitted += len(due)
         return True
@@ -421,6 +423,7 @@ class _Session:
             at_ms=transaction.committed_at_ms,
             made_at_ms=time.time_ns() // 1_000_000,
             transaction=(transaction.id, transaction.xid),
+            where=transaction.where,
         )
         self._frame = frame
         self._writer.changes(transaction, frame, self._handover)
@@ -438,8 +441,15 @@ class _Session:
         if self._sink.pending()[0] == 0:
             self._since_s = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
+        where, _ = self._source.place(message.lsn)
         frame = Frame(
-            epoch=self._state.epoch, commit=message.lsn, at_ms=now_ms, made_at_ms=now_ms, transaction=None, alone=True
+            epoch=self._state.epoch,
+            commit=message.lsn,
+            at_ms=now_ms,
+            made_at_ms=now_ms,
+            transaction=None,
+            where=where,
+            alone=True,
         )
         self._writer.message(message, frame)
         self._uncommitted += 1

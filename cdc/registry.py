@@ -24,6 +24,12 @@ SOURCES = {
         "connectors.postgres.standing:standing",
         "connectors.postgres.check:check",
     ),
+    "mysql": (
+        "connectors.mysql.source:open_source",
+        "snapshot.mysql:open_snapshotter",
+        "connectors.mysql.standing:standing",
+        "connectors.mysql.check:check",
+    ),
 }
 
 SINKS = {"kafka": "sinks.kafka:open_sink"}

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.change import Table
+from cdc.change import Table, Xid
 from cdc.errors import RetryableError
 from cdc.interfaces import Snapshotter, Window
 from cdc.keys import LiveKeys
@@ -78,8 +78,8 @@ class Touched:
 
     def __init__(self) -> None:
         self.topic = ""
-        self._xids: dict[bytes, int] = {}
-        self._emptied: int | None = None
+        self._xids: dict[bytes, Xid] = {}
+        self._emptied: Xid | None = None
 
     def follow(self, topic: str) -> None:
         """Forget everything; note what comes for `topic` from now on."""
@@ -87,14 +87,14 @@ class Touched:
         self._xids.clear()
         self._emptied = None
 
-    def note(self, key: bytes, xid: int) -> None:
+    def note(self, key: bytes, xid: Xid) -> None:
         self._xids[key] = xid
 
-    def empty(self, xid: int) -> None:
+    def empty(self, xid: Xid) -> None:
         """A truncate: it concerns every key."""
         self._emptied = xid
 
-    def unseen(self, key: bytes, sees: Callable[[int], bool]) -> bool:
+    def unseen(self, key: bytes, sees: Callable[[Xid], bool]) -> bool:
         """Whether the log has told of `key` something that a view did not see."""
         if self._emptied is not None and not sees(self._emptied):
             return True
@@ -104,7 +104,7 @@ class Touched:
     def __contains__(self, key: bytes) -> bool:
         return self._emptied is not None or key in self._xids
 
-    def forget_seen(self, sees: Callable[[int], bool]) -> None:
+    def forget_seen(self, sees: Callable[[Xid], bool]) -> None:
         """Forget what a view has seen: every later one does."""
         self._xids = {key: xid for key, xid in self._xids.items() if not sees(xid)}
         if self._emptied is not None and sees(self._emptied):

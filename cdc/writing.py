@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from cdc.change import UNCHANGED, Change, Message, Op, Position, Row, Table, Transaction
+from cdc.change import UNCHANGED, Change, Message, Op, Place, Position, Row, Table, Transaction, Xid
 from cdc.deadletters import Bad, DeadLetters, UnwritableError
 from cdc.envelope import Frame, TableEncoder
 from cdc.errors import BugError
@@ -45,7 +45,7 @@ class Writer:
         self._reader = reader
         self._told: set[tuple[str, int]] = set()
 
-    def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: int) -> None:
+    def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Place) -> None:
         """Rows of a snapshot."""
         encoder = self._encoder(table, position)
         topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
@@ -58,7 +58,7 @@ class Writer:
             except ValueError as exc:
                 self._letters.add(encoder, Bad(Op.READ, None, row, position.text, lsn, None), exc)
 
-    def window(self, window: Window, frame: Frame, position: Position, *, lsn: int) -> int:
+    def window(self, window: Window, frame: Frame, position: Position, *, lsn: Place) -> int:
         """Rows read while the log was followed, but for those of which the log has told more; how many."""
         encoder = self._encoder(window.table, position)
         written = 0
@@ -79,7 +79,7 @@ class Writer:
                 self._wide.keep(encoder, key, row, {})
         return written
 
-    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: int) -> None:
+    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Place) -> None:
         """A delete for each of `keys`, which the source no longer has."""
         encoder = self._encoder(table, position)
         for key in keys:
@@ -105,7 +105,7 @@ class Writer:
             except ValueError as exc:
                 self._bad(change, encoder, transaction.xid, frame, exc)
 
-    def message(self, message: Message, frame: Frame, xid: int | None = None) -> None:
+    def message(self, message: Message, frame: Frame, xid: Xid | None = None) -> None:
         """What an application wrote into the log; `xid` of the transaction it belongs to."""
         encoder = self._versions.messages
         key = encoder.key(message)
@@ -115,7 +115,7 @@ class Writer:
             return
         self._sink.log("message", key, frame.message(encoder, message))
 
-    def _bad(self, change: Change, encoder: TableEncoder, xid: int, frame: Frame, cause: ValueError) -> None:
+    def _bad(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, cause: ValueError) -> None:
         """An event that cannot be written; what is left of a key change, if its delete was written."""
         bad = Bad(change.op, change.before, change.after, frame.next_position(), change.lsn, xid)
         self._letters.add(encoder, bad, cause)
@@ -124,7 +124,7 @@ class Writer:
                 self._wide.forget(encoder, encoder.key(change.after))
         frame.skip()
 
-    def _change(self, change: Change, encoder: TableEncoder, xid: int, frame: Frame, handover: Handover | None) -> None:
+    def _change(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
         after, before = change.after, change.before
         if after is None:
             self._delete(change, encoder, xid, frame, handover)
@@ -210,7 +210,7 @@ class Writer:
             names = ", ".join(sorted(missing))
             self._reread(encoder.table, f"unchanged values of {names} came that the topic does not have")
 
-    def _delete(self, change: Change, encoder: TableEncoder, xid: int, frame: Frame, handover: Handover | None) -> None:
+    def _delete(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
         """Of the row `before`: a delete, or a key change's first half."""
         if change.before is None:
             raise BugError(f"table {change.table.qualified}: a delete without its key")

@@ -10,20 +10,30 @@ reaches the log before it becomes visible. Of a key not read yet nothing is hidd
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-from cdc.change import UNCHANGED, Change, Column, Row, Table
+from cdc.change import UNCHANGED, Change, Column, Row, Table, Xid
 from cdc.errors import BugError
 from cdc.state import Key, key_from_json, key_to_json
 
-INTEGERS: Final = frozenset({"smallint", "integer", "bigint", "oid"})
+_MYSQL_INTEGERS: Final = ("tinyint", "smallint", "mediumint", "int", "bigint")
+INTEGERS: Final = frozenset(
+    {"smallint", "integer", "bigint", "oid", *_MYSQL_INTEGERS, *(f"{name} unsigned" for name in _MYSQL_INTEGERS)}
+)
 """Types that order by their number; all others order by their text's bytes in UTF-8."""
 
 SortKey: TypeAlias = tuple[int | bytes, ...]
 KeyOrder: TypeAlias = tuple[tuple[str, bool], ...]
 """The key's columns in key order, and whether each orders by number."""
+
+
+class Sight(Protocol):
+    """What a view saw."""
+
+    def sees(self, xid: Xid) -> bool:
+        """Whether it surely saw the transaction with this xid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +50,10 @@ class View:
         xmin, xmax, running = text.split(":")
         return cls(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))
 
-    def sees(self, xid: int) -> bool:
+    def sees(self, xid: Xid) -> bool:
         """Whether the transaction with the 32-bit id `xid` (as the log gives it) had become visible."""
+        if isinstance(xid, str):
+            raise BugError("PostgreSQL's transactions have numbers")
         full = (self.xmax & ~0xFFFFFFFF) | xid
         if full - self.xmax > 1 << 31:
             full -= 1 << 32
@@ -149,7 +161,7 @@ class Progress:
 
     tables: Mapping[str, TableProgress] = field(default_factory=dict)
     views: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    """``pg_current_snapshot()``, and the log's end taken after it."""
+    """What it saw (``pg_current_snapshot()``), and the log's end taken after it."""
     started_at_ms: int = 0
     """When the run at hand began to read."""
     rows_before: int = 0
@@ -208,13 +220,14 @@ def key_of(table: Table, row: Row) -> Key:
     return tuple(key)
 
 
-class PostgresHandover:
+class RangeHandover:
     """The ranges of all tables, ready to be asked about every change."""
 
-    def __init__(self, tables: Sequence[Table], progress: Progress) -> None:
-        self._views = {number: View.parse(text) for number, (text, _) in progress.views.items()}
+    def __init__(self, tables: Sequence[Table], progress: Progress, parse: Callable[[str], Sight]) -> None:
+        """`parse` makes a view of its text in `progress`."""
+        self._views = {number: parse(text) for number, (text, _) in progress.views.items()}
         self._end = max((end for _, end in progress.views.values()), default=0)
-        self._ranges: dict[str, tuple[KeyOrder, list[SortKey], list[View | None]]] = {}
+        self._ranges: dict[str, tuple[KeyOrder, list[SortKey], list[Sight | None]]] = {}
         for name in (table.qualified for table in tables):
             at = progress.tables.get(name, TableProgress())
             if any(r.view for r in at.ranges):
@@ -228,7 +241,7 @@ class PostgresHandover:
     def hides_nothing(self) -> bool:
         return not self._ranges
 
-    def hides(self, change: Change, xid: int) -> bool:
+    def hides(self, change: Change, xid: Xid) -> bool:
         """True if the rows read already contain this change, which must be of one key: a key change is two."""
         ranges = self._ranges.get(change.table.qualified)
         if ranges is None:
@@ -242,7 +255,7 @@ class PostgresHandover:
         view = views[bisect_left(bounds, sort_key(order, key_of(change.table, row)))]
         return view is not None and view.sees(xid)
 
-    def saw(self, table: Table, view: int, xid: int) -> bool:
+    def saw(self, table: Table, view: int, xid: Xid) -> bool:
         """Whether rows of `table` read under the view with this number (0: the slot's own) saw the transaction."""
         of = self._views.get(view) if table.qualified in self._ranges else None
         return of is not None and of.sees(xid)

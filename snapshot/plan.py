@@ -6,19 +6,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 from cdc.change import Table
 from cdc.state import Key
-from snapshot.chunks import Relation
 from snapshot.handover import TableProgress, sort_key
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Generic[R]):
     """Keys behind `after` (None: from the start) up to and including `upto` (None: to the end), none of them read."""
 
     table: Table
-    relation: Relation
+    relation: R
+    """What reading the table by SQL needs to know of it."""
     after: Key | None
     upto: Key | None
 
@@ -33,8 +36,8 @@ def wants_cutting(progress: TableProgress, *, workers: int, smallest: int) -> bo
 
 
 def pieces(
-    table: Table, relation: Relation, progress: TableProgress, *, sample: Iterable[Key], workers: int
-) -> Iterator[Piece]:
+    table: Table, relation: R, progress: TableProgress, *, sample: Iterable[Key], workers: int
+) -> Iterator[Piece[R]]:
     """The gaps in order, cut where the sampled keys say that each worker's share of what is left ends."""
     order = progress.order
     keys = {sort_key(order, key): key for key in sample}

@@ -31,7 +31,7 @@ from snapshot.chunks import (
     row_statement,
     sample_statement,
 )
-from snapshot.handover import PostgresHandover, Progress, key_of
+from snapshot.handover import Progress, RangeHandover, View, key_of
 from snapshot.live import Windows
 from snapshot.plan import Piece, pieces, wants_cutting
 from snapshot.readers import Readers, Rows
@@ -71,7 +71,7 @@ class PostgresSnapshotter:
         self._workers = config.snapshot.workers
         self._chunk_rows = config.snapshot.chunk_rows
         self._sessions: list[psycopg2.extensions.connection] = []
-        self._readers: Readers | None = None
+        self._readers: Readers[psycopg2.extensions.connection] | None = None
         self._windows = Windows(config)
         self._asking: psycopg2.extensions.connection | None = None
 
@@ -93,7 +93,7 @@ class PostgresSnapshotter:
             number = len(done.views) + 1
             done = replace(done, views={**done.views, number: (text, lsn_number(end))})
         ((shared,),) = catalog.rows("sharing the view", "SELECT pg_export_snapshot()")
-        planned: list[Piece] = []
+        planned: list[Piece[Relation]] = []
         for table in remaining:
             with _letting_go(catalog):
                 done, found = self._plan(first, table, done)
@@ -102,7 +102,7 @@ class PostgresSnapshotter:
         done = replace(done, started_at_ms=_now_ms(), rows_before=rows_before)
         while len(self._sessions) < min(self._workers, len(planned)):
             _begin(self._session(), shared)
-        readers = self._readers = Readers(self._sessions, planned, _read)
+        readers = self._readers = Readers(self._sessions, planned, _read, _cancel)
         reached: dict[int, Key | None] = {}
         for piece, lines, last in readers:
             table = piece.table
@@ -121,7 +121,7 @@ class PostgresSnapshotter:
 
     def _plan(
         self, connection: psycopg2.extensions.connection, table: Table, done: Progress
-    ) -> tuple[Progress, list[Piece]]:
+    ) -> tuple[Progress, list[Piece[Relation]]]:
         """The pieces to read of a table, and the progress with its estimate."""
         catalog = Catalog(connection)
         there = catalog.relation(table.schema, table.name)
@@ -168,7 +168,7 @@ class PostgresSnapshotter:
         return tuple(values.get(column.name, UNCHANGED) for column in table.columns)
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
-        made = PostgresHandover(tables, Progress.from_json(progress))
+        made = RangeHandover(tables, Progress.from_json(progress), View.parse)
         return None if made.hides_nothing else made
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ def _sample(catalog: Catalog, table: Table, relation: Relation, *, percent: floa
         yield tuple(part for part in parse_row(line, len(table.key)) if isinstance(part, bytes))
 
 
-def _read(connection: psycopg2.extensions.connection, piece: Piece, rows: Rows) -> None:
+def _read(connection: psycopg2.extensions.connection, piece: Piece[Relation], rows: Rows) -> None:
     """One piece's COPY, with its table locked as reading locks it, and let go after it: DDL need not wait for the rest.
 
     Raises RetryableError if the table was rewritten since the view was taken: to an older view it is empty
@@ -230,6 +230,13 @@ def _read(connection: psycopg2.extensions.connection, piece: Piece, rows: Rows) 
             if isinstance(exc.__cause__, errors.UndefinedColumn):
                 raise RetryableError(f"table {table.qualified} lost a column after its snapshot began") from exc
             raise
+
+
+def _cancel(connection: psycopg2.extensions.connection) -> None:
+    try:
+        connection.cancel()
+    except psycopg2.Error:
+        pass  # the connection is gone already, which is what is wanted
 
 
 @contextmanager

@@ -6,10 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
-
-import psycopg2
-import psycopg2.extensions
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from snapshot.plan import Piece
 
@@ -19,28 +16,34 @@ _QUEUED_CHUNKS: Final = 3
 _CANCEL_EVERY_S: Final = 0.5
 _CANCELS: Final = 20
 
+C = TypeVar("C")
+
 
 class Lines(NamedTuple):
-    """Rows of a piece as COPY's text, behind those given before; the last of a piece may hold none."""
+    """Rows of a piece as they were read, behind those given before; the last of a piece may hold none."""
 
-    piece: Piece
-    lines: list[bytes]
+    piece: Piece[Any]
+    lines: list[Any]
     last: bool
 
 
 class Rows:
-    """What psycopg2 writes a COPY's rows to: hands them over in chunks."""
+    """Where a session puts what it reads: hands it over in chunks."""
 
-    def __init__(self, piece: Piece, put: Callable[[Lines], None]) -> None:
+    def __init__(self, piece: Piece[Any], put: Callable[[Lines], None]) -> None:
         self._piece = piece
         self._put = put
-        self._lines: list[bytes] = []
+        self._lines: list[Any] = []
         self._bytes = 0
 
     def write(self, line: bytes) -> None:
-        """Called by psycopg2 with each row."""
-        self._lines.append(line)
-        self._bytes += len(line)
+        """Called by psycopg2 with each row of a COPY."""
+        self.add(line, len(line))
+
+    def add(self, row: object, size_bytes: int) -> None:
+        """One row more."""
+        self._lines.append(row)
+        self._bytes += size_bytes
         if len(self._lines) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES:
             self._put(Lines(self._piece, self._lines, last=False))
             self._lines, self._bytes = [], 0
@@ -49,17 +52,22 @@ class Rows:
         self._put(Lines(self._piece, self._lines, last=True))
 
 
-class Readers:
+class Readers(Generic[C]):
     """Each session takes the next piece that nobody reads, until none is left; a bounded queue holds them back."""
 
     def __init__(
         self,
-        connections: Sequence[psycopg2.extensions.connection],
-        pieces: Sequence[Piece],
-        read: Callable[[psycopg2.extensions.connection, Piece, Rows], None],
+        connections: Sequence[C],
+        pieces: Sequence[Piece[Any]],
+        read: Callable[[C, Piece[Any], Rows], None],
+        cancel: Callable[[C], None],
     ) -> None:
-        """`read` writes a piece's rows, in order, on the thread of the session it is given."""
+        """`read` writes a piece's rows, in order, on the thread of the session it is given; `cancel` ends it from here.
+
+        `cancel` raises nothing, also where the session is gone.
+        """
         self._read = read
+        self._cancel = cancel
         self._pieces = deque(pieces)
         self._unfinished = len(pieces)
         self._queue: queue.Queue[Lines | BaseException] = queue.Queue(_QUEUED_CHUNKS * len(connections))
@@ -80,7 +88,7 @@ class Readers:
             self._unfinished -= got.last
             yield got
 
-    def _run(self, connection: psycopg2.extensions.connection) -> None:
+    def _run(self, connection: C) -> None:
         try:
             while not self._stopped.is_set():
                 try:
@@ -108,16 +116,13 @@ class Readers:
             return
         raise _StoppedError
 
-    def stop(self) -> list[psycopg2.extensions.connection]:
+    def stop(self) -> list[C]:
         """End the threads; what runs is cancelled, so that a long read does not go on. Gives what would not end."""
         self._stopped.set()
         busy = [(connection, thread) for connection, thread in self._threads if thread.is_alive()]
         for _ in range(_CANCELS):
             for connection, thread in busy:
-                try:
-                    connection.cancel()
-                except psycopg2.Error:
-                    pass  # the connection is gone already, which is what is wanted
+                self._cancel(connection)
                 thread.join(_CANCEL_EVERY_S)
             busy = [(connection, thread) for connection, thread in busy if thread.is_alive()]
             if not busy:

@@ -109,6 +109,9 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("slot", f"{slot['name']}: {slot['wal_status']}, at {slot['confirmed_flush_lsn']}, {retained}"))
     elif "unreachable" in source:
         lines.append(("source", source["unreachable"]))
+    elif "binlog" in source:
+        kept = source["binlog"]["kept_for_seconds"]
+        lines.append(("binlog", "kept for ever" if kept is None else f"kept for {duration(kept)}"))
     else:
         lines.append(("slot", "none"))
     if slot and slot.get("warning"):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from cdc.change import UNCHANGED, Change, Message, Op, Row, Table
+from cdc.change import UNCHANGED, Change, Message, Op, Row, Table, Xid
 
 Key: TypeAlias = tuple[bytes, ...]
 
@@ -50,8 +50,8 @@ class View:
     end: int
     """The log's end after the view was taken."""
 
-    def sees(self, xid: int) -> bool:
-        return xid < self.next and xid not in self.unseen
+    def sees(self, xid: Xid) -> bool:
+        return isinstance(xid, int) and xid < self.next and xid not in self.unseen
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from cdc.change import Change, Idle, Message, Offset, Row, Table, Transaction
+from cdc.change import Change, Idle, Message, Offset, Place, Row, Table, Transaction, Xid
 from cdc.description import Description
+from cdc.envelope import in_wal
 from cdc.errors import BugError, GapError, OperatorError
 from cdc.interfaces import Chunk, Handover, Start, Window
 from cdc.state import State
@@ -40,7 +41,7 @@ class MemorySource:
         if self._log.held_from is not None:
             raise OperatorError("the log is held already, and no position knows of it", hint="let go of it")
 
-    def verify(self, state: State) -> bool:
+    def verify(self, state: State) -> tuple[Offset, int] | None:
         offset = int(state.offset["at"])
         if self._log.held_from is None or self._log.acknowledged > offset:
             raise GapError(
@@ -50,7 +51,7 @@ class MemorySource:
         gone = sorted(set(state.tables) - self._log.carried)
         if gone:
             raise OperatorError(f"the log no longer carries {', '.join(gone)}", hint="start over")
-        return False
+        return None
 
     def hold(self, tables: Sequence[Table]) -> Start:
         self._at("source.hold")
@@ -99,7 +100,12 @@ class MemorySource:
                 yield from (m for m in logged.changes if isinstance(m, Message))
                 continue
             yield Transaction(
-                f"{logged.xid}:{logged.commit}", logged.xid, logged.commit, logged.commit, self._changes(logged)
+                f"{logged.xid}:{logged.commit}",
+                logged.xid,
+                logged.commit,
+                logged.commit,
+                self._changes(logged),
+                in_wal(logged.xid),
             )
             if self._read_to < logged.end:
                 raise BugError("a transaction was left before its end")
@@ -119,6 +125,9 @@ class MemorySource:
         self._at("source.acknowledge")
         self._log.acknowledged = max(self._log.acknowledged, int(offset["at"]))
 
+    def place(self, commit: int) -> tuple[bytes, Place]:
+        return in_wal(None), commit
+
     def lag_bytes(self) -> int | None:
         return self._log.end - self._read_to
 
@@ -135,7 +144,7 @@ class MemoryHandover:
         self.views = {int(number): view_from(view) for number, view in progress.get("views", {}).items()}
         self._ranges = {name: _ranges(table) for name, table in progress.get("tables", {}).items()}
 
-    def hides(self, change: Change, xid: int) -> bool:
+    def hides(self, change: Change, xid: Xid) -> bool:
         row = change.after if change.after is not None else change.before
         if row is None:
             return False
@@ -149,7 +158,7 @@ class MemoryHandover:
                 return number
         return None
 
-    def saw(self, table: Table, view: int, xid: int) -> bool:
+    def saw(self, table: Table, view: int, xid: Xid) -> bool:
         return table.qualified in self._ranges and view in self.views and self.views[view].sees(xid)
 
     def spent(self, commit: int) -> bool:

@@ -186,8 +186,9 @@ def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) ->
     labelled = of.those(LABELLED)
     told = _Told()
     if field := fields.get(_SIGNS):
-        numbers = of.those(NUMBERS)
-        told.unsigned = dict(zip(numbers, _bits(field, len(numbers)), strict=True))
+        numbers = of.those(NUMBERS | {YEAR})  # a YEAR has a bit too, which says nothing
+        signs = zip(numbers, _bits(field, len(numbers)), strict=True)
+        told.unsigned = {i: unsigned for i, unsigned in signs if columns[i][0] != YEAR}
     for default, each, where in (
         (_CHARSETS, _CHARSET_EACH, texts),
         (_LABEL_CHARSETS, _LABEL_CHARSET_EACH, labelled),

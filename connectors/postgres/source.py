@@ -8,9 +8,10 @@ from typing import Final
 
 import psycopg2.extensions
 
-from cdc.change import Change, Idle, Message, Offset, Op, Table, Transaction
+from cdc.change import Change, Idle, Message, Offset, Op, Place, Table, Transaction
 from cdc.config import ConnectorConfig
 from cdc.description import Description
+from cdc.envelope import in_wal
 from cdc.errors import BugError, ProtocolError, raise_first
 from cdc.interfaces import LINEAGE, Start
 from cdc.state import State
@@ -73,11 +74,11 @@ class PostgresSource:
         """`tables` with what reading them by SQL needs."""
         return self._captured
 
-    def verify(self, state: State) -> bool:
+    def verify(self, state: State) -> tuple[Offset, int] | None:
         catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
         raise_first(continuity.refusals(catalog, walsender, self._held, state, here=here, tables=self.tables()))
         self._members = state.carried
-        return continuity.failed_over(state, here)
+        return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
@@ -131,7 +132,7 @@ class PostgresSource:
                         for _ in changes:
                             pass
                         continue
-                    yield Transaction(f"{xid}:{commit_lsn}", xid, commit_lsn, at_us // 1000, changes)
+                    yield Transaction(f"{xid}:{commit_lsn}", xid, commit_lsn, at_us // 1000, changes, in_wal(xid))
                     if self._read_to <= commit_lsn:
                         raise BugError("a transaction was left before its end")
                 case pgoutput.Relation():
@@ -228,6 +229,9 @@ class PostgresSource:
         replication = self._walsender()
         replication.flushed(lsn_number(str(offset["lsn"])))
         replication.status(every_s=0)
+
+    def place(self, commit: int) -> tuple[bytes, Place]:
+        return in_wal(None), commit
 
     def lag_bytes(self) -> int | None:
         return max(0, self.current() - self._read_to)

@@ -15,6 +15,7 @@ from sinks.names import table_topic
 from sinks.reading import read_to_end
 from tests.canary import WATCH
 from tests.integration.capture_role import CaptureRole
+from tests.integration.mysql_user import MysqlUser
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,12 @@ class Connector:
         self.file = folder / f"{name}.yaml"
         config = {
             "name": name,
-            "source": {"type": "postgres", "url": "${TEST_DATABASE_URL}", "tables": tables, **more.pop("source", {})},
+            "source": {
+                "type": "mysql" if url.startswith("mysql:") else "postgres",
+                "url": "${TEST_DATABASE_URL}",
+                "tables": tables,
+                **more.pop("source", {}),
+            },
             "sink": {"type": "kafka", "bootstrap_servers": kafka, "partitions": 3, **more.pop("sink", {})},
             **more,
         }
@@ -67,7 +73,8 @@ class Connector:
 
     def moved(self, url: str) -> None:
         """The same file, its database now at this address of the owner's."""
-        self._role = None if self._as_owner else CaptureRole(url)
+        kind = MysqlUser if url.startswith("mysql:") else CaptureRole
+        self._role = None if self._as_owner else kind(url)
         self.environment = {**os.environ, "TEST_DATABASE_URL": self._role.url if self._role else url}
 
     def mend(self) -> None:

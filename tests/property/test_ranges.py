@@ -13,7 +13,7 @@ from cdc.change import Column, Kind, Table
 from cdc.state import Key
 from cdc.testing import insert
 from snapshot.chunks import Relation
-from snapshot.handover import KeyOrder, PostgresHandover, Progress, TableProgress, key_order, sort_key
+from snapshot.handover import KeyOrder, Progress, RangeHandover, TableProgress, View, key_order, sort_key
 from snapshot.plan import pieces, wants_cutting
 from tests.text_tables import text_column
 
@@ -110,7 +110,7 @@ def test_a_change_is_hidden_iff_the_view_of_its_key_saw_it(
     """Of a gap and of the slot's own view nothing is hidden."""
     table, keys, progress, model, _ = reading
     views = {1: ("100:105:100", 1), 2: ("110:120:112", 2), 3: ("99:125:100,101,124", 3)}
-    handover = PostgresHandover([table], Progress({table.qualified: progress}, views))
+    handover = RangeHandover([table], Progress({table.qualified: progress}, views), View.parse)
     seen = {1: {*range(100), *range(101, 105)}, 2: {*range(120)} - {112}, 3: {*range(125)} - {100, 101, 124}}
     for key, view in zip(keys, model, strict=True):
         row = tuple(dict(zip(table.key, key, strict=True))[column.name] for column in table.columns)

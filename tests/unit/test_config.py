@@ -233,3 +233,24 @@ def test_an_apply_file_is_bound_the_same_way(tmp_path: Path) -> None:
         file.write_text(APPLY.replace(good, bad))
         with pytest.raises(CdcError, match=message.replace(".", r"\.")):
             load_apply(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("type: mysql, url: x, tables: [d.t], slot: s", "slot means nothing to a source of type mysql"),
+        ("type: postgres, url: x, tables: [d.t], server_id: 5", "server_id means nothing to a source of type postgres"),
+        ("type: mysql, url: x, tables: [d.t], server_id: 0", "server_id: 0 is out of range"),
+    ],
+)
+def test_what_belongs_to_the_other_kind_of_source(tmp_path: Path, source: str, said: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"name: c\nsource: {{{source}}}\nsink: {{bootstrap_servers: x}}\n")
+    with pytest.raises(ConfigError, match=said):
+        load_connector(file)
+
+
+def test_a_position_of_mysql_depends_on_no_slot(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("name: c\nsource: {type: mysql, url: x, tables: [d.t]}\nsink: {bootstrap_servers: x}\n")
+    assert load_connector(file).binding == {"source.type": "mysql"}

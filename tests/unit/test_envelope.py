@@ -10,7 +10,7 @@ import pytest
 
 from cdc import __version__
 from cdc.change import UNCHANGED, Kind, Position
-from cdc.envelope import Frame, schema_record
+from cdc.envelope import Frame, in_wal, schema_record
 from cdc.errors import BugError, OperatorError
 from tests.text_tables import encoder, text_column, text_table
 
@@ -19,7 +19,15 @@ ODD = encoder(text_table('t"able\\', ['co"l', "ключ"], key=("ключ",), sc
 
 
 def _frame(transaction: tuple[str, int] | None = ("790:34", 790), *, view: int = 0) -> Frame:
-    return Frame(epoch=1, commit=0x20C4B50, at_ms=1_700, made_at_ms=1_800, transaction=transaction, view=view)
+    return Frame(
+        epoch=1,
+        commit=0x20C4B50,
+        at_ms=1_700,
+        made_at_ms=1_800,
+        transaction=transaction,
+        where=in_wal(transaction[1] if transaction else None),
+        view=view,
+    )
 
 
 def _pairs(data: bytes) -> Any:

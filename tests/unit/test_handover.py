@@ -8,7 +8,7 @@ import pytest
 from cdc.change import UNCHANGED, Change, Column, Kind, Op, Table
 from cdc.errors import BugError
 from cdc.testing import delete, insert, truncate, update
-from snapshot.handover import PostgresHandover, Progress, Range, TableProgress, View, key_order, sort_key
+from snapshot.handover import Progress, Range, RangeHandover, TableProgress, View, key_order, sort_key
 from tests.text_tables import text_column, text_table
 
 NUMBER = Column("id", "bigint", Kind("int64"), bytes)
@@ -16,11 +16,11 @@ ORDERS = Table("s", "orders", (NUMBER, text_column("note")), ("id",))
 PAIRS = text_table("pairs", ["a", NUMBER, "note"], key=("a", "id"))
 
 
-def _handover(*ranges: Range, table: Table = ORDERS, **views: tuple[str, int]) -> PostgresHandover:
+def _handover(*ranges: Range, table: Table = ORDERS, **views: tuple[str, int]) -> RangeHandover:
     progress = Progress(
         {table.qualified: TableProgress(9, ranges, order=key_order(table))}, {int(n[1:]): v for n, v in views.items()}
     )
-    return PostgresHandover([ORDERS, PAIRS], progress)
+    return RangeHandover([ORDERS, PAIRS], progress, View.parse)
 
 
 def _order(key: int) -> Change:
@@ -95,7 +95,7 @@ def test_a_handover_is_spent_at_the_last_views_end() -> None:
 def test_one_pass_under_the_slots_view_hides_nothing() -> None:
     """The log begins at exactly the point of that view."""
     assert _handover(Range(None, 0)).hides_nothing
-    assert PostgresHandover([ORDERS], Progress({}, {})).hides_nothing
+    assert RangeHandover([ORDERS], Progress({}, {}), View.parse).hides_nothing
     assert not _handover(Range(None, 1), v1=("5:6:", 1)).hides_nothing
 
 
@@ -161,6 +161,6 @@ def test_ranges_of_another_key_say_nothing(now: Table) -> None:
     progress = Progress({"s.orders": TableProgress(5, (Range((b"5",), 1), Range(None, None)), 9, ID)}, {1: ("9:9:", 1)})
     assert progress.of(now) == TableProgress(order=key_order(now))
     assert progress.of(ORDERS).rows == 5
-    handover = PostgresHandover([now], progress)
+    handover = RangeHandover([now], progress, View.parse)
     assert not handover.hides(insert(now, (b"x" if now is RETYPED else b"3", b"x")), 3)
     assert handover.hides(_order(3), 3), "an event from before the change"

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import psycopg2
 import pytest
 
 from cdc.errors import OperatorError, RetryableError
@@ -26,23 +25,24 @@ class Session:
 
     def cancel(self) -> None:
         self.cancelled.set()
-        raise psycopg2.OperationalError("it is gone already")
 
 
-def _pieces(count: int) -> list[Piece]:
+def _pieces(count: int) -> list[Piece[Relation]]:
     return [Piece(TABLE, Relation(1), (b"%d" % n,), None) for n in range(count)]
 
 
-def _readers(sessions: int, pieces: list[Piece], read: Callable[[Any, Piece, Rows], None]) -> tuple[Readers, list[Any]]:
+def _readers(
+    sessions: int, pieces: list[Piece[Relation]], read: Callable[[Any, Piece[Relation], Rows], None]
+) -> tuple[Readers[Any], list[Any]]:
     made: list[Any] = [Session() for _ in range(sessions)]
-    return Readers(made, pieces, read), made
+    return Readers(made, pieces, read, lambda session: session.cancel()), made
 
 
 @pytest.mark.parametrize(("sessions", "count"), [(1, 1), (1, 3), (2, 3), (4, 2)])
 def test_every_piece_comes_whole_and_in_order(sessions: int, count: int) -> None:
     """Whichever session reads it; the last chunk of each is marked, once."""
 
-    def read(_: Any, piece: Piece, rows: Rows) -> None:
+    def read(_: Any, piece: Piece[Relation], rows: Rows) -> None:
         for n in range(5_500):
             rows.write(b"%s-%d\n" % ((piece.after or (b"",))[0], n))
 
@@ -65,7 +65,7 @@ def test_what_is_read_ahead_is_bounded(size: int, most: int) -> None:
     written = threading.Semaphore(0)
     counted = 0
 
-    def read(_: Any, __: Piece, rows: Rows) -> None:
+    def read(_: Any, __: Piece[Relation], rows: Rows) -> None:
         nonlocal counted
         while True:
             rows.write(b"x" * size)
@@ -85,7 +85,7 @@ def test_what_is_read_ahead_is_bounded(size: int, most: int) -> None:
 def test_the_first_error_comes_out_and_the_others_are_ended() -> None:
     """An error of one session ends the reading; a session in a long wait is cancelled."""
 
-    def read(session: Any, piece: Piece, rows: Rows) -> None:
+    def read(session: Any, piece: Piece[Relation], rows: Rows) -> None:
         if piece.after == (b"1",):
             raise RetryableError("cut off")
         session.cancelled.wait(30)
@@ -103,7 +103,7 @@ def test_no_piece_is_begun_after_the_end() -> None:
     """Told to stop while one is read, a session takes no other."""
     begun: list[Piece] = []
 
-    def read(session: Any, piece: Piece, rows: Rows) -> None:
+    def read(session: Any, piece: Piece[Relation], rows: Rows) -> None:
         begun.append(piece)
         for _ in range(2_000):
             rows.write(b"1\n")

@@ -54,9 +54,10 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 def test_our_sources_are_found_by_their_short_names() -> None:
     """Each has a source, a snapshotter, its standing and its check; nothing connects yet."""
     for name in registry.SOURCES:
+        url = {"postgres": "postgresql://localhost/d", "mysql": "mysql://localhost"}[name]
         config = ConnectorConfig(
             name="c",
-            source=SourceConfig(type=name, url="postgresql://localhost/d", tables=("s.t",)),
+            source=SourceConfig(type=name, url=url, tables=("s.t",)),
             sink=KafkaConfig(bootstrap_servers="b:9092", topic_prefix="p"),
         )
         assert registry.source(config)() is not registry.source(config)()
@@ -76,7 +77,7 @@ def test_a_third_partys_source_is_named_by_its_callable(third_party: Path) -> No
 @pytest.mark.parametrize(
     ("type_", "message", "hint"),
     [
-        ("oracle", "there is no source “oracle”", "known: postgres, or package.module:callable"),
+        ("oracle", "there is no source “oracle”", "known: postgres, mysql, or package.module:callable"),
         ("cdc_oracle_test.log:open", "cdc_oracle_test.log:open cannot be loaded", ""),
         ("cdc_oracle_test.none:open", "No module named 'cdc_oracle_test.none'", ""),
         ("cdc_oracle_test.broken:open", "No module named 'a_module_nobody_has'", ""),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cdc.change import Offset
 from cdc.errors import OperatorError
 from cdc.pipeline import Pipeline, Settings
 from cdc.state import State
@@ -28,9 +29,9 @@ class Standby(MemorySource):
     def connect(self) -> Mapping[str, str]:
         return {**super().connect(), "timeline": self.timeline}
 
-    def verify(self, state: State) -> bool:
+    def verify(self, state: State) -> tuple[Offset, int] | None:
         super().verify(state)
-        return state.identity["timeline"] != self.timeline
+        return (state.offset, state.commit) if state.identity["timeline"] != self.timeline else None
 
 
 def run(

@@ -1,0 +1,224 @@
+"""What `cdc check` asks a MySQL or MariaDB server: every precondition at once, each with the statement that mends it.
+
+What a run would refuse is taken from where the run refuses it. Nothing is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from cdc.change import Table
+from cdc.config import ConnectorConfig
+from cdc.errors import CdcError, OperatorError
+from cdc.findings import Checked, Finding, Level, probed, refused
+from cdc.interfaces import LINEAGE
+from cdc.state import Phase, State
+from connectors.mysql import continuity, server, session, values
+from connectors.mysql.catalog import Catalog
+from connectors.mysql.source import duplicates, file_made_at, follow, identity, look_here, server_id
+from connectors.mysql.standing import replicas
+from connectors.mysql.stream import replica_uuid
+
+_CASCADE: Final = re.compile(
+    r"CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .* REFERENCES (\S+) \(.*\)"
+    r"((?: ON (?:DELETE|UPDATE) [A-Z ]+?)+),?$",
+    re.MULTILINE,
+)
+_WRITES: Final = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
+_DAY_S: Final = 86_400
+
+
+def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -> Checked:
+    """Look at the server as the connector's user; `known` False: whether there is a position could not be learnt."""
+    del known  # nothing is held under the connector's name, which a position would have to know of
+    return _Check(config, state).run()
+
+
+class _Check:
+    """One look: what the probes have in common."""
+
+    def __init__(self, config: ConnectorConfig, state: State | None) -> None:
+        self._config = config
+        self._state = state
+        self._address = session.address(config.source.url)
+        self._where = self._address.place
+        self._server = server.Server("", {}, "")
+        self._tables: tuple[Table, ...] = ()
+        self._identity: dict[str, str] = {}
+
+    def run(self) -> Checked:
+        findings = list(self._connection())
+        try:
+            connection = session.connect(self._address, statements=values.SETTINGS)
+        except CdcError as exc:
+            return Checked((*findings, refused("connection", exc)))
+        probes: tuple[tuple[str, Callable[[session.Connection], Iterable[Finding]]], ...] = (
+            ("server", self._look),
+            ("server", self._settings),
+            ("log", self._log),
+            ("replicas", self._replicas),
+            ("server", self._prepared),
+            ("tables", self._captured),
+            ("tables", self._cascades),
+            ("rights", self._rights),
+            ("position", self._position),
+        )
+        try:
+            for about, probe in probes:
+                findings += probed(about, partial(probe, connection))
+        finally:
+            session.close(connection)
+        once = {(finding.level, finding.what): finding for finding in reversed(findings)}
+        return Checked(tuple(reversed(once.values())), self._tables, self._identity)
+
+    def _connection(self) -> Iterator[Finding]:
+        weak = session.weakness(self._address)
+        if weak is not None:
+            fix = "source.url: …?ssl_mode=verify_identity"
+            yield Finding(Level.WARNING, "connection", f"MySQL at {self._where}: {weak}", fix)
+
+    def _look(self, connection: session.Connection) -> Iterator[Finding]:
+        found = self._server = server.look(connection)
+        self._identity = identity(found)
+        refusals = [refused("server", refusal) for refusal in server.refusals(found, self._where)]
+        yield from refusals
+        if not refusals:
+            what = f"{found.shown} at {self._where}: binlog of rows, whole, with the names of their columns"
+            yield Finding(Level.OK, "server", what)
+
+    def _settings(self, connection: session.Connection) -> Iterator[Finding]:
+        found, set_ = self._server, "SET GLOBAL" if self._server.mariadb else "SET PERSIST"
+        kept = found.expires_s
+        if kept is not None and kept < server.SHORTEST_S:
+            yield Finding(
+                Level.WARNING,
+                "server",
+                f"the binlog is kept for {kept / _DAY_S:.1f} days: a connector that is stopped for longer has a gap",
+                f"{set_} {'expire_logs_days = 7' if found.mariadb else f'binlog_expire_logs_seconds = {7 * _DAY_S}'}",
+            )
+        else:
+            shown = "for ever" if kept is None else f"for {kept / _DAY_S:.0f} days"
+            yield Finding(Level.OK, "server", f"the binlog is kept {shown}")
+        if not found.mariadb and not found.gtids:
+            mode = found.variables.get("gtid_mode", "OFF")
+            yield Finding(
+                Level.WARNING,
+                "server",
+                f"gtid_mode is {mode}: no other server can continue this one's log for the connector, and tables are "
+                "locked for a moment when they are read",
+                "SET PERSIST gtid_mode = ON, step by step: "
+                "https://dev.mysql.com/doc/refman/8.4/en/replication-mode-change-online-enable-gtids.html",
+            )
+        elif not found.mariadb:
+            yield Finding(Level.OK, "server", "gtid_mode ON: a replica that is promoted is followed")
+        ((strict,),) = session.texts(connection, "reading settings", _STRICT) if found.mariadb else (("1",),)
+        if strict != "1":
+            yield Finding(
+                Level.WARNING,
+                "server",
+                "gtid_strict_mode is off: a replica may have transactions of its own, and cannot be followed then",
+                "SET GLOBAL gtid_strict_mode = ON",
+            )
+
+    def _log(self, connection: session.Connection) -> Iterator[Finding]:
+        end, _ = server.status(connection, self._server)
+        file_made_at(lambda: follow(self._config, self._address, self._server), end)
+        yield Finding(Level.OK, "log", f"is sent to user {self._server.user}; it ends at {end}")
+
+    def _replicas(self, connection: session.Connection) -> Iterator[Finding]:
+        mine, ours = server_id(self._config), replica_uuid(self._config)
+        clash = [r for r in replicas(connection, self._server) if r.server_id == mine]
+        others = [r for r in clash if r.uuid not in ("", ours) or not (r.uuid or r.host.startswith("cdc-"))]
+        yield from (refused("replicas", refusal) for refusal in duplicates(self._config, self._server))
+        for other in others:
+            yield Finding(
+                Level.ERROR,
+                "replicas",
+                f"duplicate server_id: {mine} is that of replica {other.host or other.uuid} as well: the server drops "
+                "one for the other",
+                "set source.server_id to a number that no server or replica has",
+            )
+        if not others:
+            yield Finding(Level.OK, "replicas", f"server_id {mine} is nobody else's")
+
+    def _prepared(self, connection: session.Connection) -> Iterator[Finding]:
+        found = server.prepared(connection)
+        if found is None:
+            yield Finding(
+                Level.WARNING,
+                "rights",
+                "what XA has prepared may not be seen: rows prepared before a first start, and committed after it, "
+                "stop the connector",
+                f"GRANT XA_RECOVER_ADMIN ON *.* TO {self._server.account}; not needed where nobody uses XA",
+            )
+        elif found and self._state is None:
+            what = f"{len(found)} XA transactions are prepared: a first start waits until they are ended"
+            yield Finding(Level.WARNING, "server", what, "XA RECOVER; then XA COMMIT or XA ROLLBACK")
+
+    def _captured(self, connection: session.Connection) -> Iterator[Finding]:
+        catalog, good = Catalog(connection), list[str]()
+        for name, refusal in catalog.refusals(self._config.source.tables, self._config.source.keys):
+            if refusal is not None:
+                yield refused(f"table {name}", refusal)
+            elif name not in good:
+                good.append(name)
+        for name in sorted(good):
+            for captured in catalog.captured((name,), self._config.source.keys):
+                table = captured.table
+                self._tables += (table,)
+                what = f"key ({', '.join(table.key)}), {len(table.columns)} columns, about {captured.rows:,} rows"
+                yield Finding(Level.OK, f"table {name}", what)
+
+    def _cascades(self, connection: session.Connection) -> Iterator[Finding]:
+        if not self._server.mariadb and self._server.version >= server.LOGGED_CASCADES:
+            return
+        for table in self._tables:
+            name = f"{values.quoted_name(table.schema)}.{values.quoted_name(table.name)}"
+            ((_, made, *_),) = session.texts(connection, "reading the catalog", f"SHOW CREATE TABLE {name}")
+            for key, parent, actions in _CASCADE.findall(made):  # information_schema shows them to owners only
+                if _WRITES.search(actions):
+                    yield Finding(
+                        Level.WARNING,
+                        f"table {table.qualified}",
+                        f"foreign key {key} changes its rows ({actions.strip()}) when {parent} is written, and the "
+                        "server does not log that: those changes never come",
+                        f"delete the rows of {table.name} in the application; or after such a change: cdc snapshot "
+                        f"start CONNECTOR.yaml --table {table.qualified}",
+                    )
+
+    def _rights(self, connection: session.Connection) -> Iterator[Finding]:
+        for table in self._tables:
+            name = f"{values.quoted_name(table.schema)}.{values.quoted_name(table.name)}"
+            try:
+                session.rows(connection, f"reading table {table.qualified}", f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608
+            except OperatorError as exc:
+                hint = f"GRANT SELECT ON {name} TO {self._server.account}"
+                yield refused("rights", OperatorError(exc.message, hint=hint))
+        if self._tables and not self._server.mariadb and not self._server.gtids:
+            try:
+                session.rows(connection, "locking a table", "SET SESSION lock_wait_timeout = 1")
+                one = self._tables[0]
+                name = f"{values.quoted_name(one.schema)}.{values.quoted_name(one.name)}"
+                session.rows(connection, f"locking table {one.qualified}", f"LOCK TABLES {name} READ")
+                session.rows(connection, "letting go of a table", "UNLOCK TABLES")
+            except OperatorError as exc:
+                hint = f"GRANT LOCK TABLES ON {values.quoted_name(one.schema)}.* TO {self._server.account}"
+                yield refused("rights", OperatorError(exc.message, hint=hint))
+
+    def _position(self, connection: session.Connection) -> Iterator[Finding]:
+        state = self._state
+        if state is None or state.phase is Phase.CREATING:
+            return
+        if any(state.identity.get(what) != found for what, found in self._identity.items() if what != LINEAGE):
+            return  # another source, which the caller says
+        here = look_here(connection, self._server)
+        made_at = partial(file_made_at, lambda: follow(self._config, self._address, self._server))
+        refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at)]
+        at = continuity.place_of(state)
+        yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]
+
+
+_STRICT: Final = "SELECT @@GLOBAL.gtid_strict_mode"

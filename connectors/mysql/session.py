@@ -1,0 +1,258 @@
+"""Connecting to MySQL and MariaDB: the URL, TLS checked by identity, drivers' errors in our terms."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+import ssl
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pymysql
+import pymysql.connections
+import pymysql.cursors
+from pymysql.constants import CR, ER
+
+from cdc.errors import CdcError, ConfigError, OperatorError, RetryableError
+
+Connection: TypeAlias = pymysql.connections.Connection
+
+MODES: Final = ("verify_identity", "verify_ca", "required", "preferred", "disabled")
+SCHEMES: Final = ("mysql", "mariadb")
+
+CONNECT_TIMEOUT_S: Final = 10
+STATEMENT_TIMEOUT_S: Final = 60
+"""How long a statement may say nothing before its connection is taken for gone; reading rows says something."""
+
+_HINT: Final = "url: mysql://user:${PASSWORD}@host:3306"
+_OPTIONS: Final = frozenset({"ssl_mode", "ssl_ca", "ssl_cert", "ssl_key", "socket"})
+_LOST: Final = frozenset(
+    {
+        CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN,
+        ER.NET_READ_ERROR, ER.NET_WRITE_INTERRUPTED, ER.NET_READ_INTERRUPTED, ER.NET_ERROR_ON_WRITE,
+        ER.QUERY_INTERRUPTED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK, ER.CON_COUNT_ERROR, 1927, 3024, 4031,
+    }
+)  # fmt: skip
+"""What passes: connections cut, servers going down, locks not had in time. 1927, 4031: killed, idle for too long."""
+_NO_PASSWORD: Final = 1698
+_DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
+
+log = logging.getLogger("cdc")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to connect, and as whom; no secret in its repr."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    socket: str | None = None
+    ssl_mode: str = "verify_identity"
+    ssl_ca: str | None = None
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
+
+    @property
+    def place(self) -> str:
+        """For messages: no user, no secret."""
+        return self.socket or f"{self.host}:{self.port}"
+
+
+def address(url: str) -> Address:
+    """What `url` says. Raises ConfigError, which never repeats the URL."""
+    scheme, _, _ = url.partition("://")
+    if scheme not in SCHEMES:
+        raise ConfigError("source.url is not a MySQL URL", hint=_HINT)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "localhost", parts.port or 3306
+        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        host, port, given = "", 0, []
+    if not host or parts.netloc.count("@") > 1 or "@" in parts.path:
+        raise ConfigError(
+            "source.url cannot be parsed",
+            hint="percent-encode /, @, : and % in user and password: mysql://user:p%40ss@host:3306",
+        )
+    options = {name.replace("-", "_").lower(): value for name, value in given}
+    unknown = sorted(options.keys() - _OPTIONS)
+    if unknown:
+        raise ConfigError(
+            f"source.url has options that are not known: {', '.join(unknown)}",
+            hint=f"known: {', '.join(sorted(_OPTIONS))}",
+        )
+    local = "socket" in options or _is_local(host)
+    mode = options.get("ssl_mode", "preferred" if local else "verify_identity").lower().replace("-", "_")
+    if mode not in MODES:
+        raise ConfigError(f"source.url: ssl_mode={mode} is not known", hint=f"one of {', '.join(MODES)}")
+    return Address(
+        host, port, unquote(parts.username or ""), unquote(parts.password or ""), options.get("socket"), mode,
+        options.get("ssl_ca"), options.get("ssl_cert"), options.get("ssl_key"),
+    )  # fmt: skip
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def weakness(at: Address) -> str | None:
+    """What a connection that leaves this machine does not check; None where all is checked, or nothing leaves."""
+    if at.socket or _is_local(at.host):
+        return None
+    return {
+        "verify_identity": None,
+        "verify_ca": "ssl_mode=verify_ca does not check that the certificate is this host's",
+        "required": "ssl_mode=required does not check who answers",
+        "preferred": "ssl_mode=preferred may go without encryption, and never checks who answers",
+        "disabled": "ssl_mode=disabled sends password and rows unencrypted",
+    }[at.ssl_mode]
+
+
+@functools.cache
+def tell_of_weak_tls(where: str, weak: str | None) -> None:
+    """Say once for each place what its connections do not check."""
+    if weak is not None:
+        log.warning("MySQL at %s: %s; the default, ssl_mode=verify_identity, checks both", where, weak)
+
+
+def _tls(at: Address) -> dict[str, Any]:
+    if at.ssl_mode == "disabled" or at.socket:
+        return {"ssl_disabled": True}
+    if at.ssl_mode == "preferred":
+        return {}
+    context = ssl.create_default_context(cafile=at.ssl_ca)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL makes for itself are not strict
+    context.check_hostname = at.ssl_mode == "verify_identity"
+    if at.ssl_mode == "required":
+        context.verify_mode = ssl.CERT_NONE
+    if at.ssl_cert:
+        context.load_cert_chain(at.ssl_cert, at.ssl_key)
+    return {"ssl": context}
+
+
+def connect(at: Address, *, statements: Iterable[str] = (), read_timeout_s: float = STATEMENT_TIMEOUT_S) -> Connection:
+    """A connection in autocommit whose rows are the server's bytes. Raises OperatorError or RetryableError.
+
+    It never reconnects. `statements` are run on it first.
+    """
+    try:
+        connection = pymysql.connect(
+            host=at.host, port=at.port, user=at.user, password=at.password, unix_socket=at.socket, autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=STATEMENT_TIMEOUT_S,
+            charset="utf8mb4", use_unicode=False, conv={}, program_name="cdc", **_tls(at),
+        )  # fmt: skip
+    except (pymysql.Error, OSError, RuntimeError, ValueError) as exc:
+        raise connect_failed(at, exc) from None
+    for statement in statements:
+        rows(connection, "preparing a session", statement)
+    return connection
+
+
+def rows(connection: Connection, doing: str, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement and give its rows, as bytes. Raises what `translate` makes of an error."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, parameters or None)
+            return list(cursor.fetchall())
+    except pymysql.Error as exc:
+        raise translate(exc, doing) from exc
+
+
+def texts(connection: Connection, doing: str, statement: str, parameters: tuple[Any, ...] = ()) -> list[list[str]]:
+    """`rows` as text; NULL is empty."""
+    found = rows(connection, doing, statement, parameters)
+    return [[("" if value is None else value.decode(errors="replace")) for value in row] for row in found]
+
+
+def break_off(connection: Connection) -> None:
+    """End whatever runs on it, from any thread; raises nothing. It is of no use afterwards."""
+    sock = connection._sock  # noqa: SLF001 - there is no other way to end a statement of another thread at once
+    if sock is not None:
+        with suppress(OSError, ValueError):
+            sock.shutdown(2)
+
+
+def close(connection: Connection | None) -> None:
+    """Let go; safe for one that is closed."""
+    if connection is not None and connection.open:
+        with suppress(pymysql.Error):
+            connection.close()
+
+
+def wait_until(deadline_s: float, pause_s: float = 0.02) -> bool:
+    """Pause, unless the deadline has passed."""
+    if time.monotonic() >= deadline_s:
+        return False
+    time.sleep(pause_s)
+    return True
+
+
+def connect_failed(at: Address, exc: Exception) -> CdcError:
+    """What a failed connection means."""
+    code, words = _told(exc)
+    where = f"MySQL at {at.place}"
+    cause = getattr(exc, "original_exception", exc)
+    if isinstance(cause, ssl.SSLError) or code == CR.CR_SSL_CONNECTION_ERROR:
+        reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or words
+        return OperatorError(
+            f"{where}: no trusted TLS connection: {reason}",
+            hint="add ?ssl_ca=/path/to/ca.pem to source.url; ?ssl_mode=required gives up checking who answers",
+        )
+    if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _NO_PASSWORD):
+        return OperatorError(
+            f"{where} refuses user {at.user}: wrong password, or not admitted from here",
+            hint="set the password in source.url through ${NAME} or ${file:/path}; "
+            f"to make the user: CREATE USER '{at.user}'@'%' IDENTIFIED BY '…'",
+        )
+    if code in (ER.HOST_NOT_PRIVILEGED, ER.HOST_IS_BLOCKED):
+        return OperatorError(f"{where} admits no connection from here ({code})", hint="FLUSH HOSTS, or grant the host")
+    if "cryptography" in words:
+        return OperatorError(
+            f"{where}: logging in with a password needs TLS, or the package cryptography",
+            hint="leave ssl_mode=disabled out of source.url; or pip install cryptography",
+        )
+    if code in _LOST or isinstance(cause, OSError):
+        return RetryableError(
+            f"{where} cannot be reached: {words}", hint=f"is it running? mysqladmin ping -h {at.host}"
+        )
+    return OperatorError(f"{where}: {words} ({code})")
+
+
+def translate(exc: Exception, doing: str) -> CdcError:
+    """A statement's error in our terms."""
+    code, words = _told(exc)
+    if code in _LOST or code == 0 or isinstance(exc, (pymysql.InterfaceError, OSError)):
+        return RetryableError(f"{doing}: {words or 'the connection was lost'} ({code})")
+    hint = "grant what is missing to the connector's user" if code in _DENIED else None
+    return OperatorError(f"{doing}: {words} ({code})", hint=hint)
+
+
+def is_denied(error: CdcError) -> bool:
+    """Whether the server said that a right is missing."""
+    code = code_of_exception(error.__cause__)
+    return code in _DENIED or code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR)
+
+
+def code_of_exception(exc: BaseException | None) -> int:
+    """The server's number for what it refused; 0 where it gave none."""
+    return _told(exc)[0] if isinstance(exc, pymysql.Error) else 0
+
+
+def _told(exc: Exception) -> tuple[int, str]:
+    code, words = 0, ""
+    if exc.args and isinstance(exc.args[0], int):
+        code = exc.args[0]
+        words = str(exc.args[1]) if len(exc.args) > 1 else ""
+    elif exc.args:
+        words = str(exc.args[0])
+    return code, " ".join(words.split())[:300]

@@ -1,0 +1,371 @@
+"""MySQL and MariaDB as a `Source`: the SQL connection answers, the dump connection streams."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from cdc.change import Change, Idle, Message, Offset, Table, Transaction
+from cdc.change import Place as At
+from cdc.config import ConnectorConfig
+from cdc.description import Description
+from cdc.errors import BugError, GapError, OperatorError, raise_first
+from cdc.interfaces import LINEAGE, Start
+from cdc.state import State
+from connectors.mysql import binlog, continuity, events, server, session
+from connectors.mysql.catalog import Captured, Catalog
+from connectors.mysql.followed import Followed
+from connectors.mysql.grouping import Block, Committed, Grouper
+from connectors.mysql.places import FIRST, GtidPosition, GtidSet, Place, file_named
+from connectors.mysql.statements import meaning
+from connectors.mysql.stream import Binlog, replica_uuid
+
+log = logging.getLogger("cdc")
+
+_WAIT_S: Final = 0.5
+_TOLD_S: Final = 10.0
+_HEAD_S: Final = 60.0
+"""How long the head of a file may take to come."""
+_SERVER_IDS: Final = (1_000_000_000, 1_000_000_000)
+"""Where a server_id is taken from that the configuration does not give: from, how many."""
+
+
+def server_id(config: ConnectorConfig) -> int:
+    """The configured one, or one made of the connector's name."""
+    first, count = _SERVER_IDS
+    return config.source.server_id or first + zlib.crc32(f"{config.sink.prefix}/{config.name}".encode()) % count
+
+
+class MysqlSource:
+    """One server's binlog."""
+
+    name = "mysql"
+    database = ""
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self._config = config
+        self._address = session.address(config.source.url)
+        self._sql: session.Connection | None = None
+        self._dump: Binlog | None = None
+        self._server = server.Server("", {}, "")
+        self._captured: tuple[Captured, ...] = ()
+        self._followed = Followed(config.source, ())
+        self._grouper = Grouper(self._followed.wanted)
+        self._place = Place("binlog.000000", FIRST)
+        """Behind the last block that was read whole, or passed over."""
+        self._made_at = 0
+        self._gtids: GtidSet | GtidPosition | None = None
+        self._settled = 0
+        """What was prepared before the log was followed has ended before this commit position."""
+        self._done = 0
+        """Blocks that end before this commit position were published by an earlier session."""
+
+    def connect(self) -> Mapping[str, str]:
+        sql = self._sql = session.connect(self._address)
+        self._server = server.look(sql)
+        raise_first(server.refusals(self._server, self._address.place))
+        raise_first(duplicates(self._config, self._server))
+        session.tell_of_weak_tls(self._address.place, session.weakness(self._address))
+        self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys)
+        self._followed = Followed(self._config.source, self._captured)
+        return identity(self._server)
+
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(captured.table for captured in self._captured)
+
+    def unused(self) -> None:
+        place, _ = server.status(self._connected(), self._server)
+        self.made_at(place)  # whether the log is sent to this user at all
+
+    def verify(self, state: State) -> tuple[Offset, int] | None:
+        here = look_here(self._connected(), self._server)
+        self._place = continuity.place_of(state)
+        raise_first(continuity.refusals(state, here, self.made_at))
+        if not continuity.moved(state, here, self.made_at):
+            return None
+        first = Place(here.first, FIRST)
+        return {"file": first.file, "pos": first.offset, "gtids": str(state.offset["gtids"])}, first.commit
+
+    def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - the log has every table anyway
+        """Nothing is held: the server keeps its log as long as it was told to, whoever follows."""
+        sql = self._connected()
+        end, executed = server.status(sql, self._server)
+        self._place = end
+        offset: Offset = {"file": end.file, "pos": end.offset, "made_at": self.made_at(end)}
+        if self._server.gtids:  # what is logged but not in this set yet comes once more, and hides from no view
+            end = Place(end.file, FIRST)
+            offset |= {"pos": end.offset, "gtids": executed}
+        elif self._server.mariadb:
+            found = session.texts(
+                sql,
+                "reading the log's end",
+                f"SELECT BINLOG_GTID_POS(%s, {end.offset})",
+                (end.file,),
+            )
+            offset |= {"gtids": found[0][0]}
+        settled = self._await_prepared()
+        if settled is not None:
+            offset |= {"settled": settled}
+        return Start(offset, end.commit, None)
+
+    def _await_prepared(self) -> int | None:
+        """Wait for what XA has prepared by now: the log told of its rows before it is followed.
+
+        Gives where the log ends then; None where we may not know what is prepared.
+        """
+        sql, told = self._connected(), False
+        before = server.prepared(sql)
+        begun_s = time.monotonic()
+        while before:
+            if not told and time.monotonic() - begun_s > _TOLD_S:
+                log.warning("waiting for %d XA transactions that are prepared: XA RECOVER lists them", len(before))
+                told = True
+            time.sleep(_WAIT_S)
+            before &= server.prepared(sql) or set()
+        return None if before is None else server.status(sql, self._server)[0].commit
+
+    def extend(self, tables: Sequence[Table]) -> None:
+        """The log has every table anyway."""
+
+    def carried(self) -> Mapping[str, str]:
+        return {}
+
+    def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
+        self._followed.recall(described)
+
+    def tend(self) -> None:
+        """Nothing is held."""
+
+    def current(self) -> int:
+        return server.status(self._connected(), self._server)[0].commit
+
+    def made_at(self, place: Place) -> int:
+        """When the file of `place` was begun: see `file_made_at`."""
+        return file_made_at(self._binlog, place)
+
+    def _binlog(self) -> Binlog:
+        return follow(self._config, self._address, self._server)
+
+    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
+        place = Place(str(offset["file"]), int(offset["pos"]))
+        gtids = None if "gtids" not in offset else str(offset["gtids"])
+        dump = self._dump = self._binlog()
+        self._settled = int(offset.get("settled", 0))
+        self._grouper = Grouper(self._followed.wanted, settled=self._settled)
+        self._place, self._made_at = place, int(offset.get("made_at", 0))
+        self._done = int(offset.get("done", 0))
+        if self._done:
+            self._place = Place(file_named(place.file, self._done >> 32), self._done & 0xFFFFFFFF)
+        if gtids is not None and self._server.gtids:
+            self._gtids = GtidSet.parse(gtids)
+            dump.follow_gtids(self._gtids)
+        elif gtids is not None and self._server.mariadb and not self._made_at:  # of a server that failed over
+            self._gtids = GtidPosition.parse(gtids)
+            dump.follow_mariadb(gtids)
+        else:
+            self._gtids = GtidPosition.parse(gtids) if gtids is not None and self._server.mariadb else None
+            dump.follow(place)
+        yield from self._frames(dump, place)
+
+    def _frames(self, dump: Binlog, asked: Place) -> Iterator[Transaction | Message | Idle]:
+        described: events.FormatDescription | None = None
+        file = asked.file
+        while True:
+            raw = dump.receive()
+            if raw is None:
+                yield Idle()
+                dump.wait(_WAIT_S)
+                continue
+            event = binlog.parse(raw, described)
+            match event:
+                case events.Rotate():
+                    file = event.file
+                    self._reach(Place(file, max(event.position, FIRST)))
+                case events.FormatDescription():
+                    described = event
+                    self._grouper.reset(event)
+                    self._begun(file, event.header.timestamp_s, asked)
+                    self._reach(Place(file, event.header.log_pos))
+                case events.Heartbeat():
+                    if self._grouper.between and event.file == file:
+                        self._reach(Place(file, event.position))
+                case _:
+                    done = self._grouper.feed(event, raw, file)
+                    if done is None:
+                        if self._grouper.between and not event.header.artificial:
+                            self._reach(Place(file, event.header.log_pos))
+                        continue
+                    if isinstance(done, Committed) and done.block.commit >= self._done:
+                        yield self._transaction(done)
+                        if self._place.commit <= done.block.commit:
+                            raise BugError("a transaction was left before its end")
+                    else:
+                        self._passed(done.block)
+
+    def _begun(self, file: str, made_at: int, asked: Place) -> None:
+        """A file's head has come: is the one that was asked for still the same?"""
+        if file == asked.file and self._gtids is None and self._made_at not in (0, made_at):
+            raise GapError(
+                f"binlog reset: {file} is not the file that the position is in: it was begun at another time",
+                hint="cdc snapshot start CONNECTOR.yaml --after-gap",
+            )
+        if Place(file, FIRST).commit >= Place(self._place.file, FIRST).commit:
+            self._made_at = made_at
+
+    def _reach(self, place: Place) -> None:
+        """Between two blocks, the log was read up to here."""
+        if place.commit > self._place.commit:
+            self._place = place
+
+    def _passed(self, block: Block) -> None:
+        self._reach(Place(block.begin.file, block.end))
+        if block.gtid is not None and self._gtids is not None and block.commit >= self._done:
+            self._gtids.add(block.gtid)
+
+    def _transaction(self, done: Committed) -> Transaction:
+        block = done.block
+        gtid = b"null" if block.gtid is None else orjson.dumps(block.gtid)
+        where = b'"server_id":%d,"gtid":%b,"file":%b' % (block.server_id, gtid, orjson.dumps(done.rows.begin.file))
+        xid = block.gtid if self._server.gtids and block.gtid is not None else block.commit
+        return Transaction(
+            block.gtid or str(block.begin),
+            xid,
+            block.commit,
+            block.at_ms,
+            self._changes(done),
+            where.replace(b"%", b"%%") + b',"pos":%d,"row":%d',
+        )
+
+    def _changes(self, done: Committed) -> Iterator[Change | Message]:
+        rows = done.rows
+        described = rows.described
+        maps: dict[int, events.TableMap] = {}
+        for event, offset in rows.held.read(lambda raw: binlog.parse(raw, described)):
+            for one in _inside(event, described):
+                yield from self._change(one, Place(rows.begin.file, offset), maps)
+        rows.held.close()
+        self._passed(done.block)
+
+    def _change(self, event: events.Event, at: Place, maps: dict[int, events.TableMap]) -> Iterator[Change]:
+        match event:
+            case events.TableMap():
+                maps[event.table_id] = event
+            case events.Rows():
+                known = self._followed.table(maps[event.table_id], at)
+                if known is not None:
+                    yield from self._followed.changes(event, known, at)
+            case events.Query():
+                yield from self._followed.told(meaning(event.statement, event.schema), at, self._catalog)
+            case _:
+                pass
+
+    def position(self) -> tuple[Offset, int]:
+        place = self._place
+        offset: Offset = {"file": place.file, "pos": place.offset, "made_at": self._made_at}
+        if self._settled > place.commit:
+            offset["settled"] = self._settled
+        open_ = list(self._grouper.prepared.values())
+        if self._gtids is not None:
+            left = self._gtids
+            if isinstance(left, GtidSet) and open_:
+                left = left.without(block.gtid for block in open_ if block.gtid is not None)
+            offset["gtids"] = str(left)
+        if open_ and not isinstance(self._gtids, GtidSet):
+            first = min((block.begin for block in open_), key=lambda begin: begin.commit)
+            offset |= {"file": first.file, "pos": first.offset, "done": place.commit}
+        return offset, place.commit
+
+    def acknowledge(self, offset: Offset) -> None:
+        """Nobody is told: the log is not held."""
+
+    def place(self, commit: int) -> tuple[bytes, At]:
+        file = orjson.dumps(file_named(self._place.file, commit >> 32)).replace(b"%", b"%%")
+        return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (commit & 0xFFFFFFFF, 0)
+
+    def lag_bytes(self) -> int | None:
+        sql = self._connected()
+        end, _ = server.status(sql, self._server)
+        if end.file == self._place.file:
+            return max(0, end.offset - self._place.offset)
+        sizes = [size for file, size in server.files(sql) if self._place.number <= Place(file, 0).number < end.number]
+        return max(0, sum(sizes) - self._place.offset + end.offset)
+
+    def close(self) -> None:
+        if self._dump is not None:
+            self._dump.close()
+        session.close(self._sql)
+        self._dump = self._sql = None
+
+    def _connected(self) -> session.Connection:
+        if self._sql is None:
+            raise BugError("the source is not connected")
+        return self._sql
+
+    def _catalog(self) -> Catalog:
+        return Catalog(self._connected())
+
+
+def identity(found: server.Server) -> dict[str, str]:
+    """What a position belongs to."""
+    return {"server": found.family, LINEAGE: found.lineage}
+
+
+def duplicates(config: ConnectorConfig, found: server.Server) -> Iterator[OperatorError]:
+    """The server's own number as ours: it would send us nothing that it wrote itself."""
+    if str(server_id(config)) == found.variables.get("server_id"):
+        yield OperatorError(
+            f"duplicate server_id: {server_id(config)} of connector {config.name} is the server's own",
+            hint="set source.server_id to a number that no server or replica has",
+        )
+
+
+def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -> Binlog:
+    """A connection that asks for nothing yet."""
+    return Binlog(
+        at, server_id=server_id(config), connector=config.name, uuid=replica_uuid(config), mariadb=found.mariadb
+    )
+
+
+def file_made_at(connect: Callable[[], Binlog], place: Place) -> int:
+    """When the file of `place` was begun, in seconds since 1970; `place` must be in it, where an event begins."""
+    dump = connect()
+    try:
+        dump.follow(place)
+        deadline = time.monotonic() + _HEAD_S
+        while True:
+            event = binlog.parse(dump.read(max(0.1, deadline - time.monotonic())), None)
+            if isinstance(event, events.FormatDescription):
+                return event.header.timestamp_s
+    finally:
+        dump.close()
+
+
+def _inside(event: events.Event, described: events.FormatDescription | None) -> Iterator[events.Event]:
+    if isinstance(event, events.TransactionPayload) and described is not None:
+        yield from binlog.events(event, described)
+    else:
+        yield event
+
+
+def look_here(sql: session.Connection, found: server.Server) -> continuity.Here:
+    """Ask the server for what a position is judged by."""
+    end, _ = server.status(sql, found)
+    files = server.files(sql)
+    executed: GtidSet | GtidPosition | None = None
+    purged: GtidSet | None = None
+    if found.gtids:
+        executed = GtidSet.parse(server.global_text(sql, "gtid_executed"))
+        purged = GtidSet.parse(server.global_text(sql, "gtid_purged"))
+    elif found.mariadb:
+        executed = GtidPosition.parse(server.global_text(sql, "gtid_binlog_pos"))
+    return continuity.Here(found.lineage, end, files[0][0] if files else end.file, executed, purged)
+
+
+def open_source(config: ConnectorConfig) -> MysqlSource:
+    """The registry's entry. Connects to nothing yet."""
+    return MysqlSource(config)

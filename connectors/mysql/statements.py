@@ -1,0 +1,277 @@
+"""Statements of the binlog: the few that say something of rows or of what tables are called. Pure.
+
+A Query event holds a statement as a session wrote it. Read here is only its beginning: comments, quotes and names, in
+the grammar of https://dev.mysql.com/doc/refman/8.4/en/lexical-structure.html.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+Name: TypeAlias = tuple[str, str]
+"""Database and table."""
+
+XaId: TypeAlias = tuple[int, bytes, bytes]
+"""Format, global part, branch."""
+
+_TOKENS: Final = re.compile(
+    r"""
+    (?P<space>[\s\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?![!M])(?:[^*]|\*(?!/))*\*/)
+  | (?P<open>/\*M?!\d*)        # what follows is for the server to read
+  | (?P<close>\*/)
+  | `(?P<quoted>(?:[^`]|``)*)`
+  | "(?P<double>(?:[^"\\]|""|\\.)*)"
+  | '(?P<string>(?:[^'\\]|''|\\.)*)'
+  | (?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)
+  | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ROW_STATEMENTS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "HANDLER"})
+_XID: Final = re.compile(r"XA\s+(COMMIT|ROLLBACK)\s+X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
+_MOST_TOKENS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word in capitals, a name as it is, or one character."""
+
+    text: str
+    quoted: bool = False
+
+    def says(self, *words: str) -> bool:
+        return not self.quoted and self.text.upper() in words
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """TRUNCATE TABLE and DROP TABLE: these tables have no rows any more."""
+
+    tables: tuple[Name, ...]
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """RENAME TABLE and ALTER TABLE … RENAME: from, to; in order."""
+
+    tables: tuple[tuple[Name, Name], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """DROP DATABASE: all its tables are gone."""
+
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """ALTER TABLE, CREATE TABLE: of what the table is made may be another by now."""
+
+    table: Name
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesRows:
+    """A statement in the place of rows: binlog_format was not ROW."""
+
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """COMMIT, ROLLBACK."""
+
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """BEGIN, START TRANSACTION, XA START."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBackTo:
+    """ROLLBACK TO a savepoint, which is in the log only where tables without transactions were written too."""
+
+
+@dataclass(frozen=True, slots=True)
+class XaEnded:
+    """XA COMMIT, XA ROLLBACK of what was prepared before."""
+
+    xid: XaId
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """ALTER TABLE … TRUNCATE, DROP, EXCHANGE PARTITION: rows are gone, or others, that no event tells of."""
+
+    table: Name
+
+
+Meaning: TypeAlias = (
+    Emptied | Renamed | Dropped | Altered | ChangesRows | Ended | Began | RolledBackTo | XaEnded | Partitions | None
+)
+
+
+def meaning(statement: str, database: str) -> Meaning:
+    """What a statement says, run in `database`; None: nothing of rows or tables."""
+    head = statement[:10].upper()
+    if head == "BEGIN":
+        return Began()
+    if head == "COMMIT":
+        return Ended(committed=True)
+    tokens = _tokens(statement)
+    if not tokens:
+        return None
+    first = tokens[0].text.upper()
+    second = tokens[1] if len(tokens) > 1 else Token("")
+    match first:
+        case "BEGIN" | "START":
+            return Began()
+        case "COMMIT":
+            return Ended(committed=True)
+        case "ROLLBACK":
+            return RolledBackTo() if any(t.says("TO") for t in tokens[1:3]) else Ended(committed=False)
+        case "XA":
+            return _xa(statement, second)
+        case "TRUNCATE":
+            at = 2 if second.says("TABLE") and len(tokens) > 2 else 1  # noqa: PLR2004 - TRUNCATE TABLE name
+            return Emptied((_name(tokens, at, database)[0],))
+        case "DROP":
+            return _drop(tokens, database)
+        case "RENAME" if second.says("TABLE", "TABLES"):
+            return _rename(tokens, database)
+        case "ALTER":
+            return _alter(tokens, database)
+        case "CREATE":
+            return _create(tokens, database)
+        case verb if verb in _ROW_STATEMENTS:
+            return ChangesRows(verb)
+    return None
+
+
+def _tokens(statement: str) -> list[Token]:
+    found = []
+    for match in _TOKENS.finditer(statement):
+        kind = match.lastgroup
+        if kind in ("space", "open", "close"):
+            continue
+        text = match[kind] if kind else ""
+        if kind == "quoted":
+            found.append(Token(text.replace("``", "`"), quoted=True))
+        elif kind == "double":
+            found.append(Token(text.replace('""', '"'), quoted=True))
+        elif kind == "string":
+            found.append(Token("'"))
+        else:
+            found.append(Token(text))
+        if len(found) >= _MOST_TOKENS:
+            break
+    return found
+
+
+def _name(tokens: list[Token], at: int, database: str) -> tuple[Name, int]:
+    """``[database.]table`` beginning at `at`, and where the next token is."""
+    if at >= len(tokens):
+        return (database, ""), at
+    first = tokens[at].text
+    if at + 2 < len(tokens) and tokens[at + 1] == Token("."):
+        return (first, tokens[at + 2].text), at + 3
+    return (database, first), at + 1
+
+
+def _after(tokens: list[Token], at: int, *words: str) -> int:
+    """Behind `words`, if they stand at `at`."""
+    there = [token.text.upper() for token in tokens[at : at + len(words)] if not token.quoted]
+    return at + len(words) if there == list(words) else at
+
+
+def _drop(tokens: list[Token], database: str) -> Meaning:
+    second = tokens[1] if len(tokens) > 1 else Token("")
+    if second.says("DATABASE", "SCHEMA"):
+        at = _after(tokens, 2, "IF", "EXISTS")
+        return Dropped(tokens[at].text) if at < len(tokens) else None
+    if not second.says("TABLE", "TABLES"):
+        return None  # temporary ones, views, indexes, …
+    at = _after(tokens, 2, "IF", "EXISTS")
+    found = []
+    while at < len(tokens):
+        name, at = _name(tokens, at, database)
+        found.append(name)
+        if at < len(tokens) and tokens[at] == Token(","):
+            at += 1
+            continue
+        break
+    return Emptied(tuple(found), dropped=True)
+
+
+def _rename(tokens: list[Token], database: str) -> Meaning:
+    at = _after(tokens, 2, "IF", "EXISTS")
+    found = []
+    while at < len(tokens):
+        old, at = _name(tokens, at, database)
+        if at < len(tokens) and tokens[at].says("WAIT", "NOWAIT"):  # MariaDB
+            at += 1 if tokens[at].says("NOWAIT") else 2
+        at = _after(tokens, at, "TO")
+        new, at = _name(tokens, at, database)
+        found.append((old, new))
+        if at < len(tokens) and tokens[at] == Token(","):
+            at += 1
+            continue
+        break
+    return Renamed(tuple(found))
+
+
+def _alter(tokens: list[Token], database: str) -> Meaning:
+    at = 1
+    while at < len(tokens) and tokens[at].says("ONLINE", "OFFLINE", "IGNORE"):
+        at += 1
+    if at >= len(tokens) or not tokens[at].says("TABLE"):
+        return None
+    at = _after(tokens, at + 1, "IF", "EXISTS")
+    old, at = _name(tokens, at, database)
+    depth, begins, partitions = 0, True, False
+    while at < len(tokens):
+        token = tokens[at]
+        if token == Token("("):
+            depth += 1
+        elif token == Token(")"):
+            depth -= 1
+        elif depth == 0 and begins and token.says("RENAME"):
+            following = tokens[at + 1] if at + 1 < len(tokens) else Token("")
+            if not following.says("COLUMN", "INDEX", "KEY"):
+                at += 2 if following.says("TO", "AS") or following == Token("=") else 1
+                new, _ = _name(tokens, at, database)
+                return Renamed(((old, new),))
+        elif depth == 0 and begins and token.says("TRUNCATE", "DROP", "EXCHANGE", "CONVERT"):
+            partitions = partitions or (at + 1 < len(tokens) and tokens[at + 1].says("PARTITION"))
+        begins = token == Token(",") and depth == 0
+        at += 1
+        if at and not begins and depth == 0 and tokens[at - 1].text.isdigit():
+            begins = True  # behind WAIT n
+    return Partitions(old) if partitions else Altered(old)
+
+
+def _create(tokens: list[Token], database: str) -> Meaning:
+    at = _after(tokens, 1, "OR", "REPLACE")
+    replaces = at > 1
+    if at >= len(tokens) or not tokens[at].says("TABLE"):
+        return None
+    at = _after(tokens, at + 1, "IF", "NOT", "EXISTS")
+    name, _ = _name(tokens, at, database)
+    return Emptied((name,), dropped=True) if replaces else Altered(name)
+
+
+def _xa(statement: str, second: Token) -> Meaning:
+    if second.says("START", "BEGIN"):
+        return Began()
+    found = _XID.search(statement)
+    if found is None:
+        return None  # XA END, XA PREPARE
+    xid = (int(found[4]), bytes.fromhex(found[2]), bytes.fromhex(found[3]))
+    return XaEnded(xid, committed=found[1].upper() == "COMMIT")

@@ -1,0 +1,423 @@
+"""MySQL's snapshot: SELECT in key order by several sessions, under views whose place in the log is known."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pymysql
+import pymysql.cursors
+
+from cdc.change import Row, Table
+from cdc.config import ConnectorConfig
+from cdc.errors import OperatorError, RetryableError
+from cdc.interfaces import Chunk, Handover, Window
+from cdc.state import Key
+from connectors.mysql import server, session, values
+from connectors.mysql.catalog import Captured, Catalog
+from connectors.mysql.places import GtidSet, Place
+from snapshot import selects
+from snapshot.binlog_view import BinlogView
+from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
+from snapshot.plan import Piece, pieces, wants_cutting
+from snapshot.readers import Readers, Rows
+from snapshot.selects import Relation
+
+log = logging.getLogger("cdc")
+
+_READ_TIMEOUT_S: Final = 3600.0
+"""How long a read may say nothing: keys that no index has in order are sorted first."""
+_SETTINGS: Final = (
+    "SET SESSION net_write_timeout = 3600",
+    "SET SESSION wait_timeout = 86400",
+    "SET SESSION lock_wait_timeout = 10",
+)
+_VIEW: Final = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+)
+_LOCK_S: Final = 1
+"""How long writers of the tables may be held up, and how long is waited for those that write."""
+_VIEW_S: Final = 60.0
+_PAUSE_S: Final = 3.0
+_LOCKED_S: Final = 10.0
+"""How long a snapshot tries for a view without transactions under way: in a pause of theirs, then by a lock."""
+_SAMPLES: Final = 1024
+_FETCHED: Final = 500
+_CLOSE_S: Final = 5.0
+_CHANGED: Final = frozenset({1054, 1146, 1049, 1412, 1305})
+"""Unknown column, no such table or database, definition changed since the view was taken."""
+
+
+class MysqlSnapshotter:
+    """Reads on connections of its own, in read-only transactions that end with `close`."""
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self._config = config
+        self._address = session.address(config.source.url)
+        self._workers = config.snapshot.workers
+        self._chunk_rows = config.snapshot.chunk_rows
+        self._sessions: list[session.Connection] = []
+        self._readers: Readers[session.Connection] | None = None
+        self._asking: session.Connection | None = None
+        self._window: session.Connection | None = None
+        self._in_use = threading.Lock()
+        self._closed = threading.Event()
+
+    def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
+        del view  # nothing that another session could share
+        done = Progress.from_json(progress)
+        remaining = [table for table in tables if not done.of(table).done]
+        if not remaining:
+            return
+        first = self._session()
+        planned: list[Piece[Relation]] = []
+        for table in remaining:
+            done, found = self._plan(first, table, done)
+            planned += found
+        while len(self._sessions) < min(self._workers, len(planned)):
+            self._session()
+        taken, end = take_view(
+            self._sessions, remaining, lambda: self._connect(()), over=self._closed.is_set, exact=True
+        )
+        number = len(done.views) + 1
+        rows_before = sum(at.rows for at in done.tables.values())
+        done = replace(
+            done,
+            views={**done.views, number: (taken.text, end)},
+            started_at_ms=_now_ms(),
+            rows_before=rows_before,
+        )
+        readers = self._readers = Readers(self._sessions, planned, self._read, session.break_off)
+        reached: dict[int, Key | None] = {}
+        for piece, rows, last in readers:
+            table = piece.table
+            after = reached.get(id(piece), piece.after)
+            upto = reached[id(piece)] = piece.upto if last else key_of(table, rows[-1])
+            at = done.of(table).read(after=after, upto=upto, view=number, rows=len(rows))
+            done = done.with_table(table, at)
+            yield Chunk(table, rows, done.to_json(), number, _now_ms())
+        self._end()
+
+    def _connect(self, statements: Iterable[str]) -> session.Connection:
+        return session.connect(
+            self._address, statements=(*_SETTINGS, *values.SETTINGS, *statements), read_timeout_s=_READ_TIMEOUT_S
+        )
+
+    def _session(self) -> session.Connection:
+        connection = self._connect(())
+        self._sessions.append(connection)
+        return connection
+
+    def _plan(
+        self, connection: session.Connection, table: Table, done: Progress
+    ) -> tuple[Progress, list[Piece[Relation]]]:
+        """The pieces to read of a table, and the progress with its estimate."""
+        now = _now(connection, table, self._config)
+        relation = Relation(now.columns)
+        at = done.of(table)
+        at = replace(at, estimate=max(at.estimate, now.rows))
+        sample: Iterable[Key] = ()
+        if wants_cutting(at, workers=self._workers, smallest=self._chunk_rows):
+            sample = _sample(connection, table)
+        return done.with_table(table, at), list(pieces(table, relation, at, sample=sample, workers=self._workers))
+
+    def _read(self, connection: session.Connection, piece: Piece[Relation], rows: Rows) -> None:
+        """One piece, its table let go of after it: a transaction keeps what it has read from being altered."""
+        table = piece.table
+        doing = f"reading table {table.qualified}"
+        session.rows(connection, doing, "SAVEPOINT locks")
+        now = _now(connection, table, self._config)
+        if now.table.columns != table.columns or now.table.key != table.key:
+            raise RetryableError(f"table {table.qualified} was altered after its snapshot began")
+        statement = selects.chunk_statement(table, piece.relation, after=piece.after, upto=piece.upto)
+        for row in _stream(connection, doing, statement):
+            rows.add(row, sum(len(value) for value in row if isinstance(value, bytes)))
+        session.rows(connection, doing, "ROLLBACK TO SAVEPOINT locks")
+
+    def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
+        made = RangeHandover(tables, Progress.from_json(progress), BinlogView.parse)
+        return None if made.hides_nothing else made
+
+    def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
+        with self._in_use:
+            if self._closed.is_set():
+                raise RetryableError("reading was ended")
+            if self._window is None or not self._window.open:
+                self._window = self._connect(())
+            connection = self._window
+            try:
+                return self._read_window(connection, table, (after, key), rows, first=first)
+            finally:
+                if connection.open:
+                    _end_view(connection)
+
+    def _read_window(
+        self,
+        connection: session.Connection,
+        table: Table,
+        behind: tuple[Key | None, str],
+        rows: int,
+        *,
+        first: bool,
+    ) -> Window | None:
+        if Catalog(connection).find(table.schema, table.name, self._config.source.keys) is None:
+            return None
+        taken, end = take_view([connection], [table], lambda: self._connect(()), over=self._closed.is_set, all_=first)
+        now = Catalog(connection).find(table.schema, table.name, self._config.source.keys)
+        if now is None:
+            return None
+        after = behind[0] if now.table.key_as_text == behind[1] else None
+        statement = selects.window_statement(now.table, Relation(now.columns), after=after, rows=rows)
+        read = list(_stream(connection, f"reading table {table.qualified}", statement))
+        return Window(
+            table=now.table,
+            rows=read,
+            after=key_of(now.table, read[-1]) if len(read) == rows else None,
+            sees=taken.sees,
+            end=end,
+            estimate=now.rows,
+            read_at_ms=_now_ms(),
+        )
+
+    def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
+        if self._asking is None:
+            self._asking = self._connect(())
+        now = Catalog(self._asking).find(table.schema, table.name, self._config.source.keys)
+        if now is None or now.table.columns != table.columns:
+            return None
+        statement = selects.row_statement(table, Relation(now.columns), key)
+        return next(iter(list(_stream(self._asking, f"reading a row of table {table.qualified}", statement))), None)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._end()
+        for connection in (self._window, self._asking):
+            if connection is not None:
+                session.break_off(connection)
+        if self._in_use.acquire(timeout=_CLOSE_S):
+            session.close(self._window)
+            self._in_use.release()
+        session.close(self._asking)
+        self._asking = None
+
+    def _end(self) -> None:
+        """Let go of what `chunks` has opened."""
+        readers, self._readers = self._readers, None
+        sessions, self._sessions = self._sessions, []
+        busy = readers.stop() if readers is not None else ()
+        for connection in sessions:
+            if connection not in busy:
+                session.close(connection)
+
+
+def take_view(
+    sessions: Sequence[session.Connection],
+    tables: Sequence[Table],
+    connect: Callable[[], session.Connection],
+    *,
+    over: Callable[[], bool],
+    all_: bool = True,
+    exact: bool = False,
+) -> tuple[BinlogView, int]:
+    """Begin a view on each session; give what all of them saw, and a commit position that none saw beyond.
+
+    `exact`: try for some seconds to take one that saw nothing else, in a pause of the writers or by a lock.
+    `all_`: they have seen whatever is in the log by now. What the log told of before it became visible is waited for.
+    """
+    asking = sessions[0]
+    found = server.look(asking)
+    if found.gtids and not exact:
+        return _by_gtids(sessions, found, over, all_=all_)
+    if found.gtids:
+        taken = _in_a_pause(sessions, found)
+        if taken is not None:
+            return taken
+        try:
+            return _under_lock(sessions, found, tables, connect, over, within_s=_LOCKED_S)
+        except (OperatorError, RetryableError) as exc:
+            log.info("a view of transactions under way is taken (%s): some of them will be told twice", exc.message)
+        return _by_gtids(sessions, found, over, all_=all_)
+    if found.mariadb:
+        return _by_status(sessions, found, over)
+    return _under_lock(sessions, found, tables, connect, over, within_s=_VIEW_S)
+
+
+def _by_gtids(
+    sessions: Sequence[session.Connection], found: server.Server, over: Callable[[], bool], *, all_: bool
+) -> tuple[BinlogView, int]:
+    """No lock: the set is read before the views, its transactions are visible, and a few more may be."""
+    asking, deadline = sessions[0], time.monotonic() + _VIEW_S
+    if all_:
+        owned = GtidSet.parse(_owned(server.global_text(asking, "gtid_owned")))
+        while not owned <= GtidSet.parse(server.global_text(asking, "gtid_executed")):
+            still = GtidSet.parse(_owned(server.global_text(asking, "gtid_owned")))
+            if not owned <= still:
+                owned = GtidSet.parse(",".join(gtid for gtid in str(owned).split(",") if GtidSet.parse(gtid) <= still))
+            _wait(deadline, over)
+    seen = GtidSet.parse(server.global_text(asking, "gtid_executed"))
+    _begin(sessions)
+    return BinlogView(None, seen), server.status(asking, found)[0].commit
+
+
+def _in_a_pause(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
+    """Views taken while nothing was being committed: what they saw is the set. None: there was no such moment.
+
+    A commit that is visible and not in the set yet is owned by its session until it is.
+    """
+    asking, deadline = sessions[0], time.monotonic() + _PAUSE_S
+    while True:
+        before = server.global_text(asking, "gtid_executed")
+        _begin(sessions)
+        owned = server.global_text(asking, "gtid_owned")
+        if not owned and server.global_text(asking, "gtid_executed") == before:
+            return BinlogView(None, GtidSet.parse(before)), server.status(asking, found)[0].commit
+        for connection in sessions:
+            _end_view(connection)
+        if time.monotonic() > deadline:
+            return None
+
+
+def _owned(text: str) -> str:
+    """``uuid:7#12,uuid:8#15`` without the threads that own them."""
+    return ",".join(part.partition("#")[0] for part in text.replace("\n", "").split(",") if ":" in part)
+
+
+def _by_status(
+    sessions: Sequence[session.Connection], found: server.Server, over: Callable[[], bool]
+) -> tuple[BinlogView, int]:
+    """MariaDB tells of each view the place in the log that it is of."""
+    asking, deadline = sessions[0], time.monotonic() + _VIEW_S
+    logged = server.status(asking, found)[0].commit
+    while True:
+        _begin(sessions)
+        places = [_snapshot_place(connection) for connection in sessions]
+        if min(places) >= logged:
+            return BinlogView(min(places), None), max(places)
+        for connection in sessions:
+            _end_view(connection)
+        _wait(deadline, over)
+
+
+def _snapshot_place(connection: session.Connection) -> int:
+    told = dict(session.texts(connection, "taking a view", "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+    named = {name.lower(): value for name, value in told.items()}
+    return Place(named["binlog_snapshot_file"], int(named["binlog_snapshot_position"])).commit
+
+
+def _under_lock(
+    sessions: Sequence[session.Connection],
+    found: server.Server,
+    tables: Sequence[Table],
+    connect: Callable[[], session.Connection],
+    over: Callable[[], bool],
+    *,
+    within_s: float,
+) -> tuple[BinlogView, int]:
+    """While nobody writes the tables: the log's end, or the set, is what the views saw of them."""
+    deadline = time.monotonic() + within_s
+    locking = connect()
+    try:
+        session.rows(locking, "preparing a session", f"SET SESSION lock_wait_timeout = {_LOCK_S}")
+        while True:
+            try:
+                session.rows(locking, "locking the tables for a moment", selects.lock_statement(tables))
+                break
+            except RetryableError:
+                _wait(deadline, over)
+            except OperatorError as exc:
+                if session.is_denied(exc):
+                    raise OperatorError(
+                        f"user {found.user} may not lock tables for the moment in which a view is taken, and there are "
+                        "no GTIDs to do without",
+                        hint=f"GRANT LOCK TABLES ON *.* TO {found.account}; or set gtid_mode to ON, step by step",
+                    ) from exc
+                raise
+        _begin(sessions)
+        seen = GtidSet.parse(server.global_text(sessions[0], "gtid_executed")) if found.gtids else None
+        end = server.status(sessions[0], found)[0].commit
+        session.rows(locking, "letting go of the tables", "UNLOCK TABLES")
+    finally:
+        session.close(locking)
+    return BinlogView(end if seen is None else None, seen), end
+
+
+def _begin(sessions: Sequence[session.Connection]) -> None:
+    for connection in sessions:
+        for statement in _VIEW:
+            session.rows(connection, "taking a view", statement)
+
+
+def _end_view(connection: session.Connection) -> None:
+    try:
+        session.rows(connection, "ending a view", "ROLLBACK")
+    except RetryableError:
+        pass  # the connection is gone, and the view with it
+
+
+def _wait(deadline_s: float, over: Callable[[], bool]) -> None:
+    if over():
+        raise RetryableError("reading was ended")
+    if not session.wait_until(deadline_s, 0.05):
+        raise RetryableError(
+            "a view cannot be taken: transactions that are in the log already do not become visible, or the tables are "
+            f"written without a pause of {_LOCK_S} s",
+            hint="SELECT * FROM information_schema.INNODB_TRX ORDER BY trx_started",
+        )
+
+
+def _now(connection: session.Connection, table: Table, config: ConnectorConfig) -> Captured:
+    now = Catalog(connection).find(table.schema, table.name, config.source.keys)
+    if now is None:
+        raise RetryableError(f"table {table.qualified} was dropped during its snapshot")
+    return now
+
+
+def _sample(connection: session.Connection, table: Table) -> Iterator[Key]:
+    columns = key_columns(table)
+    if len(columns) != 1 or columns[0].type not in INTEGERS:
+        return
+    ((first, last),) = session.rows(connection, f"sampling table {table.qualified}", selects.ends_statement(table))
+    if first is not None and last is not None:
+        yield from selects.interpolated(int(first), int(last), _SAMPLES)
+
+
+def _stream(connection: session.Connection, doing: str, statement: str) -> Iterator[Row]:
+    """The rows as they come, as bytes."""
+    try:
+        cursor = connection.cursor(pymysql.cursors.SSCursor)
+        try:
+            cursor.execute(statement)
+            while rows := cursor.fetchmany(_FETCHED):
+                yield from rows
+        except BaseException:
+            _leave(connection)
+            raise
+        cursor.close()
+    except pymysql.Error as exc:
+        error = session.translate(exc, doing)
+        if session.code_of_exception(exc) in _CHANGED:
+            raise RetryableError(f"{doing}: it was altered or dropped meanwhile") from exc
+        raise error from exc
+
+
+def _leave(connection: session.Connection) -> None:
+    """A result that is not read to its end: its connection is of no more use."""
+    result = connection._result  # noqa: SLF001 - else the library reads on to the end
+    if result is not None and result.unbuffered_active:
+        result.unbuffered_active = False
+        result.connection = None
+        connection._force_close()  # noqa: SLF001
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def open_snapshotter(config: ConnectorConfig) -> MysqlSnapshotter:
+    """The registry's entry. Connects to nothing yet."""
+    return MysqlSnapshotter(config)

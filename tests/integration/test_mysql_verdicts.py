@@ -1,0 +1,122 @@
+"""Binlogs that are gone, reset, or another server's; rights that are missing: each named, with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conftest import MySQLDatabase
+from tests.integration.connector import Connector
+from tests.integration.mysql_work import connector_of, is_mysql, same
+from tests.integration.running import unbroken
+
+
+def _refused(connector: Connector, verdict: str) -> str:
+    """Run and check stop with the same words."""
+    run, check = connector.cdc("run", "FILE", "--until-caught-up"), connector.cdc("check", "FILE")
+    assert run.returncode == 1, run.stderr
+    assert check.returncode == 1, check.stdout
+    assert verdict in run.stderr
+    assert verdict in check.stdout
+    assert "hint" in run.stderr
+    return run.stderr
+
+
+def _begun(database: MySQLDatabase, kafka: str, prefix: str, folder: Path, **more: object) -> Connector:
+    database.execute("CREATE TABLE a (id INT PRIMARY KEY, v INT)", "INSERT INTO a VALUES (1, 1), (2, 2)")
+    connector = connector_of(folder, prefix, database, kafka, **more)
+    connector.catch_up()
+    return connector
+
+
+def test_an_idle_server_and_its_rotations_are_no_reason_to_stop(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Files come and go behind the position; what was between is there."""
+    database = mysql_database
+    connector = _begun(database, kafka, prefix, tmp_path)
+    for n in range(3):
+        database.execute("FLUSH BINARY LOGS", f"INSERT INTO a VALUES ({10 + n}, 0)", "FLUSH BINARY LOGS")
+        connector.catch_up()
+    checked = connector.cdc("check", "FILE")
+    assert checked.returncode == 0, checked.stdout
+    same(connector, database, "a")
+    unbroken(connector, f"{database.name}.a")
+    status = connector.cdc("status", "FILE")
+    assert "binlog" in status.stdout
+
+
+def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    database = mysql_database
+    connector = _begun(database, kafka, prefix, tmp_path)
+    database.execute("INSERT INTO a VALUES (3, 3)", "DELETE FROM a WHERE id = 1", "FLUSH BINARY LOGS")
+    status = "SHOW BINARY LOG STATUS" if is_mysql(database) else "SHOW MASTER STATUS"
+    ((file, *_),) = database.rows(status)
+    database.execute(f"PURGE BINARY LOGS TO '{file}'")
+    _refused(connector, "binlog purged")
+    asked = connector.cdc("snapshot", "start", "FILE", "--after-gap")
+    assert asked.returncode == 0, asked.stderr
+    connector.catch_up()
+    same(connector, database, "a")
+    database.execute("UPDATE a SET v = 9 WHERE id = 2")
+    connector.catch_up()
+    same(connector, database, "a")
+
+
+def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A new binlog that starts at a lower number, also when it has grown past the position since."""
+    database = mysql_database
+    connector = _begun(database, kafka, prefix, tmp_path)
+    database.execute(
+        "RESET BINARY LOGS AND GTIDS" if is_mysql(database) else "RESET MASTER", "INSERT INTO a VALUES (4, 4)"
+    )
+    _refused(connector, "binlog reset")
+
+
+def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """One by one, each with its GRANT."""
+    database = mysql_database
+    database.execute("CREATE TABLE a (id INT PRIMARY KEY)")
+    connector = connector_of(tmp_path, prefix, database, kafka)
+    user = f"'cdc_capture_{database.name}'@'%'"
+    logs = "REPLICATION CLIENT" if is_mysql(database) else "BINLOG MONITOR"
+    for right, of in ((logs, "*.*"), ("REPLICATION SLAVE", "*.*"), ("SELECT", f"`{database.name}`.*")):
+        database.execute(f"REVOKE {right} ON {of} FROM {user}")
+        run = connector.cdc("run", "FILE", "--until-caught-up")
+        assert run.returncode == 1, run.stderr
+        assert right in run.stderr
+        check = connector.cdc("check", "FILE")
+        assert check.returncode == 1
+        assert right in check.stdout
+        database.execute(f"GRANT {right} ON {of} TO {user}")
+    connector.catch_up()
+
+
+def test_tables_that_cannot_be_captured(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    mysql.execute(
+        "CREATE TABLE keyless (id INT)",
+        "CREATE TABLE plain (id INT PRIMARY KEY) ENGINE=MyISAM",
+        "CREATE VIEW seen AS SELECT 1 AS id",
+    )
+    for table, verdict in (
+        ("keyless", "no primary key"),
+        ("plain", "no transactions"),
+        ("seen", "is a view"),
+        ("missing", "there is no table"),
+    ):
+        _refused(connector_of(tmp_path, prefix, mysql, kafka, table), verdict)
+
+
+def test_the_servers_own_number(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    mysql.execute("CREATE TABLE a (id INT PRIMARY KEY)")
+    ((number,),) = mysql.rows("SELECT @@GLOBAL.server_id")
+    _refused(connector_of(tmp_path, prefix, mysql, kafka, source={"server_id": number}), "duplicate server_id")
+
+
+def test_a_column_that_a_foreign_key_changes(mariadb: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Its changes never reach the log, which only `cdc check` can say."""
+    mariadb.execute(
+        "CREATE TABLE p (id INT PRIMARY KEY)",
+        "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+    )
+    checked = connector_of(tmp_path, prefix, mariadb, kafka).cdc("check", "FILE")
+    assert "does not log that" in checked.stdout

@@ -1,0 +1,130 @@
+"""Positions and servers: what can be followed, and what each gap is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cdc.errors import GapError, OperatorError, RetryableError
+from cdc.interfaces import LINEAGE
+from cdc.state import Phase, State
+from connectors.mysql.continuity import Here, moved, refusals
+from connectors.mysql.places import GtidPosition, GtidSet, Place
+from connectors.mysql.stream import CLOSE_THE_GAP, refused_by_server
+
+A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+FILES = {"b.000003": 300, "b.000004": 400}
+END = Place("b.000004", 900)
+
+
+def made_at(place: Place) -> int:
+    if place.file not in FILES:
+        raise GapError("binlog purged: no such file", hint=CLOSE_THE_GAP)
+    return FILES[place.file]
+
+
+def state(lineage: str = A, *, views: bool = False, **offset: Any) -> State:
+    return State(
+        connector="c",
+        identity={"server": "mysql", LINEAGE: lineage},
+        phase=Phase.STREAM,
+        epoch=1,
+        offset={"file": "b.000003", "pos": 100, "made_at": 300, **offset},
+        snapshot={"views": {"1": {}}} if views else {},
+    )
+
+
+def here(lineage: str = A, executed: Any = None, purged: str | None = None, end: Place = END) -> Here:
+    return Here(lineage, end, "b.000003", executed, None if purged is None else GtidSet.parse(purged))
+
+
+def gtids(text: str) -> GtidSet:
+    return GtidSet.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (state(), here()),
+        (state(), here(executed=gtids(f"{A}:1-9"), purged="")),
+        (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=f"{A}:1-5")),
+        (state(gtids=f"{A}:1-5"), here(B, executed=gtids(f"{A}:1-5,{B}:1"), purged="")),
+        (state("7", gtids="0-7-5"), here("8", executed=GtidPosition.parse("0-8-6"))),
+        (state("8", gtids="0-7-5", made_at=0), here("8", executed=GtidPosition.parse("0-8-6"))),
+        (state("7", gtids="0-7-5"), here("7", executed=GtidPosition.parse("0-7-5"))),
+    ],
+)
+def test_what_can_be_followed(then: State, now: Here) -> None:
+    assert list(refusals(then, now, made_at)) == []
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "verdict"),
+    [
+        (state(file="b.000002"), here(), "binlog purged"),
+        (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=f"{A}:1-6"), "binlog purged"),
+        (state(file="b.000009"), here(), "binlog reset"),
+        (state(made_at=299), here(), "binlog reset"),
+        (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-4"), purged=""), "binlog reset"),
+        (state("7", gtids="0-7-5"), here("7", executed=GtidPosition.parse("0-7-4")), "binlog reset"),
+        (state(B), here(), "another server under the same name"),
+        (state(B, gtids=f"{B}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=""), "another server under the same name"),
+        (
+            state("7", gtids="0-7-5"),
+            here("8", executed=GtidPosition.parse("0-8-4")),
+            "another server under the same name",
+        ),
+        (
+            state(B, gtids=f"{B}:1", views=True),
+            here(executed=gtids(f"{B}:1"), purged=""),
+            "fail-over during the snapshot",
+        ),
+    ],
+)
+def test_verdicts(then: State, now: Here, verdict: str) -> None:
+    (found,) = refusals(then, now, made_at)
+    assert isinstance(found, GapError)
+    assert found.message.startswith(verdict)
+    assert "--after-gap" in str(found.hint)
+
+
+def test_when_the_order_of_positions_starts_anew() -> None:
+    """A fail-over, and a server that counts its files anew though it continues by GTIDs; not where files go."""
+    with_gtids = state(gtids=f"{A}:1-5")
+    whole = gtids(f"{A}:1-9,{B}:1")
+    assert not moved(with_gtids, here(executed=whole), made_at)
+    assert moved(with_gtids, here(B, executed=whole), made_at)
+    assert moved(state(gtids=f"{A}:1-5", made_at=299), here(executed=whole), made_at)
+    assert moved(with_gtids, here(executed=whole, end=Place("b.000001", 9)), made_at)
+    assert not moved(state(gtids=f"{A}:1-5", file="b.000001"), here(executed=whole), made_at)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "said"),
+    [
+        ("Could not find first log file name in binary log index file", GapError, "binlog purged"),
+        (
+            "Cannot replicate because the source purged required binary logs. Replicate the missing transactions",
+            GapError,
+            "binlog purged",
+        ),
+        ("Client requested source to start replication from position > file size", GapError, "server behind"),
+        ("Client requested master to start replication from impossible position", GapError, "server behind"),
+        ("Replica has more GTIDs than the source has, using the source's SERVER_UUID", GapError, "server behind"),
+        (
+            "A replica with the same server_uuid/server_id as this replica has connected to the source",
+            OperatorError,
+            "duplicate server_id",
+        ),
+        ("Binary log is not open", OperatorError, "binlog off"),
+        ("Misconfigured master - server_id was not set", OperatorError, "MySQL at x does not send its log"),
+        ("something new", OperatorError, "MySQL at x does not send its log"),
+    ],
+)
+def test_what_the_servers_one_error_stands_for(words: str, kind: type[Exception], said: str) -> None:
+    found = refused_by_server("MySQL at x", words, server_id=7, connector="shop")
+    assert isinstance(found, kind)
+    assert not isinstance(found, RetryableError)
+    assert said in found.message
+    assert found.hint

@@ -1,0 +1,77 @@
+"""The statements that read MySQL's tables, and what a view surely saw."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.change import Table
+from connectors.mysql import values
+from connectors.mysql.places import GtidSet
+from snapshot.binlog_view import BinlogView
+from snapshot.selects import Relation, chunk_statement, interpolated, lock_statement, row_statement, window_statement
+
+TOLD = (
+    values.from_catalog("id", "bigint unsigned", None, nullable=False),
+    values.from_catalog("na`me", "varchar(20)", "utf8mb4", nullable=False),
+    values.from_catalog("at", "datetime(3)", None, nullable=False),
+    values.from_catalog("e", "enum('a','b')", "utf8mb4", nullable=False),
+)
+COLUMNS = tuple(values.column(one) for one in TOLD)
+HERE = Relation(TOLD)
+TEXT = "CAST(CONVERT(`na``me` USING utf8mb4) AS BINARY)"
+
+
+def keyed(*key: str) -> Table:
+    return Table("d", "t", COLUMNS, key)
+
+
+def test_a_key_of_an_integer_is_read_by_its_index() -> None:
+    made = chunk_statement(keyed("id"), HERE, after=(b"7",), upto=(b"18446744073709551615",))
+    assert made.endswith(" FROM `d`.`t` WHERE `id` > 7 AND `id` <= 18446744073709551615 ORDER BY `id`")
+
+
+def test_texts_are_read_by_their_bytes_and_nothing_in_them_is_sql() -> None:
+    made = chunk_statement(keyed("na`me"), HERE, after=(b"a'; --",), upto=None)
+    assert made.endswith(f" WHERE {TEXT} > x'61273b202d2d' ORDER BY {TEXT}")
+
+
+def test_a_key_of_several_columns_is_spelled_out() -> None:
+    made = chunk_statement(keyed("id", "at"), HERE, after=(b"1", b"2024-01-02 03:04:05.678"), upto=(b"9", b"x"))
+    assert "(`id` > 1) OR (`id` = 1 AND `at` > '2024-01-02 03:04:05.678')" in made
+    assert "(`id` < 9) OR (`id` = 9 AND `at` <= 'x')" in made
+
+
+def test_windows_use_the_keys_own_order() -> None:
+    made = window_statement(keyed("na`me"), HERE, after=(b"\xc3\xa9",), rows=10)
+    assert made.endswith(" WHERE `na``me` > _utf8mb4 x'c3a9' ORDER BY `na``me` LIMIT 10")
+    assert window_statement(keyed("id"), HERE, after=None, rows=5).endswith(" FROM `d`.`t` ORDER BY `id` LIMIT 5")
+    assert "`e`" in window_statement(keyed("e"), HERE, after=None, rows=5)
+
+
+def test_one_row_and_the_lock() -> None:
+    assert row_statement(keyed("id"), HERE, (b"5",)).endswith("WHERE `id` = 5")
+    assert lock_statement([keyed("id")]) == "LOCK TABLES `d`.`t` READ"
+
+
+def test_a_key_that_is_no_number_never_becomes_sql() -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        chunk_statement(keyed("id"), HERE, after=(b"1 OR 1=1",), upto=None)
+
+
+def test_cuts_lie_between_the_ends() -> None:
+    assert list(interpolated(-10, 10, 4)) == [(b"-5",), (b"0",), (b"5",)]
+    assert list(interpolated(1, 2, 3)) == [(b"1",), (b"1",)]
+
+
+def test_a_view_sees_what_it_surely_saw() -> None:
+    """By GTID or by place; what the other kind names was not seen for sure."""
+    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    by_set, by_place = BinlogView(None, GtidSet.parse(f"{uuid}:1-5")), BinlogView(1 << 32 | 500, None)
+    assert by_set.sees(f"{uuid}:5")
+    assert not by_set.sees(f"{uuid}:6")
+    assert not by_set.sees(3)
+    assert by_place.sees(1 << 32 | 499)
+    assert not by_place.sees(1 << 32 | 500)
+    assert not by_place.sees(f"{uuid}:5")
+    for view in (by_set, by_place):
+        assert BinlogView.parse(view.text).text == view.text

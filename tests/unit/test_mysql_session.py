@@ -1,0 +1,87 @@
+"""URLs of MySQL, what of a connection is checked, and drivers' errors in our terms; no secret anywhere."""
+
+from __future__ import annotations
+
+import pymysql
+import pytest
+
+from cdc.errors import ConfigError, OperatorError, RetryableError
+from connectors.mysql.session import Address, address, connect_failed, translate, weakness
+
+
+def test_an_url_is_taken_apart() -> None:
+    found = address("mysql://us%40er:p%3Ass%2F@db.example:3307/?ssl-ca=/ca.pem")
+    assert (found.host, found.port, found.user, found.password) == ("db.example", 3307, "us@er", "p:ss/")
+    assert (found.ssl_mode, found.ssl_ca) == ("verify_identity", "/ca.pem")
+    assert found.place == "db.example:3307"
+    assert "p:ss" not in repr(found)
+    assert address("mariadb://u@[::1]").ssl_mode == "preferred"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://h",
+        "mysql://u:p@ss@h:1",
+        "mysql://h:port",
+        "mysql://h?ssl_mode=maybe",
+        "mysql://h?charset=x",
+        "h:3306",
+    ],
+)
+def test_an_url_that_is_wrong_is_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        address(url)
+    assert "p@ss" not in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("url", "weak"),
+    [
+        ("mysql://h", None),
+        ("mysql://h?ssl_mode=VERIFY_CA", "this host's"),
+        ("mysql://h?ssl-mode=required", "who answers"),
+        ("mysql://h?ssl_mode=preferred", "without encryption"),
+        ("mysql://h?ssl_mode=disabled", "unencrypted"),
+        ("mysql://127.0.0.1?ssl_mode=disabled", None),
+    ],
+)
+def test_what_is_not_checked_is_said(url: str, weak: str | None) -> None:
+    found = weakness(address(url))
+    assert found is None if weak is None else weak in str(found)
+
+
+@pytest.mark.parametrize(
+    ("exc", "kind", "said"),
+    [
+        (pymysql.OperationalError(1045, "Access denied for user"), OperatorError, "refuses user u"),
+        (pymysql.OperationalError(1698, "Access denied"), OperatorError, "refuses user u"),
+        (pymysql.OperationalError(1130, "Host is not allowed"), OperatorError, "admits no connection"),
+        (pymysql.OperationalError(2003, "Can't connect"), RetryableError, "cannot be reached"),
+        (pymysql.OperationalError(2013, "Lost connection"), RetryableError, "cannot be reached"),
+        (pymysql.OperationalError(1040, "Too many connections"), RetryableError, "cannot be reached"),
+        (pymysql.OperationalError(2026, "SSL is required"), OperatorError, "no trusted TLS"),
+        (RuntimeError("'cryptography' package is required"), OperatorError, "logging in"),
+        (pymysql.OperationalError(1251, "old protocol"), OperatorError, "1251"),
+    ],
+)
+def test_connecting_that_fails(exc: Exception, kind: type[Exception], said: str) -> None:
+    found = connect_failed(Address("h", 3306, "u", "secret"), exc)
+    assert type(found) is kind
+    assert said in found.message
+    assert "secret" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (1205, RetryableError),
+        (1927, RetryableError),
+        (1053, RetryableError),
+        (1142, OperatorError),
+        (1064, OperatorError),
+    ],
+)
+def test_statements_that_fail(code: int, kind: type[Exception]) -> None:
+    assert type(translate(pymysql.OperationalError(code, "words"), "reading")) is kind

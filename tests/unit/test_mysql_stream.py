@@ -1,0 +1,84 @@
+"""Packets of the dump connection, as they come off a socket: whole, in pieces, joined; silence, ends, refusals."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from cdc.errors import GapError, ProtocolError, RetryableError
+from connectors.mysql import stream
+from connectors.mysql.stream import Binlog
+
+
+@pytest.fixture
+def wire() -> Iterator[tuple[Binlog, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(0)
+    dump = Binlog.__new__(Binlog)
+    dump._where, dump._server_id, dump._connector = "MySQL at x", 7, "c"
+    dump._connection = SimpleNamespace(_sock=ours, open=False)
+    dump._buffer, dump._at, dump._parts, dump._heard_s = bytearray(), 0, [], time.monotonic()
+    yield dump, theirs
+    ours.close()
+    theirs.close()
+
+
+def packet(payload: bytes, number: int = 1) -> bytes:
+    return len(payload).to_bytes(3, "little") + bytes([number]) + payload
+
+
+def test_events_come_whole_however_they_were_sent(wire: tuple[Binlog, socket.socket]) -> None:
+    dump, server = wire
+    sent = packet(b"\x00first") + packet(b"\x00" + b"x" * 1000) + packet(b"\x00")
+    for n in range(0, len(sent), 7):
+        server.sendall(sent[n : n + 7])
+        if n == 0:
+            assert dump.receive() is None
+    assert [dump.receive(), dump.receive(), dump.receive(), dump.receive()] == [b"first", b"x" * 1000, b"", None]
+    for n in range(3):
+        server.sendall(packet(b"\x00%d" % n) * 2)
+        assert [dump.receive(), dump.receive()] == [b"%d" % n] * 2
+
+
+def test_an_event_of_more_than_a_packet(wire: tuple[Binlog, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet of the greatest size says that more follows, also if that is nothing."""
+    dump, server = wire
+    monkeypatch.setattr(stream, "_WHOLE", 10)
+    server.sendall(packet(b"\x00123456789") + packet(b"abcdefghij"))
+    assert dump.receive() is None
+    server.sendall(packet(b"") + packet(b"\x00next"))
+    assert dump.receive() == b"123456789abcdefghij"
+    assert dump.receive() == b"next"
+
+
+def test_a_dead_connection_is_noticed(wire: tuple[Binlog, socket.socket]) -> None:
+    dump, server = wire
+    dump._heard_s = time.monotonic() - stream.SILENT_S + 5
+    assert dump.receive() is None
+    dump._heard_s = time.monotonic() - stream.SILENT_S - 1
+    with pytest.raises(RetryableError, match="said nothing for 60 s"):
+        dump.receive()
+    server.close()
+    with pytest.raises(RetryableError, match="has closed"):
+        dump.receive()
+
+
+@pytest.mark.parametrize(
+    ("payload", "error", "said"),
+    [
+        (b"\xfe\x00\x00\x02\x00", RetryableError, "has ended"),
+        (b"\xff\xd4\x04#HY000Could not find first log file name in binary log index file", GapError, "binlog purged"),
+        (b"\x07", ProtocolError, "unknown kind 0x07"),
+    ],
+)
+def test_what_is_no_event(
+    wire: tuple[Binlog, socket.socket], payload: bytes, error: type[Exception], said: str
+) -> None:
+    dump, server = wire
+    server.sendall(packet(payload))
+    with pytest.raises(error, match=said):
+        dump.receive()
