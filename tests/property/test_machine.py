@@ -197,6 +197,7 @@ class Life(RuleBasedStateMachine):
         LiveOracle(world).check()
 
 
+@pytest.mark.timeout(1800)
 def test_any_life_ends_with_every_law_kept() -> None:
     """At least 100,000 steps."""
     Life.steps = 0
