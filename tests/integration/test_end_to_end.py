@@ -45,7 +45,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_source_topic_table_and_index_are_equal_after_kills(
     database: Database, kafka: str, prefix: str, tmp_path: Path, killed: list[subprocess.Popen[str]]
 ) -> None:
