@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JARS   := $(VENV)/.jars
+ALONE  := tests/unit tests/property
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo bench bench-memory soak test test-quick format lint type clean lock
@@ -27,11 +28,12 @@ $(JARS): $(STAMP) cdc/jars.py
 demo: $(JARS)    ## start the servers, change rows, watch them arrive, compare everything
 	$(BIN)/cdc demo
 
-test: $(JARS) lint type  ## everything, on real servers
-	$(BIN)/python -m pytest
+test: $(JARS) lint type  ## everything, on real servers; beside it what needs none
+	@alone() { $(BIN)/python -m pytest $(ALONE) > $(VENV)/.alone.log 2>&1; code=$$?; cat $(VENV)/.alone.log; return $$code; }; \
+	alone & beside=$$!; $(BIN)/python -m pytest $(addprefix --ignore=,$(ALONE)); served=$$?; wait $$beside && exit $$served
 
 test-quick: $(STAMP)  ## what needs no server
-	$(BIN)/python -m pytest tests/unit tests/property tests/conformance
+	$(BIN)/python -m pytest $(ALONE)
 
 SECONDS ?= 600
 SEED    ?= 1
