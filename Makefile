@@ -59,6 +59,7 @@ lock:            ## pin again what pyproject.toml asks for (needs uv)
 bench: $(JARS)   ## print the figures that docs/adr quotes
 	$(BIN)/python bench/decisions.py
 	$(BIN)/python bench/memory.py
+	$(BIN)/python -m bench.mysql_rows
 
 bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 million in one transaction
 	$(BIN)/python bench/memory.py
