@@ -101,7 +101,10 @@ class Table:
 
 
 class Change(NamedTuple):
-    """One row changed. A tuple because one is made for every row on the hot path."""
+    """One row changed. A tuple because one is made for every row on the hot path.
+
+    TRUNCATE has no row: none is left. READ, in the log, has none either: the rows are others than the events told.
+    """
 
     op: Op
     table: Table

@@ -16,6 +16,7 @@ import orjson
 from cdc import __version__
 from cdc.change import UNCHANGED, Column, Kind, Message, Place, Position, Row, Table, Xid
 from cdc.errors import BugError, OperatorError
+from cdc.rowcode import hole_finder, key_writer, row_writer
 
 _NULL: Final = b"null"
 
@@ -33,11 +34,23 @@ class TableEncoder:
         self._key = tuple(
             (index, _Encoded.of(table.columns[index], first=i == 0)) for i, index in enumerate(self.key_indexes)
         )
+        self.has_holes = hole_finder([index for index, column in enumerate(table.columns) if column.wide])
+        """Whether a whole row lacks values that the source left out: it may leave out wide ones."""
+        self._write_row = row_writer([(column.prefix, column.encode) for column in self._columns])
+        self._write_key = key_writer([(column.prefix, column.encode) for _, column in self._key], self.key_indexes)
         self.source_head, self.source_where = _source(connector, prefix, database, table.schema, table.name)
         self.source_tail = b'","schema_version":%d},"transaction":' % version
 
     def key(self, row: Row) -> bytes:
         """The key of a row or key image."""
+        try:
+            return self._write_key(row)
+        except Exception:  # noqa: BLE001, S110 - the plain one says what is wrong, outside: this error holds values
+            pass
+        return self.key_plainly(row)
+
+    def key_plainly(self, row: Row) -> bytes:
+        """`key`, column by column."""
         parts = []
         for index, column in self._key:
             value = row[index]
@@ -56,6 +69,15 @@ class TableEncoder:
 
     def row(self, row: Row, fragments: Mapping[str, bytes] | None = None) -> bytes:
         """A whole row; `fragments` has the JSON of columns that are UNCHANGED in it."""
+        if not fragments:
+            try:
+                return self._write_row(row)
+            except Exception:  # noqa: BLE001, S110 - as in `key`
+                pass
+        return self.row_plainly(row, fragments)
+
+    def row_plainly(self, row: Row, fragments: Mapping[str, bytes] | None = None) -> bytes:
+        """`row`, column by column."""
         parts = []
         for column, value in zip(self._columns, row, strict=True):
             parts.append(column.prefix)

@@ -15,15 +15,21 @@ from typing import Final, TypeAlias, cast
 
 import orjson
 
-from cdc.change import UNCHANGED, Row, Table
+from cdc.change import UNCHANGED, Column, Row, Table
 from cdc.deadletters import Letters, Unpublished
 from cdc.envelope import TableEncoder
+from cdc.rowcode import size_bound
 
+_ROW_HEADER: Final = 24
 _TOAST_FROM: Final = 2_000
 """A row stored in fewer bytes is never TOASTed (TOAST_TUPLE_THRESHOLD is 2,032 with 8 kB pages)."""
 _PLAIN_TEXT: Final = re.compile(r"(?:text|character[^\[]*|json|xml|bytea)$")
 """Types that take no more room stored than printed; their arrays do."""
+_NUMBERS: Final = re.compile(r"u?int\d\d|float\d\d|boolean|date|time_micros|timestamp.*")
+"""Kinds whose values take 8 bytes, and as many at most to align."""
+_NUMBER_SIZE: Final = 16
 _FIXED_SIZE: Final = 64
+"""Of what is left: NAMEDATALEN is the longest type of a fixed length."""
 _HEADER: Final = 8
 _GROWTH: Final = 8
 """Bytes that a character of a value's text takes when stored, at most: ``[[],[]]`` as jsonb, ``{1}`` as bigint[]."""
@@ -56,7 +62,7 @@ class WideValues:
             " PRIMARY KEY (topic, key, layer)) WITHOUT ROWID"
         )
         self._loaded: set[tuple[str, bool]] = set()
-        self._columns: dict[int, tuple[Table, frozenset[str], tuple[int, ...]]] = {}
+        self._columns: dict[int, tuple[Table, frozenset[str], Callable[[Row], int]]] = {}
 
     def keep(
         self,
@@ -72,14 +78,8 @@ class WideValues:
         Also one that is not published because a snapshot has it: a key change may carry its values elsewhere. Columns
         that are `unknown` stay so, whatever was said under this key before: it may have been of another row.
         """
-        names, growth = self._of(encoder.table)
-        stored = 24
-        for value, factor in zip(row, growth, strict=True):
-            if value is UNCHANGED:
-                stored = _TOAST_FROM
-            elif value is not None:
-                stored += len(value) * factor + _HEADER if factor else _FIXED_SIZE
-        if stored >= _TOAST_FROM:
+        names, stored = self._of(encoder.table)
+        if encoder.has_holes(row) or stored(row) >= _TOAST_FROM:
             columns = {**encoder.fragments(row, names), **fragments, **dict.fromkeys(unknown)}
             self._put(0, encoder.topic, key, encoder.version, columns)
 
@@ -108,13 +108,15 @@ class WideValues:
     def close(self) -> None:
         self._db.close()
 
-    def _of(self, table: Table) -> tuple[frozenset[str], tuple[int, ...]]:
-        """Names of the wide columns, and each column's growth (0: of fixed size)."""
+    def _of(self, table: Table) -> tuple[frozenset[str], Callable[[Row], int]]:
+        """Names of the wide columns, and how many bytes a whole row takes when stored, at most."""
         found = self._columns.get(id(table))
         if found is None:
-            names = frozenset(c.name for c in table.columns if c.wide)
-            growth = tuple((1 if _PLAIN_TEXT.match(c.type) else _GROWTH) if c.wide else 0 for c in table.columns)
-            found = self._columns[id(table)] = (table, names, growth)
+            wide = {index: column for index, column in enumerate(table.columns) if column.wide}
+            growth = {index: 1 if _PLAIN_TEXT.match(column.type) else _GROWTH for index, column in wide.items()}
+            least = _ROW_HEADER + len(wide) * _HEADER + sum(_fixed_size(c) for c in table.columns if not c.wide)
+            names = frozenset(column.name for column in wide.values())
+            found = self._columns[id(table)] = (table, names, size_bound(least, growth))
         return found[1], found[2]
 
     def _load(self, encoder: TableEncoder, before: str, *, everything: bool) -> None:
@@ -161,3 +163,7 @@ class WideValues:
                 found = {names[then]: value for then, value in found.items() if then in names}
             known |= found
         return {name: value for name, value in known.items() if value is not None}
+
+
+def _fixed_size(column: Column) -> int:
+    return _NUMBER_SIZE if _NUMBERS.fullmatch(column.kind.name) else _FIXED_SIZE

@@ -30,10 +30,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from orjson import dumps
-
 from cdc.change import Column, Kind
 from cdc.errors import OperatorError
+from cdc.jsontext import as_is, quoted, text
 from connectors.mysql import charsets, tablemap, temporal
 from connectors.mysql.events import TableColumn, TableMap
 
@@ -52,25 +51,6 @@ _SRID_SIZE: Final = 4
 _WKB_HEAD: Final = 5
 _FLOAT32_NORMAL: Final = 2.0**-126
 """From here on six digits always survive a float32; below it fewer may do."""
-
-
-def as_is(value: bytes) -> bytes:
-    """Text that is JSON already: integers."""
-    return value
-
-
-def quoted(value: bytes) -> bytes:
-    """Text whose type rules out all that JSON escapes: decimals, addresses."""
-    return b'"%b"' % value
-
-
-def text(value: bytes) -> bytes:
-    """Any text."""
-    try:
-        return dumps(value.decode())
-    except UnicodeDecodeError:
-        pass  # raised below, because the error holds the value
-    raise ValueError("text is not valid UTF-8")
 
 
 def boolean(value: bytes) -> bytes:

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple, TypeAlias, cast
 
 from cdc.change import UNCHANGED, Row, Value
 from cdc.errors import ProtocolError
+from connectors.postgres.rowcode import row_reader
 
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970: PostgreSQL counts from there."""
@@ -37,6 +38,9 @@ _COLUMN = Struct(">Ii")
 _INT16 = Struct(">H")
 _INT32 = Struct(">I")
 _MESSAGE = Struct(">Bq")
+
+_MOST_COLUMNS: Final = 1664
+"""MaxTupleAttributeNumber: no server sends more."""
 
 
 class Begin(NamedTuple):
@@ -139,7 +143,13 @@ def decode(message: bytes) -> Message:
 
 
 def _row(message: bytes, at: int) -> tuple[Row, int]:
-    """The hot path: one slice and one append a column. A slice past the end is caught by `decode`'s length check."""
+    """A slice past the end is caught by `decode`'s length check."""
+    count = message[at] << 8 | message[at + 1]
+    return row_reader(count)(message, at + 2) if count <= _MOST_COLUMNS else plain_row(message, at)
+
+
+def plain_row(message: bytes, at: int) -> tuple[Row, int]:
+    """What the generated readers do, column by column: their oracle."""
     count = message[at] << 8 | message[at + 1]
     at += 2
     values: list[Value] = []

@@ -15,10 +15,9 @@ from binascii import b2a_base64, unhexlify
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from orjson import dumps
-
 from cdc.change import Column, Kind
 from cdc.errors import BugError
+from cdc.jsontext import as_is, quoted, text
 from connectors.postgres import arrays, format_type, temporal
 
 if TYPE_CHECKING:
@@ -52,25 +51,6 @@ def column(name: str, type_oid: int, typmod: int, types: Mapping[int, TypeInfo])
     info = _lookup(type_oid, types)
     kind, encode = _codec(info, typmod, types)
     return Column(name, _printed(info, typmod, types), kind, encode, wide=info.toastable)
-
-
-def as_is(value: bytes) -> bytes:
-    """Text that is JSON already: integers, vectors. Generated code may leave the call out."""
-    return value
-
-
-def quoted(value: bytes) -> bytes:
-    """Text whose type rules out all that JSON escapes: numeric, uuid, bits. Generated code may write it inline."""
-    return b'"%b"' % value
-
-
-def text(value: bytes) -> bytes:
-    """Any text. Decoding checks the encoding at no extra cost; no search for escapes was faster than orjson's own."""
-    try:
-        return dumps(value.decode())
-    except UnicodeDecodeError:
-        pass  # raised below, because the error holds the value
-    raise ValueError("text is not valid UTF-8; is the database's encoding SQL_ASCII?")
 
 
 def boolean(value: bytes) -> bytes:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cdc.change import UNCHANGED
+from cdc.change import UNCHANGED, Row
 from cdc.errors import ProtocolError
 from connectors.postgres.pgoutput import (
     POSTGRES_EPOCH_US,
@@ -21,7 +24,9 @@ from connectors.postgres.pgoutput import (
     Skipped,
     Truncate,
     Update,
+    _row,
     decode,
+    plain_row,
 )
 from tests.pgoutput_encoder import encode
 
@@ -108,3 +113,29 @@ def test_a_column_count_is_not_believed() -> None:
     """A row that promises more columns than it has ends early, at once."""
     with pytest.raises(ProtocolError, match="ends early"):
         decode(b"I" + struct.pack(">I", 1) + b"N" + struct.pack(">H", 65_535))
+
+
+@given(st.data())
+def test_a_row_is_read_as_the_plain_reader_reads_it(data: st.DataObject) -> None:
+    """The same values and end, or both refuse; cut and damaged ones too."""
+    kinds = st.sampled_from(
+        [b"n", b"u", b"t\0\0\0\0", b"t\0\0\0\3abc", b"t\0\0\1\0" + b"x" * 256, b"q", b"t\xff\0\0\0"]
+    )
+    columns = data.draw(st.lists(kinds, max_size=20))
+    message = struct.pack(">H", len(columns) + data.draw(st.sampled_from([0, 0, 1]))) + b"".join(columns)
+    message = message[: len(message) - data.draw(st.integers(0, 6))]
+
+    def outcome(read: Callable[[bytes, int], tuple[Row, int]]) -> object:
+        try:
+            row, end = read(message, 0)
+        except (IndexError, struct.error, ProtocolError):
+            return "refused"
+        return (row, end) if end <= len(message) else "refused"
+
+    assert outcome(_row) == outcome(plain_row)
+
+
+@pytest.mark.parametrize("count", [*range(12), 1600, 1664, 1665])
+def test_rows_of_as_many_columns_as_there_are(count: int) -> None:
+    row = tuple(b"%d" % n if n % 3 else None for n in range(count))
+    assert decode(encode(Insert(1, row))) == Insert(1, row)
