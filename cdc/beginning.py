@@ -38,9 +38,18 @@ class Beginning:
         self._sink = sink
 
     def state(
-        self, source: Source, identity: Mapping[str, str], tables: Sequence[Table], state: State | None
+        self,
+        source: Source,
+        identity: Mapping[str, str],
+        tables: Sequence[Table],
+        state: State | None,
+        *,
+        gap: GapError | None = None,
     ) -> tuple[State, str | None]:
-        """The state to go on from, its log held; and the view of a hold made just now."""
+        """The state to go on from, its log held; and the view of a hold made just now.
+
+        `gap`: what the session before found where it followed the log, which nobody could tell before.
+        """
         names = tuple(table.qualified for table in tables)
         if state is None:
             self.refuse_neighbours(identity, tables)
@@ -73,6 +82,8 @@ class Beginning:
         still = _still_captured(state, names)
         try:
             moved = source.verify(still)
+            if gap is not None:
+                raise gap
         except GapError:
             again = commands.after_gap(self._sink.commands())
             if not again:

@@ -43,7 +43,7 @@ class OperatorError(CdcError):
 
 
 class GapError(OperatorError):
-    """The log after the position is gone: only reading the tables again can close the gap."""
+    """The log after the position is gone, or cannot be followed: only reading the tables again can close the gap."""
 
 
 class TooLargeError(OperatorError):

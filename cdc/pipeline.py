@@ -24,7 +24,7 @@ from cdc.beginning import Beginning, Settings, unless_rekeyed
 from cdc.change import Idle, Message, Position, Table, Transaction
 from cdc.deadletters import DeadLetters, refusal
 from cdc.envelope import Frame, transaction_records
-from cdc.errors import BugError, CdcError, OperatorError, RetryableError, TooLargeError
+from cdc.errors import BugError, CdcError, GapError, OperatorError, RetryableError, TooLargeError
 from cdc.interfaces import Handover, Sink, Snapshotter, Source, Window
 from cdc.rereading import Rereading
 from cdc.state import Phase, State
@@ -105,6 +105,8 @@ class Pipeline:
         self._ran = False
         self._sequence: int | None = None
         """Of the newest position this process knows."""
+        self._gap: GapError | None = None
+        """What the session before could not follow, if the user wants to go on behind it."""
 
     def stop(self) -> None:
         """Ask to end after the source transaction in hand; callable from a signal handler."""
@@ -155,7 +157,8 @@ class Pipeline:
             self._refuse_to_return()
             state = self._sink.fence()
             target = source.current() if until_caught_up else None
-            state, view = self._beginning.state(source, identity, tables, state)
+            gap, self._gap = self._gap, None
+            state, view = self._beginning.state(source, identity, tables, state, gap=gap)
             self._sequence = state.sequence
             session = _Session(
                 self._settings,
@@ -170,7 +173,13 @@ class Pipeline:
             with closing(session):
                 if state.phase is Phase.SNAPSHOT:
                     session.snapshot(view)
-                session.stream(target)
+                try:
+                    session.stream(target)
+                except GapError as exc:
+                    if not commands.after_gap(self._sink.commands()):
+                        raise
+                    self._gap = exc
+                    raise Anew from exc
 
     def _refuse_to_return(self) -> None:
         """Raise OperatorError if another copy has gone on meanwhile: two would fence each other off for ever."""
@@ -272,6 +281,8 @@ class _Session:
         self._windows = state.windows
         self._frame: Frame | None = None
         self._asked_s = 0.0
+        self._gap_before: int | None = None
+        """Where the log ended when the user spoke of a gap: before that it may still be found."""
         self._first_of = ""
         """The table whose first window is being written."""
         self._handover: Handover | None = None
@@ -350,21 +361,28 @@ class _Session:
                 return
             if stopped:
                 raise Stopped
-            if self._to_do() and self._read_on():
+            if self._to_do() and self._rereading and self._read_on():
                 self._commit_position()
 
     def _to_do(self) -> bool:
         """Whether tables are to be read while the log is followed; now and then asks what the user wants."""
         now = time.monotonic()
-        if now - self._asked_s >= COMMANDS_S:
+        no_gap = self._gap_before is not None and not self._may_find_it()
+        if no_gap or now - self._asked_s >= COMMANDS_S:
             self._asked_s = now
             self._obey()
-        return bool(self._rereading)
+            self._gap_before = None if no_gap else self._gap_before
+        return bool(self._rereading) or self._gap_before is not None
 
     def _obey(self) -> None:
-        """Carry out commands; a command and what it changes are committed together."""
+        """Carry out commands; a command and what it changes are committed together.
+
+        One that may be about a gap in what is still to be read is left until that is read.
+        """
         for key, value in self._sink.commands():
             command = commands.parse(value)
+            if command.after_gap and self._may_find_it():
+                continue
             unknown = [name for name in command.tables if name not in self._state.tables]
             if unknown and not command.stop and key not in self._lasting.looked_for:
                 self._lasting.looked_for.add(key)
@@ -382,6 +400,12 @@ class _Session:
                 else:
                     log.info("table %s is being read already", name)
             self._sink.answered(key)
+
+    def _may_find_it(self) -> bool:
+        """Whether what was in the log when a gap was spoken of is not all read yet."""
+        if self._gap_before is None:
+            self._gap_before = self._source.current()
+        return max(self._state.commit, self._source.position()[1]) < self._gap_before
 
     def _read_on(self) -> bool:
         """Write what has been read meanwhile, if the log has been followed far enough; True if there was something."""

@@ -19,6 +19,7 @@ from cdc.versions import Reread, Versions
 from cdc.wide import WideValues
 
 _NULL: Final = b"null"
+_CODES: Final = {op: op.value.encode() for op in Op}
 
 
 class Writer:
@@ -96,6 +97,9 @@ class Writer:
                 self._truncate(change, transaction, frame, handover)
                 continue
             encoder = self._encoder_at(change.table, frame)
+            if change.op is Op.READ:
+                self._reread(change.table, "its rows are others since, and no event says which")
+                continue
             try:
                 if encoder.topic == self._touched.topic:
                     for row in (change.before, change.after):
@@ -143,7 +147,7 @@ class Writer:
         gone = False
         if encoder.wide:
             missing: frozenset[str] = frozenset()
-            if UNCHANGED in after:
+            if encoder.has_holes(after):
                 fragments = self._wide.find(encoder, old_key, after, frame.next_position(), published=not left)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
             self._wide.keep(encoder, key, after, fragments, unknown=missing)
@@ -161,7 +165,7 @@ class Writer:
             frame.skip()
             return
         self._writable(encoder, key, frame, spared=image != _NULL)
-        value = frame.event(encoder, op.value.encode(), image, encoder.row(after, fragments), change.lsn)
+        value = frame.event(encoder, _CODES[op], image, encoder.row(after, fragments), change.lsn)
         self._sink.write(encoder.topic, key, value)
 
     def _image(self, encoder: TableEncoder, before: Row, key: bytes, frame: Frame) -> bytes:

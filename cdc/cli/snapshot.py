@@ -37,7 +37,7 @@ def snapshot() -> None:
 @click.option(
     "--after-gap",
     is_flag=True,
-    help="The slot is gone or ahead of the position: make a new one, and close the gap by reading everything again.",
+    help="The log is gone or cannot be followed: go on where it is now, and close the gap by reading everything again.",
 )
 @_JSON
 def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, as_json: bool) -> None:

@@ -6,7 +6,9 @@ Its own tables are made by the statements it ships, as ``mariadb-install-db`` do
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from cdc import debs
@@ -40,8 +42,8 @@ FLUSH PRIVILEGES;
 _BOOTSTRAP: Final = 'mkdir -m 700 "$1" && exec < "$2" && shift 2 && exec "$@"'
 
 
-def prepare(folder: Path) -> Launch:
-    """Make the data on the first call."""
+def prepare(folder: Path, *, options: Mapping[str, str] = MappingProxyType({})) -> Launch:
+    """Make the data on the first call. `options` of the server come before ours."""
     program = mysqld.find(_KIND, Settings(folder))
 
     def bootstrap(data: Path, statements: Path) -> tuple[str, ...]:
@@ -52,7 +54,7 @@ def prepare(folder: Path) -> Launch:
         own = "".join(_shipped(program.share, part) for part in _PARTS)
         statements = f"CREATE DATABASE mysql;\nUSE mysql;\n{own}\n{_OWN_USERS}{mysqld.ADMINISTRATOR}"
         mysqld.make_data(folder, statements, bootstrap, what="mariadbd --bootstrap")
-    return mysqld.launch(folder, program, _OPTIONS)
+    return mysqld.launch(folder, program, {**_OPTIONS, **options})
 
 
 def _shipped(share: Path, pattern: str) -> str:

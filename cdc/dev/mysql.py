@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from cdc import debs
@@ -29,8 +31,8 @@ _OPTIONS: Final = {
 _STATEMENTS: Final = mysqld.ADMINISTRATOR + "DROP USER 'root'@'localhost';\n"
 
 
-def prepare(folder: Path) -> Launch:
-    """Make the data on the first call."""
+def prepare(folder: Path, *, options: Mapping[str, str] = MappingProxyType({})) -> Launch:
+    """Make the data on the first call. `options` of the server come before ours."""
     program = mysqld.find(_KIND, Settings(folder))
 
     def initialise(data: Path, statements: Path) -> tuple[str, ...]:
@@ -39,4 +41,4 @@ def prepare(folder: Path) -> Launch:
 
     if not (folder / "data").exists():
         mysqld.make_data(folder, _STATEMENTS, initialise, what="mysqld --initialize")
-    return mysqld.launch(folder, program, _OPTIONS)
+    return mysqld.launch(folder, program, {**_OPTIONS, **options})

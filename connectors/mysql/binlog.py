@@ -35,7 +35,7 @@ import io
 import zlib
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import BinaryIO, Final, Self, TypeAlias
+from typing import IO, Final, Protocol, Self, TypeAlias, cast
 
 import zstandard
 
@@ -57,8 +57,10 @@ from connectors.mysql.events import (
     Rotate,
     Rows,
     RowsQuery,
+    Section,
     StartEncryption,
     Stop,
+    TableMap,
     TransactionPayload,
     Unknown,
     ViewChange,
@@ -82,6 +84,9 @@ _ZSTD: Final = 0
 _PLAIN: Final = 255
 _XA_PART_MAX: Final = 64
 _ZLIB_WIDTH_MAX: Final = 4
+_LONGEST_HEAD: Final = 1024
+"""Of a compressed transaction: header and fields before the content."""
+_READ_SIZE: Final = 1 << 20
 _EVENT_MAX: Final = 1 << 30
 """What the servers allow an event, and so what a compressed part may grow to."""
 
@@ -109,17 +114,72 @@ def parse(data: bytes, described: FormatDescription | None = None) -> Event:
         end -= _CRC_SIZE
         if end < HEADER_SIZE or not _crc_matches(data):
             raise ProtocolError(max(end, HEADER_SIZE), f"{header.name} does not match its checksum")
-    body = Cursor(data, HEADER_SIZE, end)
     if header.type == _TABLE_MAP:
-        return table_map(header, body, mariadb=described is not None and described.mariadb)
+        return _table_map(header, data, end, mariadb=described is not None and described.mariadb)
+    body = Cursor(data, HEADER_SIZE, end)
     reader = _READERS.get(header.type)
     if reader is None:
         return Ignorable(header) if header.flags & IGNORABLE else Unknown(header)
     return reader(header, body)
 
 
-def events(payload: TransactionPayload, described: FormatDescription) -> Iterator[Event]:
-    """What is in a compressed transaction, event by event, so that it never lies in memory whole.
+_MAPS: Final[dict[tuple[bytes, bool], TableMap]] = {}
+_MOST_MAPS: Final = 1000
+
+
+def _table_map(header: Header, data: bytes, end: int, *, mariadb: bool) -> TableMap:
+    """Each statement describes its tables, nearly always as the one before it did: the same bytes are read once."""
+    known = data[HEADER_SIZE:end], mariadb
+    found = _MAPS.get(known)
+    if found is not None:
+        return found._replace(header=header)
+    found = table_map(header, Cursor(data, HEADER_SIZE, end), mariadb=mariadb)
+    if len(_MAPS) >= _MOST_MAPS:
+        _MAPS.clear()
+    _MAPS[known] = found
+    return found
+
+
+PAYLOAD: Final = 40
+"""The type of the only event that may be longer than memory: a compressed transaction."""
+
+
+def parse_long(file: IO[bytes], described: FormatDescription | None) -> TransactionPayload:
+    """A compressed transaction that fills `file`, which stays open until `events` has been read."""
+    if described is None:
+        raise ProtocolError(4, "a compressed transaction before a FORMAT_DESCRIPTION_EVENT")
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    head = file.read(_LONGEST_HEAD)
+    if len(head) < HEADER_SIZE:
+        raise ProtocolError(len(head), "the event's header ends early")
+    header = Header(*_HEADER.unpack_from(head))
+    if header.size != size:
+        raise ProtocolError(min(header.size, size), f"an event of {header.size} bytes in {size}")
+    if header.type != PAYLOAD:
+        raise ProtocolError(4, f"a {header.name} of {size} bytes")
+    end = size
+    if described.checksum:
+        end -= _CRC_SIZE
+        if end < HEADER_SIZE or not _crc_of_file_matches(file, end):
+            raise ProtocolError(max(end, HEADER_SIZE), f"{header.name} does not match its checksum")
+    body = Cursor(head, HEADER_SIZE, min(len(head), end))
+    compression, length, full_size = _payload_head(body)
+    section = Section(file, body.at, end)
+    length = _payload_size(end - body.at, length, body.at)
+    return TransactionPayload(header, compression, length if full_size is None else full_size, section)
+
+
+def _crc_of_file_matches(file: IO[bytes], end: int) -> bool:
+    file.seek(0)
+    crc, left = 0, end
+    while left and (part := file.read(min(left, _READ_SIZE))):
+        crc, left = zlib.crc32(part, crc), left - len(part)
+    return not left and crc == int.from_bytes(file.read(_CRC_SIZE), "little")
+
+
+def events(payload: TransactionPayload, described: FormatDescription) -> Iterator[tuple[Event, bytes]]:
+    """What is in a compressed transaction, each event with its bytes, so that it never lies in memory whole.
 
     Inner events have no checksum of their own.
     """
@@ -131,21 +191,46 @@ def events(payload: TransactionPayload, described: FormatDescription) -> Iterato
             if len(head) < HEADER_SIZE or not HEADER_SIZE <= length <= _EVENT_MAX:
                 raise ProtocolError(HEADER_SIZE, "a transaction payload that holds no event")
             size += length
-            yield parse(head + source.read(length - HEADER_SIZE), inner)
+            raw = head + source.read(length - HEADER_SIZE)
+            yield parse(raw, inner), raw
     if size != payload.size:
         raise ProtocolError(HEADER_SIZE, "a transaction payload of another size")
 
 
 def _plain(payload: TransactionPayload) -> _Plain:
+    content = payload.payload
+    source = cast("IO[bytes]", _SectionReader(content) if isinstance(content, Section) else io.BytesIO(content))
     if payload.compression == _PLAIN:
-        return _Plain(io.BytesIO(payload.payload))
-    return _Plain(zstandard.ZstdDecompressor().stream_reader(payload.payload, read_across_frames=True))
+        return _Plain(source)
+    return _Plain(zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True))
+
+
+class _Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class _SectionReader:
+    """A section as a file that ends where it does; closing it leaves the file open."""
+
+    def __init__(self, section: Section) -> None:
+        self._file, self._left = section.file, section.end - section.begin
+        section.file.seek(section.begin)
+
+    def read(self, size: int = -1, /) -> bytes:
+        got = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(got)
+        return got
+
+    def close(self) -> None:
+        pass
 
 
 class _Plain:
     """What zstd makes of a payload, read bit by bit."""
 
-    def __init__(self, source: BinaryIO | zstandard.ZstdDecompressionReader) -> None:
+    def __init__(self, source: _Readable) -> None:
         self._source = source
 
     def __enter__(self) -> Self:
@@ -315,16 +400,27 @@ def _fields(body: Cursor) -> dict[int, Cursor]:
 
 
 def _transaction_payload(header: Header, body: Cursor) -> TransactionPayload:
+    compression, size, full_size = _payload_head(body)
+    payload = body.rest()
+    size = _payload_size(len(payload), size, body.at)
+    return TransactionPayload(header, compression, size if full_size is None else full_size, payload)
+
+
+def _payload_size(found: int, told: int | None, at: int) -> int:
+    if told is not None and told != found:
+        raise ProtocolError(at, f"a transaction payload of {found} bytes, not {told}")
+    return found
+
+
+def _payload_head(body: Cursor) -> tuple[int, int | None, int | None]:
+    """How it is compressed, its size as it is and as it was, if they are told."""
     fields = _fields(body)
     size, compression, full_size = (fields[i].packed() if i in fields else None for i in (1, 2, 3))
     if compression is None:
         compression = _PLAIN
     if compression not in (_ZSTD, _PLAIN):
         raise ProtocolError(body.at, f"a transaction payload of compression {compression}")
-    payload = body.rest()
-    if size is not None and size != len(payload):
-        raise ProtocolError(body.at, f"a transaction payload of {len(payload)} bytes, not {size}")
-    return TransactionPayload(header, compression, len(payload) if full_size is None else full_size, payload)
+    return compression, size, full_size
 
 
 def _heartbeat(header: Header, body: Cursor) -> Heartbeat:
@@ -378,7 +474,7 @@ _READERS: Final[dict[int, _Reader]] = {
     37: _view_change,
     38: _xa_prepare,
     39: _partial_update_rows,
-    40: _transaction_payload,
+    PAYLOAD: _transaction_payload,
     41: _heartbeat_v2,
     42: gtids.tagged_gtid,
     160: _annotate_rows,

@@ -51,7 +51,7 @@ class Found:
     """About how many."""
     transactional: bool
     made_at: str
-    """When what the rows are stored in was made: rebuilt, truncated or swapped for another, it changes."""
+    """When the table was made, altered, truncated or swapped for another, in seconds; empty where it is not told."""
 
     @property
     def qualified(self) -> str:

@@ -18,9 +18,9 @@ from cdc.interfaces import LINEAGE
 from cdc.state import Phase, State
 from connectors.mysql import continuity, server, session, values
 from connectors.mysql.catalog import Catalog
-from connectors.mysql.source import duplicates, file_made_at, follow, identity, look_here, server_id
+from connectors.mysql.source import duplicates, file_made_at, glance, identity, look_here, server_id
 from connectors.mysql.standing import replicas
-from connectors.mysql.stream import replica_uuid
+from connectors.mysql.stream import replica_host, replica_uuid
 
 _CASCADE: Final = re.compile(
     r"CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .* REFERENCES (\S+) \(.*\)"
@@ -84,6 +84,13 @@ class _Check:
         found = self._server = server.look(connection)
         self._identity = identity(found)
         refusals = [refused("server", refusal) for refusal in server.refusals(found, self._where)]
+        for refusal in server.unlogged(connection, found, self._where):
+            if refusal is not None:
+                refusals.append(refused("server", refusal))
+                continue
+            what = f"whether it is a replica may not be known: if so, {server.UNLOGGED}"
+            right = "REPLICA MONITOR" if found.mariadb else "REPLICATION CLIENT"
+            yield Finding(Level.WARNING, "server", what, f"GRANT {right} ON *.* TO {found.account}")
         yield from refusals
         if not refusals:
             what = f"{found.shown} at {self._where}: binlog of rows, whole, with the names of their columns"
@@ -125,20 +132,21 @@ class _Check:
 
     def _log(self, connection: session.Connection) -> Iterator[Finding]:
         end, _ = server.status(connection, self._server)
-        file_made_at(lambda: follow(self._config, self._address, self._server), end)
+        file_made_at(lambda: glance(self._config, self._address, self._server), end)
         yield Finding(Level.OK, "log", f"is sent to user {self._server.user}; it ends at {end}")
 
     def _replicas(self, connection: session.Connection) -> Iterator[Finding]:
-        mine, ours = server_id(self._config), replica_uuid(self._config)
+        mine, ours, host = server_id(self._config), replica_uuid(self._config), replica_host(self._config.name)
         clash = [r for r in replicas(connection, self._server) if r.server_id == mine]
-        others = [r for r in clash if r.uuid not in ("", ours) or not (r.uuid or r.host.startswith("cdc-"))]
+        others = [r for r in clash if (r.uuid != ours if r.uuid else r.host != host)]
         yield from (refused("replicas", refusal) for refusal in duplicates(self._config, self._server))
         for other in others:
+            dropped = self._server.mariadb
             yield Finding(
-                Level.ERROR,
+                Level.ERROR if dropped else Level.WARNING,
                 "replicas",
-                f"duplicate server_id: {mine} is that of replica {other.host or other.uuid} as well: the server drops "
-                "one for the other",
+                f"duplicate server_id: {mine} is that of replica {other.host or other.uuid} as well: the server "
+                + ("drops one for the other" if dropped else "serves both, and shows one of them"),
                 "set source.server_id to a number that no server or replica has",
             )
         if not others:
@@ -215,7 +223,7 @@ class _Check:
         if any(state.identity.get(what) != found for what, found in self._identity.items() if what != LINEAGE):
             return  # another source, which the caller says
         here = look_here(connection, self._server)
-        made_at = partial(file_made_at, lambda: follow(self._config, self._address, self._server))
+        made_at = partial(file_made_at, lambda: glance(self._config, self._address, self._server))
         refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at)]
         at = continuity.place_of(state)
         yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from cdc.errors import GapError, OperatorError
 from cdc.interfaces import LINEAGE
 from cdc.state import State
-from connectors.mysql.places import FIRST, GtidPosition, GtidSet, Place
+from connectors.mysql.places import FIRST, GtidPosition, GtidSet, GtidState, Place
 from connectors.mysql.stream import CLOSE_THE_GAP
 
 
@@ -21,7 +21,7 @@ class Here:
     end: Place
     first: str
     """The oldest file it has."""
-    executed: GtidSet | GtidPosition | None
+    executed: GtidSet | GtidState | None
     """All it has ever done, where it counts by GTIDs."""
     purged: GtidSet | None = None
     """Those of them that its files no longer have (MySQL)."""
@@ -86,10 +86,10 @@ def refusals(state: State, here: Here, made_at: MadeAt) -> Iterator[OperatorErro
         yield from _of_place(state, here, place, made_at)
 
 
-def _contains(executed: GtidSet | GtidPosition | None, known: GtidSet | GtidPosition) -> bool:
+def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPosition) -> bool:
     if isinstance(executed, GtidSet) and isinstance(known, GtidSet):
         return known <= executed
-    return isinstance(executed, GtidPosition) and isinstance(known, GtidPosition) and known <= executed
+    return isinstance(executed, GtidState) and isinstance(known, GtidPosition) and known <= executed
 
 
 def _of_place(state: State, here: Here, place: Place, made_at: MadeAt) -> Iterator[OperatorError]:

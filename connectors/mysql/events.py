@@ -6,7 +6,7 @@ https://mariadb.com/kb/en/replication-protocol/. Times ending in `_us` are micro
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import IO, Final, NamedTuple, TypeAlias
 
 from cdc.change import Op
 
@@ -294,6 +294,14 @@ class PartialUpdateRows(NamedTuple):
     table_id: int
 
 
+class Section(NamedTuple):
+    """Bytes of a file, from `begin` up to `end`."""
+
+    file: IO[bytes]
+    begin: int
+    end: int
+
+
 class TransactionPayload(NamedTuple):
     """A compressed transaction (`binlog_transaction_compression`): `binlog.events` gives what is in it."""
 
@@ -302,7 +310,8 @@ class TransactionPayload(NamedTuple):
     """0 zstd, 255 none."""
     size: int
     """Of the events inside, in bytes."""
-    payload: bytes
+    payload: bytes | Section
+    """In a file where it is long."""
 
 
 class Heartbeat(NamedTuple):

@@ -10,11 +10,20 @@ from typing import TypeAlias
 from cdc.change import UNCHANGED, Change, Op, Row, Table
 from cdc.config import SourceConfig, matches
 from cdc.description import Description
-from cdc.errors import OperatorError, RetryableError
+from cdc.errors import GapError, OperatorError, RetryableError
 from connectors.mysql import events, rows, values
 from connectors.mysql.catalog import Captured, Catalog
 from connectors.mysql.places import Place
-from connectors.mysql.statements import Altered, Dropped, Emptied, Meaning, Name, Partitions, Renamed
+from connectors.mysql.statements import (
+    Altered,
+    Dropped,
+    Emptied,
+    Filled,
+    Meaning,
+    Name,
+    Partitions,
+    Renamed,
+)
 
 log = logging.getLogger("cdc")
 
@@ -56,7 +65,7 @@ class Followed:
 
     def _describe(self, told: events.TableMap, name: Name, at: Place) -> Table:
         if not told.has_metadata:
-            raise OperatorError(
+            raise GapError(
                 f"table {'.'.join(name)}: the log at {at} has no names of its columns: it was written without "
                 "binlog_row_metadata = FULL, and today's columns may not be those of then",
                 hint="SET PERSIST binlog_row_metadata = FULL (MariaDB: SET GLOBAL); then "
@@ -70,7 +79,7 @@ class Followed:
         if not set(key) <= set(names) or not key:
             before = known.key if known is not None else self._now[name].key
             if not before or not set(before) <= set(names):
-                raise OperatorError(
+                raise GapError(
                     f"table {'.'.join(name)} has no primary key in the log at {at}: its rows cannot be told apart",
                     hint=f"ALTER TABLE {'.'.join(name)} ADD PRIMARY KEY (…), or tables: [{{table: {'.'.join(name)}, "
                     "key: […]}]; then cdc snapshot start CONNECTOR.yaml --after-gap",
@@ -85,11 +94,11 @@ class Followed:
     def changes(self, event: events.Rows, known: tuple[Table, Reader], at: Place) -> Iterator[Change]:
         """The rows of one event, which begins at `at`."""
         table, read = known
-        number = 0
+        whole, number = event.whole, 0
         try:
             for before, after in read(event):
-                if after is not None and UNCHANGED in after:
-                    raise OperatorError(
+                if not whole and UNCHANGED in _needed(table, before, after):
+                    raise GapError(
                         f"table {table.qualified}: a row in the log at {at} is not whole: a session has set "
                         "binlog_row_image to MINIMAL or NOBLOB",
                         hint="SET GLOBAL binlog_row_image = FULL; find the session that sets it; then "
@@ -117,9 +126,14 @@ class Followed:
                     yield Change(Op.TRUNCATE, self._now[name], None, None, (at.offset, 0))
             case Renamed(pairs):
                 yield from self._renamed(pairs, at, catalog)
-            case Altered(name) | Partitions(name):
+            case Altered(name) | Filled(name) | Partitions(name):
                 if name in self._now:
                     self._learn(name, catalog)
+                    if not isinstance(said, Altered):
+                        log.warning(
+                            "table %s: rows have come or gone without events in the log at %s", ".".join(name), at
+                        )
+                        yield self._others(name, at)
                 elif self._matches(name):
                     self._look(name, catalog)
 
@@ -131,6 +145,7 @@ class Followed:
         for name in sorted(taken):
             log.warning("table %s: another table has taken its name in the log at %s", ".".join(name), at)
             self._learn(name, catalog)
+            yield self._others(name, at)
         for name in sorted(left - taken):
             new = next(new for old, new in pairs if old == name)
             if self._matches(new):
@@ -148,7 +163,11 @@ class Followed:
         for _, new in pairs:
             if new not in self._now and self._matches(new):
                 self._look(new, catalog)
-        yield from ()
+
+    def _others(self, name: Name, at: Place) -> Change:
+        """What was written to the rows that it has now may never have been captured."""
+        table = self._now[name] = replace(self._now[name], marks=self._marks.get(name, ()))
+        return Change(Op.READ, table, None, None, (at.offset, 0))
 
     def _learn(self, name: Name, catalog: Callable[[], Catalog]) -> None:
         """Its rows may be others by now: the next of them is described anew, with what the catalog says."""
@@ -164,3 +183,8 @@ class Followed:
     def _look(self, name: Name, catalog: Callable[[], Catalog]) -> None:
         if catalog().exists(*name):
             raise RetryableError(f"table {'.'.join(name)} is new: it is taken up")
+
+
+def _needed(table: Table, before: Row | None, after: Row | None) -> Row:
+    """What must be there of a change: the new row, or the key of one that is gone."""
+    return after if after is not None else tuple(before[index] for index in table.key_indexes) if before else ()

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import IO, Final
 
-from cdc.errors import OperatorError
-from connectors.mysql import events
+from cdc.errors import GapError, OperatorError
+from connectors.mysql import binlog, events
 from connectors.mysql.places import Place
+from connectors.mysql.spill import on_disk
 from connectors.mysql.statements import (
     Altered,
     Began,
@@ -24,6 +25,7 @@ from connectors.mysql.statements import (
     Dropped,
     Emptied,
     Ended,
+    Filled,
     Meaning,
     Partitions,
     Renamed,
@@ -65,8 +67,9 @@ class Held:
 
     def _write(self, raw: bytes, offset: int) -> None:
         assert self._file is not None  # noqa: S101 - by its callers
-        self._file.write(_SIZE.pack(len(raw), offset))
-        self._file.write(raw)
+        with on_disk():
+            self._file.write(_SIZE.pack(len(raw), offset))
+            self._file.write(raw)
 
     def __bool__(self) -> bool:
         return self._bytes > 0
@@ -76,7 +79,8 @@ class Held:
         if self._file is None:
             yield from self._events
             return
-        self._file.seek(0)
+        with on_disk():
+            self._file.seek(0)  # which writes what is left
         while head := self._file.read(_SIZE.size):
             size, offset = _SIZE.unpack(head)
             yield parse(self._file.read(size)), offset
@@ -167,11 +171,39 @@ class Grouper:
         """One event, which is in `file`. Raises OperatorError for what cannot be followed."""
         header = event.header
         at = Place(file, header.log_pos - header.size if header.log_pos else 0)
+        if isinstance(event, events.TransactionPayload):
+            return self._unpack(event, at)
+        return self._take(event, raw, at, header)
+
+    def _unpack(self, payload: events.TransactionPayload, at: Place) -> Committed | Passed:
+        """What is compressed is judged event by event, as it would be if it were not: it may be an XA PREPARE."""
+        block, described, done = self._in_hand(at, payload), self._described, None
+        if described is None or block.held:
+            raise OperatorError(
+                f"the transaction at {block.begin} is compressed in part only",
+                hint="please report this with the server's version",
+            )
+        block.described = described._replace(checksum=False)
+        for event, raw in binlog.events(payload, described):
+            if done is not None:
+                raise OperatorError(
+                    f"the compressed transaction at {at} goes on behind its end",
+                    hint="please report this with the server's version",
+                )
+            done = self._take(event, raw, at, payload.header)
+        if done is None:
+            raise OperatorError(
+                f"the compressed transaction at {at} has no end", hint="please report this with the server's version"
+            )
+        return done
+
+    def _take(self, event: events.Event, raw: bytes, at: Place, header: events.Header) -> Committed | Passed | None:
+        """One event at `at`. `header` is that of what stands in the file: of itself, or of what it is packed in."""
         match event:
             case events.Gtid() | events.AnonymousGtid() | events.MariadbGtid():
                 self._open(event, at)
             case events.Query():
-                return self._statement(event, raw, at)
+                return self._statement(event, raw, at, header)
             case events.Xid():
                 return self._end(self._in_hand(at, event), header, committed=True)
             case events.TableMap():
@@ -181,16 +213,12 @@ class Grouper:
             case events.Rows():
                 if self._maps.get(event.table_id):
                     self._in_hand(at, event).held.add(event, raw, at.offset)
-            case events.TransactionPayload():
-                block = self._in_hand(at, event)
-                block.held.add(event, raw, at.offset)
-                return self._end(block, header, committed=True)
             case events.XaPrepare():
-                return self._prepare(event, self._in_hand(at, event))
+                return self._prepare(event, self._in_hand(at, event), header)
             case events.PartialUpdateRows():
                 if not self._maps.get(event.table_id, True):
                     return None
-                raise OperatorError(
+                raise GapError(
                     f"a part of a row in the log at {at}: a session has set binlog_row_value_options = PARTIAL_JSON",
                     hint="SET GLOBAL binlog_row_value_options = ''; and leave it so in every session; then "
                     "cdc snapshot start CONNECTOR.yaml --after-gap",
@@ -200,9 +228,9 @@ class Grouper:
             case events.PreviousGtids() | events.MariadbGtidList() | events.BinlogCheckpoint() | events.Stop():
                 pass
             case _:
-                raise OperatorError(
-                    f"an event of type {header.type} ({header.name}) in the log at {at}, which is not known here: what "
-                    "it changes cannot be told",
+                raise GapError(
+                    f"an event of type {event.header.type} ({event.header.name}) in the log at {at}, which is not "
+                    "known here: what it changes cannot be told",
                     hint="a newer release may know it; else: cdc snapshot start CONNECTOR.yaml --after-gap",
                 )
         return None
@@ -230,7 +258,9 @@ class Grouper:
             )
         return self._block
 
-    def _statement(self, event: events.Query, raw: bytes, at: Place) -> Committed | Passed | None:
+    def _statement(
+        self, event: events.Query, raw: bytes, at: Place, header: events.Header
+    ) -> Committed | Passed | None:
         block = self._block
         said = meaning(event.statement, event.schema)
         if block is None:  # no GTID before it: there is a block all the same
@@ -241,25 +271,25 @@ class Grouper:
                 block.begun = True
                 return None
             case Ended(committed):
-                return self._end(block, event.header, committed=committed)
+                return self._end(block, header, committed=committed)
             case RolledBackTo():
                 block.uncertain = True
                 return None
             case XaEnded(xid, committed):
-                return self._end_prepared(block, event.header, xid, committed=committed)
+                return self._end_prepared(block, header, xid, committed=committed)
             case ChangesRows(verb):
-                raise OperatorError(
+                raise GapError(
                     f"a statement ({verb}) in the place of rows in the log at {at}: a session has set binlog_format to "
                     "STATEMENT or MIXED",
                     hint="SET GLOBAL binlog_format = ROW; find the session that sets it; then close the gap: "
                     "cdc snapshot start CONNECTOR.yaml --after-gap",
                 )
-            case Emptied() | Dropped() | Renamed() | Altered() | Partitions():
+            case Emptied() | Dropped() | Renamed() | Altered() | Filled() | Partitions():
                 block.held.add(event, raw, at.offset)
             case None:
                 pass
         if not block.begun:
-            return self._end(block, event.header, committed=True)
+            return self._end(block, header, committed=True)
         return None
 
     def _end(self, block: Block, header: events.Header, *, committed: bool) -> Committed | Passed:
@@ -268,7 +298,7 @@ class Grouper:
             block.held.close()
             return Passed(block)
         if block.uncertain:
-            raise OperatorError(
+            raise GapError(
                 f"the transaction at {block.begin} was rolled back in part, and wrote tables without transactions too: "
                 "which of its rows are left cannot be told from the log",
                 hint="cdc check names such tables: ALTER TABLE … ENGINE=InnoDB; to go on: "
@@ -282,10 +312,10 @@ class Grouper:
             block.at_ms = header.timestamp_s * 1000
         self._block = None
 
-    def _prepare(self, event: events.XaPrepare, block: Block) -> Committed | Passed:
+    def _prepare(self, event: events.XaPrepare, block: Block, header: events.Header) -> Committed | Passed:
         if event.one_phase:
-            return self._end(block, event.header, committed=True)
-        self._close(block, event.header)
+            return self._end(block, header, committed=True)
+        self._close(block, header)
         self.prepared[event.format_id, event.gtrid, event.bqual] = block
         return Passed(block)
 
@@ -293,7 +323,7 @@ class Grouper:
         self._close(block, header)
         rows = self.prepared.pop(xid, None)
         if rows is None and committed and block.commit >= self._settled:
-            raise OperatorError(
+            raise GapError(
                 f"XA COMMIT in the log at {block.begin} of what was prepared before the log was followed: its rows are "
                 "not there",
                 hint="GRANT XA_RECOVER_ADMIN ON *.* TO the connector's user (MySQL), so that a start waits for what is "

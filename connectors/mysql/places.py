@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from struct import pack
 from typing import Final, Self
@@ -166,6 +166,15 @@ def _name(gtid: str) -> tuple[tuple[str, str], int]:
     return (uuid, tag), int(number)
 
 
+def _mariadb(text: str, what: str) -> Iterator[tuple[int, int, int]]:
+    """Domain, server and sequence of each member."""
+    for member in filter(None, (part.strip() for part in text.split(","))):
+        found = _MARIADB.fullmatch(member)
+        if found is None:
+            raise OperatorError(f"“{text[:80]}” is not a {what} of GTIDs")
+        yield int(found[1]), int(found[2]), int(found[3])
+
+
 class GtidPosition:
     """MariaDB's: in each domain the last transaction, ``domain-server-sequence``."""
 
@@ -175,24 +184,32 @@ class GtidPosition:
     @classmethod
     def parse(cls, text: str) -> Self:
         """From ``0-1-5,1-2-7``. Raises OperatorError."""
-        made = cls()
-        for member in filter(None, (part.strip() for part in text.split(","))):
-            found = _MARIADB.fullmatch(member)
-            if found is None:
-                raise OperatorError(f"“{text[:80]}” is not a position of GTIDs")
-            made._last[int(found[1])] = (int(found[2]), int(found[3]))
-        return made
+        return cls({domain: (server, n) for domain, server, n in _mariadb(text, "position")})
 
     def add(self, gtid: str) -> None:
         """One transaction more."""
         domain, server, sequence = gtid.split("-")
         self._last[int(domain)] = (int(server), int(sequence))
 
-    def __le__(self, other: GtidPosition) -> bool:
-        """Whether nothing in it lies behind `other`: sequences of a domain rise from server to server."""
-        return all(
-            domain in other._last and sequence <= other._last[domain][1] for domain, (_, sequence) in self._last.items()
-        )
+    def __le__(self, other: GtidState) -> bool:
+        """Whether `other` has its transactions. A domain alone does not tell: servers that part go on counting."""
+        return all((domain, server, n) in other for domain, (server, n) in self._last.items())
 
     def __str__(self) -> str:
         return ",".join(f"{domain}-{server}-{n}" for domain, (server, n) in sorted(self._last.items()))
+
+
+class GtidState:
+    """All that a MariaDB server has in its log: of each domain and server the last (`gtid_binlog_state`)."""
+
+    def __init__(self, last: Mapping[tuple[int, int], int] | None = None) -> None:
+        self._last = dict(last or {})
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From ``0-1-5,0-2-7``. Raises OperatorError."""
+        return cls({(domain, server): n for domain, server, n in _mariadb(text, "state")})
+
+    def __contains__(self, gtid: tuple[int, int, int]) -> bool:
+        domain, server, sequence = gtid
+        return sequence <= self._last.get((domain, server), 0)

@@ -124,6 +124,46 @@ def refusals(server: Server, where: str) -> Iterator[OperatorError]:
         )
 
 
+def replicates(connection: session.Connection, server: Server) -> bool | None:
+    """Whether it is itself a replica of another server; None: we may not know, and it may have been one."""
+    statement = "SHOW ALL SLAVES STATUS" if server.mariadb else "SHOW REPLICA STATUS"
+    if not server.mariadb and server.version < (8, 0, 22):
+        statement = "SHOW SLAVE STATUS"
+    try:
+        return bool(session.rows(connection, "asking what it replicates", statement))
+    except OperatorError as exc:
+        if not session.is_denied(exc):
+            raise
+    if not server.mariadb:
+        return None
+    ((_, running),) = session.texts(connection, "asking what it replicates", "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+    if running != "0":
+        return True
+    return None if global_text(connection, "gtid_slave_pos") else False
+
+
+UNLOGGED: Final = "what it replicates from another server is not in its own log"
+
+
+def unlogged(connection: session.Connection, server: Server, where: str) -> Iterator[OperatorError | None]:
+    """Why what this server replicates would never come; None: we may not know whether it does."""
+    of = server.variables
+    logs = of.get("log_replica_updates") or of.get("log_slave_updates", "ON")
+    if logs.upper() in ("ON", "1"):
+        return
+    found = replicates(connection, server)
+    name = "log_replica_updates" if not server.mariadb and server.version >= (8, 0, 26) else "log_slave_updates"
+    if found:
+        yield OperatorError(
+            f"{name} is OFF at {where}, which is a replica: {UNLOGGED}",
+            hint=f"point source.url at the server it replicates; or start it with --{name.replace('_', '-')} (my.cnf: "
+            f"{name} = ON), and where there is a position already: cdc snapshot start CONNECTOR.yaml --after-gap; or, "
+            f"if it replicates no more: RESET {'SLAVE' if server.mariadb else 'REPLICA'} ALL",
+        )
+    elif found is None:
+        yield None
+
+
 def status(connection: session.Connection, server: Server) -> tuple[Place, str]:
     """Where the log ends, and MySQL's executed GTIDs, read no later than that. Raises OperatorError."""
     newer = not server.mariadb and server.version >= (8, 2)

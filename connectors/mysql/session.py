@@ -40,6 +40,8 @@ _LOST: Final = frozenset(
 )  # fmt: skip
 """What passes: connections cut, servers going down, locks not had in time. 1927, 4031: killed, idle for too long."""
 _NO_PASSWORD: Final = 1698
+_ANOTHER_HOST: Final = (62, 64)
+"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
 
 log = logging.getLogger("cdc")
@@ -126,10 +128,23 @@ def tell_of_weak_tls(where: str, weak: str | None) -> None:
 
 
 def _tls(at: Address) -> dict[str, Any]:
+    """What PyMySQL is told. Raises OperatorError for files that are not there, or are something else."""
     if at.ssl_mode == "disabled" or at.socket:
         return {"ssl_disabled": True}
     if at.ssl_mode == "preferred":
         return {}
+    try:
+        return {"ssl": _context(at)}
+    except (OSError, ValueError) as exc:  # ssl.SSLError is one
+        named = [f"{name}={path}" for name in ("ssl_ca", "ssl_cert", "ssl_key") if (path := getattr(at, name))]
+        reason = getattr(exc, "reason", None) or getattr(exc, "strerror", None) or exc
+        raise OperatorError(
+            f"source.url: {', '.join(named) or 'the system’s authorities'}: no certificates can be read: {reason}",
+            hint="each is a file in PEM format that the connector's user may read; ssl_key belongs to ssl_cert",
+        ) from exc
+
+
+def _context(at: Address) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=at.ssl_ca)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL makes for itself are not strict
     context.check_hostname = at.ssl_mode == "verify_identity"
@@ -137,7 +152,7 @@ def _tls(at: Address) -> dict[str, Any]:
         context.verify_mode = ssl.CERT_NONE
     if at.ssl_cert:
         context.load_cert_chain(at.ssl_cert, at.ssl_key)
-    return {"ssl": context}
+    return context
 
 
 def connect(at: Address, *, statements: Iterable[str] = (), read_timeout_s: float = STATEMENT_TIMEOUT_S) -> Connection:
@@ -145,11 +160,12 @@ def connect(at: Address, *, statements: Iterable[str] = (), read_timeout_s: floa
 
     It never reconnects. `statements` are run on it first.
     """
+    tls = _tls(at)
     try:
         connection = pymysql.connect(
             host=at.host, port=at.port, user=at.user, password=at.password, unix_socket=at.socket, autocommit=True,
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=STATEMENT_TIMEOUT_S,
-            charset="utf8mb4", use_unicode=False, conv={}, program_name="cdc", **_tls(at),
+            charset="utf8mb4", use_unicode=False, conv={}, program_name="cdc", **tls,
         )  # fmt: skip
     except (pymysql.Error, OSError, RuntimeError, ValueError) as exc:
         raise connect_failed(at, exc) from None
@@ -204,10 +220,15 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
     cause = getattr(exc, "original_exception", exc)
     if isinstance(cause, ssl.SSLError) or code == CR.CR_SSL_CONNECTION_ERROR:
         reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or words
-        return OperatorError(
-            f"{where}: no trusted TLS connection: {reason}",
-            hint="add ?ssl_ca=/path/to/ca.pem to source.url; ?ssl_mode=required gives up checking who answers",
-        )
+        hint = "add ?ssl_ca=/path/to/ca.pem to source.url; ?ssl_mode=required gives up checking who answers"
+        if getattr(cause, "verify_code", 0) in _ANOTHER_HOST:
+            hint = (
+                "write in source.url the name that the server's certificate is for; ?ssl_mode=verify_ca gives up "
+                "checking it, and takes any certificate of the authority's"
+            )
+        elif "support" in words:  # the library's words for a server that offers none
+            hint = "switch TLS on at the server; ?ssl_mode=disabled sends password and rows unencrypted"
+        return OperatorError(f"{where}: no trusted TLS connection: {reason}", hint=hint)
     if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _NO_PASSWORD):
         return OperatorError(
             f"{where} refuses user {at.user}: wrong password, or not admitted from here",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
+from uuid import uuid4
 
 import orjson
 
@@ -21,7 +23,7 @@ from connectors.mysql import binlog, continuity, events, server, session
 from connectors.mysql.catalog import Captured, Catalog
 from connectors.mysql.followed import Followed
 from connectors.mysql.grouping import Block, Committed, Grouper
-from connectors.mysql.places import FIRST, GtidPosition, GtidSet, Place, file_named
+from connectors.mysql.places import FIRST, GtidPosition, GtidSet, GtidState, Place, file_named
 from connectors.mysql.statements import meaning
 from connectors.mysql.stream import Binlog, replica_uuid
 
@@ -58,18 +60,25 @@ class MysqlSource:
         self._grouper = Grouper(self._followed.wanted)
         self._place = Place("binlog.000000", FIRST)
         """Behind the last block that was read whole, or passed over."""
-        self._made_at = 0
+        self._begun_at: dict[str, int] = {}
+        """When the files that a position may name were begun."""
         self._gtids: GtidSet | GtidPosition | None = None
         self._settled = 0
         """What was prepared before the log was followed has ended before this commit position."""
         self._done = 0
         """Blocks that end before this commit position were published by an earlier session."""
+        self._again: Place | None = None
+        """Where what an earlier session saw prepared begins, until the log has been read up to `_done` again."""
 
     def connect(self) -> Mapping[str, str]:
         sql = self._sql = session.connect(self._address)
         self._server = server.look(sql)
         raise_first(server.refusals(self._server, self._address.place))
         raise_first(duplicates(self._config, self._server))
+        for refusal in server.unlogged(sql, self._server, self._address.place):
+            if refusal is not None:
+                raise refusal
+            log.warning("MySQL at %s may be a replica: if so, %s", self._address.place, server.UNLOGGED)
         session.tell_of_weak_tls(self._address.place, session.weakness(self._address))
         self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys)
         self._followed = Followed(self._config.source, self._captured)
@@ -146,25 +155,24 @@ class MysqlSource:
 
     def made_at(self, place: Place) -> int:
         """When the file of `place` was begun: see `file_made_at`."""
-        return file_made_at(self._binlog, place)
-
-    def _binlog(self) -> Binlog:
-        return follow(self._config, self._address, self._server)
+        return file_made_at(lambda: glance(self._config, self._address, self._server), place)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
         place = Place(str(offset["file"]), int(offset["pos"]))
         gtids = None if "gtids" not in offset else str(offset["gtids"])
-        dump = self._dump = self._binlog()
+        dump = self._dump = follow(self._config, self._address, self._server)
         self._settled = int(offset.get("settled", 0))
         self._grouper = Grouper(self._followed.wanted, settled=self._settled)
-        self._place, self._made_at = place, int(offset.get("made_at", 0))
+        self._place, made_at = place, int(offset.get("made_at", 0))
+        self._begun_at = {place.file: made_at}
         self._done = int(offset.get("done", 0))
+        self._again = place if self._done else None
         if self._done:
             self._place = Place(file_named(place.file, self._done >> 32), self._done & 0xFFFFFFFF)
         if gtids is not None and self._server.gtids:
             self._gtids = GtidSet.parse(gtids)
             dump.follow_gtids(self._gtids)
-        elif gtids is not None and self._server.mariadb and not self._made_at:  # of a server that failed over
+        elif gtids is not None and self._server.mariadb and not made_at:  # of a server that failed over
             self._gtids = GtidPosition.parse(gtids)
             dump.follow_mariadb(gtids)
         else:
@@ -175,13 +183,16 @@ class MysqlSource:
     def _frames(self, dump: Binlog, asked: Place) -> Iterator[Transaction | Message | Idle]:
         described: events.FormatDescription | None = None
         file = asked.file
+        yielded_s = time.monotonic()
         while True:
             raw = dump.receive()
-            if raw is None:
+            if raw is None or time.monotonic() - yielded_s > _WAIT_S:  # also while it is others who write
                 yield Idle()
+                yielded_s = time.monotonic()
+            if raw is None:
                 dump.wait(_WAIT_S)
                 continue
-            event = binlog.parse(raw, described)
+            event = binlog.parse(raw, described) if isinstance(raw, bytes) else binlog.parse_long(raw, described)
             match event:
                 case events.Rotate():
                     file = event.file
@@ -195,13 +206,16 @@ class MysqlSource:
                     if self._grouper.between and event.file == file:
                         self._reach(Place(file, event.position))
                 case _:
-                    done = self._grouper.feed(event, raw, file)
+                    done = self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
+                    if not isinstance(raw, bytes):
+                        raw.close()
                     if done is None:
                         if self._grouper.between and not event.header.artificial:
                             self._reach(Place(file, event.header.log_pos))
                         continue
                     if isinstance(done, Committed) and done.block.commit >= self._done:
                         yield self._transaction(done)
+                        yielded_s = time.monotonic()
                         if self._place.commit <= done.block.commit:
                             raise BugError("a transaction was left before its end")
                     else:
@@ -209,16 +223,20 @@ class MysqlSource:
 
     def _begun(self, file: str, made_at: int, asked: Place) -> None:
         """A file's head has come: is the one that was asked for still the same?"""
-        if file == asked.file and self._gtids is None and self._made_at not in (0, made_at):
+        if file == asked.file and self._gtids is None and self._begun_at.get(file, 0) not in (0, made_at):
             raise GapError(
                 f"binlog reset: {file} is not the file that the position is in: it was begun at another time",
                 hint="cdc snapshot start CONNECTOR.yaml --after-gap",
             )
-        if Place(file, FIRST).commit >= Place(self._place.file, FIRST).commit:
-            self._made_at = made_at
+        named = {file, self._place.file, *(block.begin.file for block in self._grouper.prepared.values())}
+        if self._again is not None:
+            named.add(self._again.file)
+        self._begun_at = {name: at for name, at in self._begun_at.items() if name in named} | {file: made_at}
 
     def _reach(self, place: Place) -> None:
         """Between two blocks, the log was read up to here."""
+        if place.commit >= self._done:
+            self._again = None
         if place.commit > self._place.commit:
             self._place = place
 
@@ -246,8 +264,7 @@ class MysqlSource:
         described = rows.described
         maps: dict[int, events.TableMap] = {}
         for event, offset in rows.held.read(lambda raw: binlog.parse(raw, described)):
-            for one in _inside(event, described):
-                yield from self._change(one, Place(rows.begin.file, offset), maps)
+            yield from self._change(event, Place(rows.begin.file, offset), maps)
         rows.held.close()
         self._passed(done.block)
 
@@ -265,19 +282,21 @@ class MysqlSource:
                 pass
 
     def position(self) -> tuple[Offset, int]:
-        place = self._place
-        offset: Offset = {"file": place.file, "pos": place.offset, "made_at": self._made_at}
+        place = begin = self._place
+        open_ = list(self._grouper.prepared.values())
+        if open_ and not isinstance(self._gtids, GtidSet):
+            begin = min((block.begin for block in open_), key=lambda begin: begin.commit)
+        begin = self._again or begin  # before all that has been seen prepared since
+        offset: Offset = {"file": begin.file, "pos": begin.offset, "made_at": self._begun_at.get(begin.file, 0)}
+        if begin != place:
+            offset["done"] = place.commit
         if self._settled > place.commit:
             offset["settled"] = self._settled
-        open_ = list(self._grouper.prepared.values())
         if self._gtids is not None:
             left = self._gtids
             if isinstance(left, GtidSet) and open_:
                 left = left.without(block.gtid for block in open_ if block.gtid is not None)
             offset["gtids"] = str(left)
-        if open_ and not isinstance(self._gtids, GtidSet):
-            first = min((block.begin for block in open_), key=lambda begin: begin.commit)
-            offset |= {"file": first.file, "pos": first.offset, "done": place.commit}
         return offset, place.commit
 
     def acknowledge(self, offset: Offset) -> None:
@@ -331,6 +350,12 @@ def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -
     )
 
 
+def glance(config: ConnectorConfig, at: session.Address, found: server.Server) -> Binlog:
+    """The same for a look, as nobody in particular: it ends no other dump, a running connector's least of all."""
+    nobody = (1 << 31) + secrets.randbelow(1 << 31)
+    return Binlog(at, server_id=nobody, connector=config.name, uuid=str(uuid4()), mariadb=found.mariadb, waits=False)
+
+
 def file_made_at(connect: Callable[[], Binlog], place: Place) -> int:
     """When the file of `place` was begun, in seconds since 1970; `place` must be in it, where an event begins."""
     dump = connect()
@@ -345,24 +370,17 @@ def file_made_at(connect: Callable[[], Binlog], place: Place) -> int:
         dump.close()
 
 
-def _inside(event: events.Event, described: events.FormatDescription | None) -> Iterator[events.Event]:
-    if isinstance(event, events.TransactionPayload) and described is not None:
-        yield from binlog.events(event, described)
-    else:
-        yield event
-
-
 def look_here(sql: session.Connection, found: server.Server) -> continuity.Here:
     """Ask the server for what a position is judged by."""
     end, _ = server.status(sql, found)
     files = server.files(sql)
-    executed: GtidSet | GtidPosition | None = None
+    executed: GtidSet | GtidState | None = None
     purged: GtidSet | None = None
     if found.gtids:
         executed = GtidSet.parse(server.global_text(sql, "gtid_executed"))
         purged = GtidSet.parse(server.global_text(sql, "gtid_purged"))
     elif found.mariadb:
-        executed = GtidPosition.parse(server.global_text(sql, "gtid_binlog_pos"))
+        executed = GtidState.parse(server.global_text(sql, "gtid_binlog_state"))
     return continuity.Here(found.lineage, end, files[0][0] if files else end.file, executed, purged)
 
 

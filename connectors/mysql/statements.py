@@ -75,6 +75,13 @@ class Altered:
 
 
 @dataclass(frozen=True, slots=True)
+class Filled:
+    """CREATE TABLE … SELECT, which is in the log so only where binlog_format was not ROW: without its rows."""
+
+    table: Name
+
+
+@dataclass(frozen=True, slots=True)
 class ChangesRows:
     """A statement in the place of rows: binlog_format was not ROW."""
 
@@ -108,13 +115,24 @@ class XaEnded:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """ALTER TABLE … TRUNCATE, DROP, EXCHANGE PARTITION: rows are gone, or others, that no event tells of."""
+    """ALTER TABLE … TRUNCATE, DROP, EXCHANGE PARTITION, IMPORT: rows are gone, or others, that no event tells of."""
 
     table: Name
 
 
 Meaning: TypeAlias = (
-    Emptied | Renamed | Dropped | Altered | ChangesRows | Ended | Began | RolledBackTo | XaEnded | Partitions | None
+    Emptied
+    | Renamed
+    | Dropped
+    | Altered
+    | Filled
+    | ChangesRows
+    | Ended
+    | Began
+    | RolledBackTo
+    | XaEnded
+    | Partitions
+    | None
 )
 
 
@@ -250,6 +268,8 @@ def _alter(tokens: list[Token], database: str) -> Meaning:
                 return Renamed(((old, new),))
         elif depth == 0 and begins and token.says("TRUNCATE", "DROP", "EXCHANGE", "CONVERT"):
             partitions = partitions or (at + 1 < len(tokens) and tokens[at + 1].says("PARTITION"))
+        elif depth == 0 and begins and token.says("IMPORT"):
+            partitions = True
         begins = token == Token(",") and depth == 0
         at += 1
         if at and not begins and depth == 0 and tokens[at - 1].text.isdigit():
@@ -263,8 +283,16 @@ def _create(tokens: list[Token], database: str) -> Meaning:
     if at >= len(tokens) or not tokens[at].says("TABLE"):
         return None
     at = _after(tokens, at + 1, "IF", "NOT", "EXISTS")
-    name, _ = _name(tokens, at, database)
+    name, at = _name(tokens, at, database)
+    if any(_queries(tokens, n) for n in range(at, len(tokens))):
+        return Filled(name)
     return Emptied((name,), dropped=True) if replaces else Altered(name)
+
+
+def _queries(tokens: list[Token], at: int) -> bool:
+    """Whether a query begins there; a definition of columns has no such words unless they are quoted."""
+    rows = tokens[at].says("VALUES") and at + 1 < len(tokens) and tokens[at + 1].says("ROW")
+    return rows or tokens[at].says("SELECT", "TABLE")
 
 
 def _xa(statement: str, second: Token) -> Meaning:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import select
 import ssl
+import tempfile
 import time
 from struct import pack
-from typing import Any, Final
+from typing import IO, Any, Final
 from uuid import UUID, uuid5
 
 import pymysql
@@ -24,7 +25,9 @@ from pymysqlreplication.binlogstream import ReportSlave
 from cdc.config import ConnectorConfig
 from cdc.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
 from connectors.mysql import session
+from connectors.mysql.binlog import PAYLOAD
 from connectors.mysql.places import GtidSet, Place
+from connectors.mysql.spill import on_disk
 
 HEARTBEAT_S: Final = 5
 """How often a server that has nothing to tell says so."""
@@ -35,16 +38,27 @@ _SEND_S: Final = 600
 _RECEIVE_BYTES: Final = 1 << 20
 _WHOLE: Final = 0xFFFFFF
 _HEAD: Final = 4
+_TYPE_AT: Final = 5
+"""Where a packet has the type of its event: behind its own first byte and the event's time."""
 _OK, _END, _ERROR = 0x00, 0xFE, 0xFF
+_NON_BLOCK: Final = 0x01
 _THROUGH_GTID: Final = 0x04
 _BINLOG_ERROR: Final = 1236
+_SAME_NUMBER: Final = 4052
+"""MariaDB's for a server_id that two replicas have."""
 _NAMESPACE: Final = UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
 
 
 class Binlog:
-    """One dump. Registers as a replica named after the connector, so that the server can say who follows it."""
+    """One dump. Registers as a replica named after the connector, so that the server can say who follows it.
 
-    def __init__(self, at: session.Address, *, server_id: int, connector: str, uuid: str, mariadb: bool) -> None:
+    The server ends another dump of the same replica (MySQL: uuid, MariaDB: server_id).
+    """
+
+    def __init__(
+        self, at: session.Address, *, server_id: int, connector: str, uuid: str, mariadb: bool, waits: bool = True
+    ) -> None:
+        """With `waits` off it is a look at what there is: nobody is registered, and the log ends where it ends."""
         self._where = f"MySQL at {at.place}"
         self._server_id = server_id
         self._connector = connector
@@ -59,14 +73,17 @@ class Binlog:
             settings += ["SET @mariadb_slave_capability = 4", "SET @slave_gtid_strict_mode = 1"]
             settings += ["SET @slave_gtid_ignore_duplicates = 0"]
         self._connection: Any = session.connect(at, statements=settings)
-        self._register()
+        self._flags = 0 if waits else _NON_BLOCK
+        if waits:
+            self._register()
         self._buffer = bytearray()
         self._parts: list[bytes] = []
+        self._long: IO[bytes] | None = None
         self._at = 0
         self._heard_s = time.monotonic()
 
     def _register(self) -> None:
-        packet = ReportSlave((f"cdc-{self._connector}"[:60], "", "", 0)).encoded(self._server_id)
+        packet = ReportSlave((replica_host(self._connector), "", "", 0)).encoded(self._server_id)
         connection = self._connection
         try:
             connection._write_bytes(packet)  # noqa: SLF001 - the library sends its command so too
@@ -77,7 +94,7 @@ class Binlog:
 
     def follow(self, place: Place) -> None:
         """Ask for everything from an offset on, which must be where an event begins."""
-        self._ask(pack("<BIHI", 0x12, place.offset, 0, self._server_id) + place.file.encode())
+        self._ask(pack("<BIHI", 0x12, place.offset, self._flags, self._server_id) + place.file.encode())
 
     def follow_gtids(self, gtids: GtidSet) -> None:
         """Ask a MySQL server for every transaction that is not in the set."""
@@ -99,11 +116,14 @@ class Binlog:
         connection._sock.settimeout(0)  # noqa: SLF001 - from here on it is read here
         self._heard_s = time.monotonic()
 
-    def receive(self) -> bytes | None:
-        """The next event; None: nothing more has come. Raises OperatorError, RetryableError."""
+    def receive(self) -> bytes | IO[bytes] | None:
+        """The next event; None: nothing more has come. Raises OperatorError, RetryableError.
+
+        A compressed transaction of more than 16 MB is in a file, which is the caller's to close.
+        """
         packet = self._packet()
-        if packet is None:
-            return None
+        if not isinstance(packet, bytes):
+            return packet
         if packet[0] == _OK:
             return packet[1:]
         if packet[0] == _ERROR:
@@ -115,8 +135,11 @@ class Binlog:
             raise RetryableError(f"{self._where} has ended the log's connection")
         raise ProtocolError(0, f"a packet of unknown kind 0x{packet[0]:02x} in the binlog")
 
-    def _packet(self) -> bytes | None:
-        """The next packet, of as many as it was split into; what has come of it so far is kept."""
+    def _packet(self) -> bytes | IO[bytes] | None:
+        """The next packet, of as many as it was split into; what has come of it so far is kept.
+
+        A file has not the packet's first byte, only the event.
+        """
         while True:
             while len(self._buffer) - self._at < _HEAD:
                 if not self._fill():
@@ -126,15 +149,27 @@ class Binlog:
             while len(self._buffer) < end:
                 if not self._fill():
                     return None
-            self._parts.append(bytes(memoryview(self._buffer)[begin:end]))
+            self._keep(bytes(memoryview(self._buffer)[begin:end]), more=size == _WHOLE)
             self._at = end
             if end == len(self._buffer) or end > _RECEIVE_BYTES:
                 del self._buffer[:end]
                 self._at = 0
             if size < _WHOLE:
                 break
+        long, self._long = self._long, None
         parts, self._parts = self._parts, []
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return long or (parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _keep(self, part: bytes, *, more: bool) -> None:
+        """One part of a packet: in memory, as one row must be; a transaction need not."""
+        if self._long is None and more and not self._parts and part[0] == _OK and part[_TYPE_AT] == PAYLOAD:
+            self._long = tempfile.TemporaryFile(prefix="cdc-transaction-")  # noqa: SIM115 - closed by who reads it
+            part = part[1:]
+        if self._long is not None:
+            with on_disk():
+                self._long.write(part)
+        else:
+            self._parts.append(part)
 
     def _fill(self) -> bool:
         """Read what has come; False: nothing has."""
@@ -164,17 +199,19 @@ class Binlog:
             select.select([sock], [], [], timeout_s)
 
     def read(self, within_s: float) -> bytes:
-        """The next event, waited for."""
+        """The next event, waited for; one that begins a file of the log, and so is short."""
         deadline = time.monotonic() + within_s
         while (event := self.receive()) is None:
             if time.monotonic() > deadline:
                 raise RetryableError(f"{self._where}: no event of the log in {within_s:.0f} s")
             self.wait(0.2)
+        if not isinstance(event, bytes):
+            raise ProtocolError(4, "a compressed transaction at the beginning of a file of the log")
         return event
 
     def _refused(self, exc: pymysql.Error) -> CdcError:
         code, words = (exc.args[0], str(exc.args[1])) if len(exc.args) > 1 else (0, str(exc))
-        if code == _BINLOG_ERROR:
+        if code in (_BINLOG_ERROR, _SAME_NUMBER):
             return refused_by_server(self._where, words, server_id=self._server_id, connector=self._connector)
         error = session.translate(exc, "asking for the log")
         if isinstance(error, OperatorError):
@@ -185,9 +222,16 @@ class Binlog:
         return error
 
     def close(self) -> None:
+        if self._long is not None:
+            self._long.close()
         session.break_off(self._connection)
         if self._connection.open:
             self._connection._force_close()  # noqa: SLF001 - to a dump, goodbye is not said
+
+
+def replica_host(connector: str) -> str:
+    """The name a connector registers under, which the server shows."""
+    return f"cdc-{connector}"[:60]
 
 
 def replica_uuid(config: ConnectorConfig) -> str:
@@ -203,8 +247,8 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str)
         return OperatorError(
             f"duplicate server_id: another replica has connected to {where} with {server_id}, which is the server_id "
             f"of connector {connector}",
-            hint="SHOW REPLICAS names those who are connected; set another source.server_id here, or run one copy of "
-            "the connector",
+            hint="SHOW REPLICAS (MariaDB: SHOW REPLICA HOSTS) names those who are connected; set another "
+            "source.server_id here, or run one copy of the connector",
         )
     if (
         "could not find first log" in low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 
@@ -11,7 +12,7 @@ import zstandard
 from cdc.change import Op
 from cdc.errors import ProtocolError
 from connectors.mysql import charsets, tablemap
-from connectors.mysql.binlog import events, parse
+from connectors.mysql.binlog import events, parse, parse_long
 from connectors.mysql.events import (
     AnnotateRows,
     AnonymousGtid,
@@ -30,6 +31,7 @@ from connectors.mysql.events import (
     Rotate,
     Rows,
     RowsQuery,
+    Section,
     StartEncryption,
     Stop,
     TableColumn,
@@ -277,14 +279,36 @@ INNER = [EVENTS[1], TABLE, ROWS._replace(body=b"x" * 300_000), ROWS, Xid(header(
 def test_a_payload_gives_its_events(compression: int) -> None:
     """They have no checksum, whatever the file's events have."""
     found = list(events(_payload(INNER, compression=compression), MYSQL))
-    assert [event[1:] for event in found] == [event[1:] for event in INNER]
+    assert [event[1:] for event, _ in found] == [event[1:] for event in INNER]
+    assert [raw for _, raw in found] == [encode(event, checksum=False) for event in INNER]
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("compression", [0, 255])
+def test_a_payload_in_a_file_is_that_of_memory(compression: int, checksum: bool) -> None:
+    """What is too long for memory is read from where it lies, and checked as everything is."""
+    plain = b"".join(encode(event, checksum=False) for event in INNER)
+    payload = plain if compression else zstandard.ZstdCompressor().compress(plain)
+    raw = encode(TransactionPayload(header(40), compression, len(plain), payload), checksum=checksum)
+    described = MYSQL._replace(checksum=checksum)
+    found = parse_long(io.BytesIO(raw), described)
+    assert isinstance(found.payload, Section)
+    assert list(events(found, described)) == list(events(parse(raw, described), described))  # type: ignore[arg-type]
+    for broken in (raw[:-1], raw + b"x", raw[:10], raw[:4] + b"\x1e" + raw[5:]):
+        with pytest.raises(ProtocolError):
+            parse_long(io.BytesIO(broken), described)
+    if checksum:
+        with pytest.raises(ProtocolError, match="checksum"):
+            parse_long(io.BytesIO(raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:]), described)
+    with pytest.raises(ProtocolError, match="before a FORMAT"):
+        parse_long(io.BytesIO(raw), None)
 
 
 def test_a_payload_of_several_frames_is_read_to_its_end() -> None:
     plain = [encode(event, checksum=False) for event in INNER]
     payload = b"".join(zstandard.ZstdCompressor().compress(part) for part in plain)
     found = list(events(TransactionPayload(header(40), 0, len(b"".join(plain)), payload), MYSQL))
-    assert [event[1:] for event in found] == [event[1:] for event in INNER]
+    assert [event[1:] for event, _ in found] == [event[1:] for event in INNER]
 
 
 def test_a_payload_of_any_other_size_is_a_protocol_error() -> None:
@@ -378,3 +402,18 @@ def test_statements_are_text_whatever_is_in_them() -> None:
     parsed = parse(framed(event.header, content, checksum=True), MYSQL)
     assert isinstance(parsed, Query)
     assert parsed.statement == r"INSERT INTO t VALUES ('\xff')"
+
+
+def test_a_table_map_that_is_known_is_told_again_under_its_own_header() -> None:
+    """The bytes decide, and which kind of server wrote them: damaged ones are refused as ever."""
+    first = parse(encode(TABLE), MYSQL)
+    again = parse(encode(TABLE._replace(header=TABLE.header._replace(log_pos=777, timestamp_s=5))), MYSQL)
+    assert isinstance(again, TableMap)
+    assert (again.header.log_pos, again.header.timestamp_s) == (777, 5)
+    assert again[1:] == first[1:]
+    other = TABLE._replace(table_id=117, table="others")
+    assert parse(encode(other), MYSQL)[1:] == other[1:]
+    damaged = bytearray(encode(TABLE))
+    damaged[-6] ^= 1
+    with pytest.raises(ProtocolError, match="checksum"):
+        parse(bytes(damaged), MYSQL)

@@ -10,7 +10,7 @@ from cdc.errors import GapError, OperatorError, RetryableError
 from cdc.interfaces import LINEAGE
 from cdc.state import Phase, State
 from connectors.mysql.continuity import Here, moved, refusals
-from connectors.mysql.places import GtidPosition, GtidSet, Place
+from connectors.mysql.places import GtidSet, GtidState, Place
 from connectors.mysql.stream import CLOSE_THE_GAP, refused_by_server
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -50,9 +50,9 @@ def gtids(text: str) -> GtidSet:
         (state(), here(executed=gtids(f"{A}:1-9"), purged="")),
         (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=f"{A}:1-5")),
         (state(gtids=f"{A}:1-5"), here(B, executed=gtids(f"{A}:1-5,{B}:1"), purged="")),
-        (state("7", gtids="0-7-5"), here("8", executed=GtidPosition.parse("0-8-6"))),
-        (state("8", gtids="0-7-5", made_at=0), here("8", executed=GtidPosition.parse("0-8-6"))),
-        (state("7", gtids="0-7-5"), here("7", executed=GtidPosition.parse("0-7-5"))),
+        (state("7", gtids="0-7-5"), here("8", executed=GtidState.parse("0-7-5,0-8-6"))),
+        (state("8", gtids="0-7-5", made_at=0), here("8", executed=GtidState.parse("0-7-5,0-8-6"))),
+        (state("7", gtids="0-7-5"), here("7", executed=GtidState.parse("0-7-5"))),
     ],
 )
 def test_what_can_be_followed(then: State, now: Here) -> None:
@@ -67,12 +67,17 @@ def test_what_can_be_followed(then: State, now: Here) -> None:
         (state(file="b.000009"), here(), "binlog reset"),
         (state(made_at=299), here(), "binlog reset"),
         (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-4"), purged=""), "binlog reset"),
-        (state("7", gtids="0-7-5"), here("7", executed=GtidPosition.parse("0-7-4")), "binlog reset"),
+        (state("7", gtids="0-7-5"), here("7", executed=GtidState.parse("0-7-4")), "binlog reset"),
         (state(B), here(), "another server under the same name"),
         (state(B, gtids=f"{B}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=""), "another server under the same name"),
         (
             state("7", gtids="0-7-5"),
-            here("8", executed=GtidPosition.parse("0-8-4")),
+            here("8", executed=GtidState.parse("0-7-4")),
+            "another server under the same name",
+        ),
+        (  # promoted before it had the fifth, it wrote a fifth and a sixth of its own
+            state("7", gtids="0-7-5"),
+            here("8", executed=GtidState.parse("0-7-4,0-8-6")),
             "another server under the same name",
         ),
         (

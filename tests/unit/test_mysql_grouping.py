@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdc.change import Op
-from cdc.errors import OperatorError
-from connectors.mysql import events
+from cdc.errors import OperatorError, RetryableError
+from connectors.mysql import binlog, events
 from connectors.mysql.events import Header
 from connectors.mysql.grouping import Committed, Grouper, Held, Passed
+from tests.mysql_encoder import encode, header
 
 XID = (1, b"x", b"")
 
@@ -183,4 +186,79 @@ def test_a_large_transaction_is_held_in_a_file() -> None:
     parsed = list(held.read(lambda raw: events.Xid(made[0].header, int(raw[:1]))))
     assert [(event.xid, offset) for event, offset in parsed] == [(n, n) for n in range(5)]  # type: ignore[union-attr]
     assert len(list(held.read(lambda _: made[0]))) == 5
+    held.close()
+
+
+DESCRIBED = events.FormatDescription(header(15), 4, "9.7.4", 0, b"\0\x0d\0\x08" * 10, checksum=True)
+BEGIN = events.Query(header(2), 1, 0, "d", "BEGIN", "utf8mb4", None)
+COLUMN = events.TableColumn("id", 3, 0, nullable=False, unsigned=False, visible=True)
+ROWS = events.Rows(header(30), Op.CREATE, 1, 1, 1, b"", b"\x01", b"\0\1\0\0\0")
+
+
+def mapped(table: str = "t") -> events.TableMap:
+    return events.TableMap(header(19), 1, 1, "d", table, (COLUMN,), ((0, 0),))
+
+
+def packed(log: Log, *inner: events.Event) -> list[Any]:
+    """A compressed transaction: what `binlog_transaction_compression` makes of the events."""
+    plain = b"".join(encode(event, checksum=False) for event in inner)
+    return [log.gtid(), events.TransactionPayload(log.header(40), 255, len(plain), plain)]
+
+
+def unpacking() -> Grouper:
+    group = grouper()
+    group.reset(DESCRIBED)
+    return group
+
+
+def test_a_compressed_transaction_is_what_is_in_it() -> None:
+    """Rows of tables that are of no interest are not held; what is, can be read again from its bytes."""
+    log, group = Log(), unpacking()
+    xid = events.Xid(header(16), 5)
+    (done,) = fed(group, packed(log, BEGIN, mapped("other"), ROWS, mapped(), ROWS, xid))
+    assert isinstance(done, Committed)
+    assert names(done) == ["TableMap", "Rows"]
+    assert done.block.described is not None
+    assert not done.block.described.checksum
+    assert (done.block.last, done.block.end) == (104, 204)
+    (passed,) = fed(group, packed(log, BEGIN, mapped("other"), ROWS, xid))
+    assert isinstance(passed, Passed)
+
+
+def test_what_is_prepared_and_compressed_comes_at_its_commit() -> None:
+    """Its end is XA PREPARE, inside: nothing is committed yet, and may never be."""
+    log, group = Log(), unpacking()
+    start, end = BEGIN._replace(statement="XA START X'78',X'',1"), BEGIN._replace(statement="XA END X'78',X'',1")
+    (passed,) = fed(group, packed(log, start, mapped(), ROWS, end, events.XaPrepare(header(38), False, *XID)))
+    assert isinstance(passed, Passed)
+    (done,) = fed(group, [log.gtid(2), log.query("XA COMMIT X'78',X'',1")])
+    assert isinstance(done, Committed)
+    assert names(done) == ["TableMap", "Rows"]
+    assert [event.header.type for event, _ in done.rows.held.read(lambda raw: binlog.parse(raw, done.rows.described))]
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        ([mapped(), events.PartialUpdateRows(header(39), 1)], "PARTIAL_JSON"),
+        ([mapped(), events.Unknown(header(99))], "type 99"),
+        ([BEGIN._replace(statement="UPDATE t SET v = 1")], "in the place of rows"),
+        ([mapped(), ROWS], "has no end"),
+        ([mapped(), ROWS, events.Xid(header(16), 5), mapped()], "behind its end"),
+    ],
+)
+def test_what_is_compressed_is_judged_as_if_it_were_not(inner: list[events.Event], said: str) -> None:
+    with pytest.raises(OperatorError, match=said) as caught:
+        fed(unpacking(), packed(Log(), BEGIN, *inner))
+    assert "b.000001" in caught.value.message
+
+
+def test_a_full_disk_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the folder, and what to set; it is tried again, for room may be made."""
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Path("/dev/full").open("w+b", buffering=0))  # noqa: SIM115
+    log, held = Log(), Held(limit_bytes=250)
+    held.add(log.rows(), b"x" * 200, 4)
+    with pytest.raises(RetryableError, match=f"does not fit into {tempfile.gettempdir()}") as caught:
+        held.add(log.rows(), b"x" * 100, 204)
+    assert "TMPDIR" in (caught.value.hint or "")
     held.close()

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from cdc.errors import OperatorError
-from connectors.mysql.places import GtidPosition, GtidSet, Place, file_named, file_number
+from connectors.mysql.places import GtidPosition, GtidSet, GtidState, Place, file_named, file_number
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -84,10 +84,12 @@ def test_a_set_as_the_dump_command_takes_it() -> None:
 
 def test_positions_of_mariadb() -> None:
     found = GtidPosition.parse("0-1-5, 1-2-7")
-    assert found <= GtidPosition.parse("0-9-5,1-2-8")
-    assert not found <= GtidPosition.parse("0-9-5")
-    assert not found <= GtidPosition.parse("0-1-4,1-2-7")
+    assert found <= GtidState.parse("0-1-5,0-9-6,1-2-8")
+    assert not found <= GtidState.parse("0-1-5,0-9-6")
+    assert not found <= GtidState.parse("0-1-4,0-9-6,1-2-7")
     found.add("0-3-6")
     assert str(found) == "0-3-6,1-2-7"
     with pytest.raises(OperatorError, match="not a position"):
         GtidPosition.parse(A)
+    with pytest.raises(OperatorError):
+        GtidState.parse(A)

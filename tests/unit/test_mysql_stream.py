@@ -11,6 +11,7 @@ import pytest
 
 from cdc.errors import GapError, ProtocolError, RetryableError
 from connectors.mysql import stream
+from connectors.mysql.binlog import PAYLOAD
 from connectors.mysql.stream import Binlog
 
 
@@ -22,6 +23,7 @@ def wire() -> Iterator[tuple[Binlog, socket.socket]]:
     dump._where, dump._server_id, dump._connector = "MySQL at x", 7, "c"
     dump._connection = SimpleNamespace(_sock=ours, open=False)
     dump._buffer, dump._at, dump._parts, dump._heard_s = bytearray(), 0, [], time.monotonic()
+    dump._long = None
     yield dump, theirs
     ours.close()
     theirs.close()
@@ -52,6 +54,24 @@ def test_an_event_of_more_than_a_packet(wire: tuple[Binlog, socket.socket], monk
     assert dump.receive() is None
     server.sendall(packet(b"") + packet(b"\x00next"))
     assert dump.receive() == b"123456789abcdefghij"
+    assert dump.receive() == b"next"
+
+
+def test_a_long_compressed_transaction_is_in_a_file(
+    wire: tuple[Binlog, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a gigabyte, and is nothing that must be in memory at once."""
+    dump, server = wire
+    monkeypatch.setattr(stream, "_WHOLE", 10)
+    event = b"time" + bytes([PAYLOAD]) + b"and so on, to its end"
+    sent = b"\x00" + event
+    server.sendall(b"".join(packet(sent[n : n + 10]) for n in range(0, len(sent), 10)) + packet(b"\x00next"))
+    file = dump.receive()
+    assert file is not None
+    assert not isinstance(file, bytes)
+    with file:
+        file.seek(0)
+        assert file.read() == event
     assert dump.receive() == b"next"
 
 

@@ -12,7 +12,7 @@ import pytest
 import cdc.pipeline
 from cdc.change import UNCHANGED, Idle, Offset, Row, Table, Transaction
 from cdc.commands import Command
-from cdc.errors import CdcError, OperatorError, RetryableError
+from cdc.errors import CdcError, GapError, OperatorError, RetryableError
 from cdc.interfaces import Chunk, Handover, Source
 from cdc.pipeline import Pipeline, Report, Settings
 from cdc.state import Phase, State
@@ -449,6 +449,27 @@ def test_progress_is_the_snapshotters_own(bench: Bench) -> None:
     )
     pipeline.run(until_caught_up=True)
     assert bench.fold(A) == {"1": "n"}
+
+
+def test_a_gap_found_where_the_log_is_followed(bench: Bench) -> None:
+    """What nobody could tell at the start is closed as what could: once the user asks for it, and not before."""
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(A)
+    bench.log.commit(insert(A, _row("2")))
+
+    def broken(point: str) -> None:
+        if point == "source.frame" and bench.state().epoch == 1:
+            raise GapError("what stands here cannot be followed", hint="--after-gap")
+
+    for _ in range(2):
+        with pytest.raises(GapError):
+            bench.run(A, at=broken)
+    ask = Command(tables=(), after_gap=True).to_bytes("1")
+    bench.kafka.topics["p.signal-c"].append(Record("p.signal-c", b"1", ask, bench.kafka.begin("cli")))
+    bench.kafka.end("cli", Outcome.COMMITTED)
+    bench.run(A, at=broken)
+    assert bench.state().epoch == 2
+    assert set(bench.fold(A)) == {"1", "2"}
 
 
 def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench) -> None:

@@ -1,0 +1,131 @@
+"""The source between the dump connection and the loop, without a server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from cdc.change import Idle, Offset
+from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
+from connectors.mysql import events, server, source
+from connectors.mysql.places import Place
+from connectors.mysql.source import MysqlSource
+from tests.mysql_encoder import encode, header
+
+DESCRIBED = events.FormatDescription(header(15), 4, "9.7.4", 0, b"\0\x0d\0\x08" * 10, checksum=True)
+
+
+class BusyWithOthers:
+    """A server on which transactions of no captured table follow each other without a pause."""
+
+    def __init__(self) -> None:
+        self._events = self._all()
+
+    def _all(self) -> Iterator[bytes]:
+        yield encode(DESCRIBED._replace(header=header(15)._replace(log_pos=126)))
+        for n in itertools.count(1):
+            gtid = events.AnonymousGtid(header(34), 0, n, None, None, None)
+            made = events.Query(header(2), 1, 0, "d", "CREATE USER somebody", "utf8mb4", None)
+            yield encode(gtid._replace(header=gtid.header._replace(log_pos=1000 * n)))
+            yield encode(made._replace(header=made.header._replace(log_pos=1000 * n + 500)))
+
+    def receive(self) -> bytes:
+        return next(self._events)
+
+
+CONFIG = ConnectorConfig(
+    name="c",
+    source=SourceConfig(type="mysql", url="mysql://localhost", tables=("d.t",)),
+    sink=KafkaConfig(bootstrap_servers="localhost:1"),
+)
+
+
+def test_the_loop_has_its_turn_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is pending is committed, a stop is heard, and the position moves, however far behind the connector is."""
+    monkeypatch.setattr(source, "_WAIT_S", 0.05)
+    made = MysqlSource(CONFIG)
+    frames = made._frames(BusyWithOthers(), Place("b.000001", 4))  # type: ignore[arg-type]
+    assert isinstance(next(frames), Idle)
+    first = made.position()[1]
+    assert isinstance(next(frames), Idle)
+    assert made.position()[1] > first
+
+
+class Scripted:
+    """A dump that gives what it is told to, event by event; None where nothing has come."""
+
+    def __init__(self, *script: events.Event | None) -> None:
+        self.asked: object = None
+        self._script = iter(script)
+
+    def follow(self, place: Place) -> None:
+        self.asked = place
+
+    def receive(self) -> bytes | None:
+        event = next(self._script)
+        return None if event is None else encode(event)
+
+    def wait(self, timeout_s: float) -> None:
+        pass
+
+
+def described(at_s: int) -> events.FormatDescription:
+    return DESCRIBED._replace(
+        header=header(15)._replace(timestamp_s=at_s, log_pos=126), server_version="10.11.18-MariaDB-log"
+    )
+
+
+def laid(begin: int, *made: events.Event) -> list[events.Event]:
+    """Events one behind the other in a file, from an offset on."""
+    found, at = [], begin
+    for event in made:
+        at += len(encode(event))
+        found.append(event._replace(header=event.header._replace(log_pos=at)))
+    return found
+
+
+def begun(sequence: int, flags: int, xid: tuple[int, bytes, bytes] | None = None) -> events.Event:
+    return events.MariadbGtid(header(162), 0, 42, sequence, flags, None, xid)
+
+
+def prepared(sequence: int, name: bytes) -> list[events.Event]:
+    """A block that XA prepares."""
+    return [begun(sequence, 12 | 64, (1, name, b"")), events.XaPrepare(header(38), False, 1, name, b"")]
+
+
+def alone(sequence: int, statement: str = "CREATE USER somebody") -> list[events.Event]:
+    return [begun(sequence, 1), events.Query(header(2), 1, 0, "", statement, "utf8mb4", None)]
+
+
+def followed(monkeypatch: pytest.MonkeyPatch, offset: Offset, *script: events.Event | None) -> Iterator[Offset]:
+    """The position at each idle moment of a session on a MariaDB."""
+    dump = Scripted(*script)
+    monkeypatch.setattr(source, "follow", lambda *_: dump)
+    made = MysqlSource(CONFIG)
+    made._server = server.Server("10.11.18-MariaDB", {}, "u@h")
+    for frame in made.stream(offset):
+        assert isinstance(frame, Idle)
+        yield made.position()[0]
+    assert dump.asked == Place(str(offset["file"]), int(offset["pos"]))
+
+
+def test_what_is_prepared_is_remembered_through_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is read again from where it begins, also if a session ends before it has come that far; its file's too.
+
+    The file of that place is not the one being read: each has the time at which it was begun.
+    """
+    start: Offset = {"file": "b.000001", "pos": 4, "made_at": 11, "gtids": "0-42-1"}
+    first = laid(300, *prepared(2, b"x"), *alone(3))
+    second = laid(300, *alone(4), *alone(5, "XA ROLLBACK X'78',X'',1"))
+    reached, ended = second[1].header.log_pos, second[3].header.log_pos
+    rotate = events.Rotate(header(4)._replace(log_pos=0), 4, "b.000002")
+    script = [described(11), *first, rotate, described(22), *second[:2], None]
+    (left,) = itertools.islice(followed(monkeypatch, start, *script), 1)
+    assert left == {"file": "b.000001", "pos": 300, "made_at": 11, "done": 2 << 32 | reached, "gtids": "0-42-4"}
+
+    again = [described(11), None, *first[:2], None, *first[2:], None, rotate, described(22), *second[:2], None]
+    assert list(itertools.islice(followed(monkeypatch, left, *again), 4)) == [left] * 4
+    (over,) = itertools.islice(followed(monkeypatch, left, *filter(None, again), *second[2:], None), 1)
+    assert over == {"file": "b.000002", "pos": ended, "made_at": 22, "gtids": "0-42-5"}
