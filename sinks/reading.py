@@ -36,15 +36,7 @@ def read_to_end(
     waited for. Raises RetryableError if the end does not come into reach. Without `open_too`, what stands behind the
     beginning of an open transaction (which a killed connector may have left) is not waited for.
     """
-    settings = {
-        **options,
-        "bootstrap.servers": bootstrap_servers,
-        "group.id": "cdc-reading-back",
-        "enable.auto.commit": "false",
-        "enable.partition.eof": "true",
-        "isolation.level": isolation,
-        "fetch.wait.max.ms": "50",
-    }
+    settings = {**_reading(bootstrap_servers, options), "isolation.level": isolation}
     try:
         bounds = _bounds(bootstrap_servers, options, topic, "read_uncommitted" if open_too else isolation)
         # Not before: a consumer that is not given its partitions at once looks for them a second later.
@@ -65,14 +57,7 @@ def read_what_is(
     Then what stands behind the beginning of a transaction that is still open, which nobody can tell the outcome of
     before that one ends, and False.
     """
-    settings = {
-        **options,
-        "bootstrap.servers": bootstrap_servers,
-        "group.id": "cdc-reading-back",
-        "enable.auto.commit": "false",
-        "enable.partition.eof": "true",
-        "fetch.wait.max.ms": "50",
-    }
+    settings = _reading(bootstrap_servers, options)
     try:
         stable = _bounds(bootstrap_servers, options, topic, "read_committed")
         everything = _bounds(bootstrap_servers, options, topic, "read_uncommitted")
@@ -86,6 +71,19 @@ def read_what_is(
             f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}",
             at_start=exc.args[0].code() in _TOO_EARLY,
         ) from exc
+
+
+def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str]:
+    """A consumer that reads a topic once. What it fetches ahead is memory that is not given back: 64 MB by default."""
+    return {
+        "queued.max.messages.kbytes": "4096",
+        **options,
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "cdc-reading-back",
+        "enable.auto.commit": "false",
+        "enable.partition.eof": "true",
+        "fetch.wait.max.ms": "50",
+    }
 
 
 def _bounds(
