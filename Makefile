@@ -7,7 +7,7 @@ JARS   := $(VENV)/.jars
 ALONE  := tests/unit tests/property
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-memory soak test test-quick format lint type clean lock
+.PHONY: help install demo bench bench-memory bench-streams soak test test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -37,9 +37,10 @@ test-quick: $(STAMP)  ## what needs no server
 
 SECONDS ?= 600
 SEED    ?= 1
+SOURCE  ?= postgres18
 
-soak: $(JARS)    ## faults for SECONDS=600 by SEED=1: nothing may be lost, doubled or torn
-	$(BIN)/python -m tests.faults --seconds $(SECONDS) --seed $(SEED) --folder .cdc-soak --json .cdc-soak/report.json
+soak: $(JARS)    ## faults for SECONDS=600 by SEED=1 on SOURCE=postgres18, mysql or mariadb: nothing lost, doubled, torn
+	$(BIN)/python -m tests.faults --source $(SOURCE) --seconds $(SECONDS) --seed $(SEED) --folder .cdc-soak --json .cdc-soak/report.json
 
 format: $(STAMP) ## rewrite the sources in house style
 	$(BIN)/ruff format .
@@ -60,9 +61,14 @@ bench: $(JARS)   ## print the figures that docs/adr quotes
 	$(BIN)/python bench/decisions.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python -m bench.mysql_rows
+	$(BIN)/python -m bench.binlog_readers
+	$(BIN)/python -m bench.streams
 
 bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 million in one transaction
 	$(BIN)/python bench/memory.py
+
+bench-streams: $(JARS) ## our streams and snapshots beside Debezium's, over the same rows
+	$(BIN)/python -m bench.streams
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down

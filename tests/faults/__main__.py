@@ -9,14 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.faults.soak import Plan, soak
+from tests.faults.soak import ORIGINS, Plan, soak
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--postgres", type=int, choices=(16, 18), default=18)
+    parser.add_argument("--source", choices=ORIGINS, default="postgres18")
     parser.add_argument("--json", type=Path, help="where the report goes")
     parser.add_argument("--folder", type=Path, help="where the servers live and the connector's logs stay")
     given = parser.parse_args()
@@ -24,7 +24,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = given.folder or Path(tempfile.mkdtemp(prefix="cdc-soak-"))
     print(f"seed {given.seed}, logs in {folder}", file=sys.stderr)
-    report = soak(Plan(seconds=given.seconds, seed=given.seed, folder=folder, major=given.postgres))
+    report = soak(Plan(seconds=given.seconds, seed=given.seed, folder=folder, source=given.source))
     if given.json is not None:
         report.keep(given.json)
     print(report.table())

@@ -9,15 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-
-from tests.faults.workload import TABLES
+from typing import Any, Final
 
 NAME: Final = "soak"
-FENCED: Final = "another copy of connector"
 VERDICTS: Final = (
     "slot missing",
     "slot taken",
@@ -25,6 +22,10 @@ VERDICTS: Final = (
     "slot ahead",
     "slot re-made",
     "another source",
+    "another server",
+    "binlog purged",
+    "binlog reset",
+    "server behind",
     "no longer carries",
     "holds records already",
     "is damaged",
@@ -81,6 +82,8 @@ class Connector:
     """Starts copies; `copy` is the one that counts."""
 
     folder: Path
+    captured: Mapping[str, Any]
+    """The file's `source`, but for its url."""
     url: str = field(repr=False)
     kafka: str
     chunk_rows: int = 2_000
@@ -98,11 +101,7 @@ class Connector:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = {
             "name": self.name,
-            "source": {
-                "type": "postgres",
-                "url": "${TEST_DATABASE_URL}",
-                "tables": [f"public.{table}" for table in TABLES],
-            },
+            "source": {**self.captured, "url": "${TEST_DATABASE_URL}"},
             "sink": {"type": "kafka", "bootstrap_servers": self.kafka, "partitions": 3, "options": OPTIONS},
             "snapshot": {"chunk_rows": self.chunk_rows},
         }
@@ -127,6 +126,15 @@ class Connector:
         copy = Copy(process, log, time.time())
         self.copies.append(copy)
         return copy
+
+    def look(self, command: str) -> int:
+        """Run another command on the file; its exit code."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cdc", command, str(self.file)],
+            env={**os.environ, "TEST_DATABASE_URL": self.url}, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        return done.returncode
 
     def crashing(self, point: str, times: int) -> Copy:
         """A new copy that kills itself at a named point, passed so many times."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from tests.faults import proxy
+from tests.faults.origin import Deck
 from tests.faults.proxy import Proxy, Trap
 from tests.faults.stage import Stage
-
-Fault = Callable[[Stage], str]
-"""Plays the fault; says what came of it. Raises StuckError."""
 
 _REACHED_S: Final = 15.0
 _SPRUNG_S: Final = 10.0
@@ -70,8 +67,8 @@ def _superseded(stage: Stage, trap: Trap | None = None) -> str:
     first = stage.connector.copy
     first.signal(signal.SIGSTOP)
     at_s = time.time()
-    stage.free_slot()
-    stage.servers.postgres_proxy.cut()  # a walsender with much to say does not end before that
+    stage.origin.end_readers(stage.connector.name)
+    stage.origin.proxy.cut()  # a walsender with much to say does not end before that
     second = stage.connector.start()
 
     def took_over() -> bool:
@@ -106,38 +103,47 @@ def broker_paused(least_s: float, most_s: float, stage: Stage) -> str:
     return f"{pause_s:.1f} s"
 
 
-def postgres_restarted(stage: Stage, *, connector_too: bool = False) -> str:
-    stage.servers.postgres_dies()
+def source_restarted(stage: Stage, *, connector_too: bool = False) -> str:
+    stage.origin.die()
     killed_at_s = stage.kill() if connector_too else None
     stage.sleep(0, 1.5)
-    stage.servers.postgres.start()
+    stage.origin.start()
     if killed_at_s is not None:
         stage.connector.start()
         stage.settled(killed_at_s)
     return ""
 
 
-def postgres_paused(stage: Stage) -> str:
-    stage.servers.postgres.pause()
+def source_paused(stage: Stage) -> str:
+    stage.origin.server.pause()
     try:
         stage.sleep(0.5, 4)
     finally:
-        stage.servers.postgres.resume()
+        stage.origin.server.resume()
     return ""
 
 
-def walsender_killed(stage: Stage) -> str:
-    stage.free_slot()
+def readers_ended(stage: Stage) -> str:
+    stage.origin.end_readers(stage.connector.name)
     return ""
 
 
-def backends_killed(stage: Stage) -> str:
-    stage.servers.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ~ '^cdc '")
+def sessions_ended(stage: Stage) -> str:
+    stage.origin.end_sessions(stage.connector.name)
     return ""
+
+
+def checked(stage: Stage) -> str:
+    """Looked at by somebody else, which must be none of its business."""
+    copy = stage.connector.copy
+    code = stage.connector.look("check")
+    if not copy.alive and any(words in copy.said() for words in stage.origin.superseded):
+        stage.violations.append(f"cdc check has ended {copy.log.name}")
+    return f"exit {code}"
 
 
 def _proxy(stage: Stage, which: str) -> Proxy:
-    return stage.servers.kafka_proxy if which == "kafka" else stage.servers.postgres_proxy
+    return stage.servers.kafka_proxy if which == "Kafka" else stage.origin.proxy
 
 
 def cut(which: str, stage: Stage) -> str:
@@ -228,7 +234,7 @@ def _sprung(stage: Stage, trap: Trap, *, keep: bool = False) -> str:
     return "" if sprung else "not reached"
 
 
-FAULTS: Final[dict[str, tuple[int, Fault]]] = {
+FAULTS: Final[Deck] = {
     "SIGKILL": (4, sigkill),
     "SIGSTOP": (2, sigstop),
     "crash: connected": (1, partial(crash, "source.connected", 1)),
@@ -249,17 +255,18 @@ FAULTS: Final[dict[str, tuple[int, Fault]]] = {
     "broker and connector killed": (1, partial(broker_killed, connector_too=True)),
     "broker paused": (1, partial(broker_paused, 1, 4)),
     "broker paused for long": (1, partial(broker_paused, 8, 10)),
-    "PostgreSQL restarted": (2, postgres_restarted),
-    "PostgreSQL and connector killed": (1, partial(postgres_restarted, connector_too=True)),
-    "PostgreSQL paused": (1, postgres_paused),
-    "walsender killed": (1, walsender_killed),
-    "backends killed": (1, backends_killed),
-    "cut: Kafka": (1, partial(cut, "kafka")),
-    "cut: PostgreSQL": (1, partial(cut, "postgres")),
-    "half-open: Kafka": (1, partial(half_open, "kafka")),
-    "half-open: PostgreSQL": (1, partial(half_open, "postgres")),
-    "refused: Kafka": (1, partial(refused, "kafka")),
-    "refused: PostgreSQL": (1, partial(refused, "postgres")),
+    "source restarted": (2, source_restarted),
+    "source and connector killed": (1, partial(source_restarted, connector_too=True)),
+    "source paused": (1, source_paused),
+    "log's sender ended": (1, readers_ended),
+    "sessions ended": (1, sessions_ended),
+    "looked at by cdc check": (1, checked),
+    "cut: Kafka": (1, partial(cut, "Kafka")),
+    "cut: source": (1, partial(cut, "source")),
+    "half-open: Kafka": (1, partial(half_open, "Kafka")),
+    "half-open: source": (1, partial(half_open, "source")),
+    "refused: Kafka": (1, partial(refused, "Kafka")),
+    "refused: source": (1, partial(refused, "source")),
     "reply lost: Produce": (1, partial(reply_lost, proxy.PRODUCE)),
     "reply lost: EndTxn": (2, partial(reply_lost, proxy.END_TXN)),
     "reply lost: AddPartitions": (1, partial(reply_lost, proxy.ADD_PARTITIONS)),
@@ -271,7 +278,7 @@ FAULTS: Final[dict[str, tuple[int, Fault]]] = {
     "SIGKILL at Produce": (1, partial(killed_at, proxy.PRODUCE)),
     "SIGKILL at InitProducerId": (1, partial(killed_at_start, proxy.INIT_PRODUCER_ID)),
 }
-"""How many of each a deck holds, and the fault. Decks are shuffled and dealt one after another."""
+"""How many of each a deck holds, and the fault; the origin adds its own. Decks are shuffled and dealt one by one."""
 
 OPENING: Final = (
     ("sink.check", 1),
@@ -292,8 +299,8 @@ OPENING: Final = (
 """Crashes of the snapshot, from nothing on: each is one run of the connector."""
 
 
-def deck(choose: random.Random) -> list[str]:
-    """One deck, shuffled."""
-    kinds = [kind for kind, (number, _) in FAULTS.items() for _ in range(number)]
+def dealt(deck: Deck, choose: random.Random) -> list[str]:
+    """The deck, shuffled."""
+    kinds = [kind for kind, (number, _) in deck.items() for _ in range(number)]
     choose.shuffle(kinds)
     return kinds

@@ -32,9 +32,9 @@ _PASSING = {
 }
 
 
-def topics_of(prefix: str) -> dict[str, str]:
+def topics_of(prefix: str, schema: str) -> dict[str, str]:
     """Topic -> table."""
-    return {table_topic(prefix, "public", table): table for table in TABLES}
+    return {table_topic(prefix, schema, table): table for table in TABLES}
 
 
 class Reader:

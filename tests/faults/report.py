@@ -17,7 +17,7 @@ class Report:
 
     seconds: float = 0
     seed: int = 0
-    postgres: str = ""
+    source: str = ""
     faults: Counter[str] = field(default_factory=Counter)
     not_reached: Counter[str] = field(default_factory=Counter)
     """Faults that waited for something that did not come; not counted."""
@@ -78,7 +78,7 @@ class Report:
         lines: list[tuple[str, object]] = [
             ("seconds", f"{self.seconds:.0f}"),
             ("seed", self.seed),
-            ("PostgreSQL", self.postgres),
+            ("source", self.source),
             ("faults", self.faults.total()),
             *((f"  {kind}", number) for kind, number in sorted(self.faults.items())),
             ("not reached", f"{self.not_reached.total()} {', '.join(self.not_reached)}"),
@@ -93,7 +93,7 @@ class Report:
             ("doubled", self.doubled),
             ("torn", self.torn),
             ("order breaks", self.order_breaks),
-            ("slot ahead", f"{self.slot_ahead} of {self.slot_samples} samples"),
+            *([("slot ahead", f"{self.slot_ahead} of {self.slot_samples} samples")] if self.slot_samples else []),
             ("false alarms", self.false_alarms),
             ("stuck", self.stuck),
         ]

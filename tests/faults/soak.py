@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import shutil
@@ -10,24 +9,32 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-import psycopg2
-
 from cdc.state import Phase
-from connectors.postgres.stream import lsn_number
 from tests.faults.connector import NAME, Connector
-from tests.faults.faults import FAULTS, OPENING, deck
+from tests.faults.faults import FAULTS, OPENING, dealt
+from tests.faults.mysql import Mysql
 from tests.faults.oracles import SHOWN, Judge
+from tests.faults.origin import Origin
+from tests.faults.postgres import Postgres
 from tests.faults.reading import Positions, Reader, topics_of
 from tests.faults.report import Report
 from tests.faults.servers import Servers
 from tests.faults.stage import Stage, StuckError
-from tests.faults.workload import Workload, contents
+from tests.faults.workload import Workload
+
+ORIGINS: Final[Mapping[str, Callable[[Path], Origin]]] = {
+    "postgres16": partial(Postgres, major=16),
+    "postgres18": partial(Postgres, major=18),
+    "mysql": partial(Mysql, kind="mysql"),
+    "mariadb": partial(Mysql, kind="mariadb"),
+}
 
 _SAMPLE_EVERY_S: Final = 0.1
 _ROUND_EVERY_S: Final = 0.5
@@ -44,7 +51,7 @@ class Plan:
     seconds: float
     seed: int
     folder: Path
-    major: int = 18
+    source: str = "postgres18"
     accounts: int = 20_000
 
 
@@ -53,11 +60,12 @@ def soak(plan: Plan) -> Report:
     report = Report(seconds=plan.seconds, seed=plan.seed)
     for left in ("servers", "connector"):  # by an earlier run
         shutil.rmtree(plan.folder / left, ignore_errors=True)
-    with Servers(plan.folder / "servers", major=plan.major) as servers:
-        report.postgres = str(servers.sql("SHOW server_version")[0][0])
-        workload = Workload(servers.url, seed=plan.seed, accounts=plan.accounts)
+    origin = ORIGINS[plan.source](plan.folder / "servers")
+    with Servers(plan.folder / "servers", origin) as servers:
+        report.source = origin.version()
+        workload = Workload(origin.writer, origin.url, seed=plan.seed, accounts=plan.accounts)
         workload.prepare()
-        connector = Connector(plan.folder / "connector", servers.proxied_url, servers.proxied_kafka)
+        connector = Connector(plan.folder / "connector", origin.captured(), origin.proxied_url, servers.proxied_kafka)
         with Positions(servers.kafka.url, NAME, NAME) as positions, closing(connector):
             stage = Stage(servers, connector, positions, random.Random(plan.seed))
             _run(plan, stage, workload, report)
@@ -68,18 +76,18 @@ def soak(plan: Plan) -> Report:
 
 def _run(plan: Plan, stage: Stage, workload: Workload, report: Report) -> None:
     started_s = time.monotonic()
-    witnesses = Witnesses(stage, total=workload.total)
+    witnesses = Witnesses(stage, workload)
     workload.start()
     witnesses.start()
     try:
         _opening(stage, report)
-        handed_over = witnesses.handed_over = _log_end(stage)
+        handed_over = witnesses.handed_over = stage.origin.log_end()
         report.snapshot_views = witnesses.views
         _play(stage, report, until_s=started_s + plan.seconds)
     except StuckError as exc:
         report.stuck += 1
         report.violations.append(f"stuck: {exc}")
-        handed_over = witnesses.handed_over or _log_end(stage)
+        handed_over = witnesses.handed_over or stage.origin.log_end()
     finally:
         _heal(stage)
         workload.stop()
@@ -89,12 +97,14 @@ def _run(plan: Plan, stage: Stage, workload: Workload, report: Report) -> None:
     report.slot_samples, report.slot_ahead = witnesses.samples, witnesses.ahead
     report.live_rounds = witnesses.rounds
     _add(report, witnesses.judge, "live: ")
-    report.violations += [f"the workload failed: {failure}" for failure in workload.failures]
+    report.violations += [f"the workload failed: {failure}" for failure in workload.failures + stage.origin.left()]
     report.violations += [*stage.violations, *witnesses.said, *(f"alarm: {alarm}" for alarm in stage.connector.alarms)]
     report.false_alarms = len(stage.connector.alarms)
     report.recoveries_s = [round(time_s, 2) for time_s in stage.recoveries_s]
     report.restarts = len({copy.process.pid for copy in stage.connector.copies}) - 1
-    report.peak_rss_mb = max(copy.peak_kb for copy in stage.connector.copies) / 1024
+    greatest = max(stage.connector.copies, key=lambda copy: copy.peak_kb)
+    report.peak_rss_mb = greatest.peak_kb / 1024
+    log.info("the greatest was %s", greatest.log.name)
     report.ends = stage.connector.ends
     report.workload = dict(workload.done)
 
@@ -120,12 +130,13 @@ def _opening(stage: Stage, report: Report) -> None:
 
 def _play(stage: Stage, report: Report, *, until_s: float) -> None:
     """Fault after fault; each is over when a position has been made after it."""
+    deck = {**FAULTS, **stage.origin.faults}
     kinds: list[str] = []
     while time.monotonic() < until_s:
-        kinds = kinds or deck(stage.random)
+        kinds = kinds or dealt(deck, stage.random)
         kind = kinds.pop()
         began_s = time.monotonic()
-        told = FAULTS[kind][1](stage)
+        told = deck[kind][1](stage)
         stage.settled(time.time())
         _heal(stage)
         _note(report, kind, told, time.monotonic() - began_s)
@@ -143,11 +154,7 @@ def _note(report: Report, kind: str, told: str, took_s: float) -> None:
 
 def _heal(stage: Stage) -> None:
     stage.servers.kafka_proxy.heal()
-    stage.servers.postgres_proxy.heal()
-
-
-def _log_end(stage: Stage) -> int:
-    return lsn_number(str(stage.servers.sql("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+    stage.origin.proxy.heal()
 
 
 def _finish(stage: Stage, workload: Workload, report: Report, handed_over: int) -> None:
@@ -169,21 +176,34 @@ def _finish(stage: Stage, workload: Workload, report: Report, handed_over: int) 
         connector.judge(copy)
     else:
         report.violations.append(f"it does not catch up: exit {code}; see {connector.copy.log}")
-    judge = judged(stage.servers.kafka.url, connector.name, workload, handed_over=handed_over)
+    judge = judged(
+        stage.servers.kafka.url, connector.name, workload, schema=stage.origin.schema, handed_over=handed_over
+    )
     _add(report, judge, "")
     report.events = judge.events
     report.transactions = judge.transactions
 
 
+def judge_of(workload: Workload) -> Judge:
+    """One that knows what the workload's transactions are like."""
+    return Judge(total=workload.total, truncates_alone=workload.kind.truncates_alone)
+
+
 def judged(
-    kafka: str, prefix: str, workload: Workload, *, handed_over: int, isolation: str = "read_committed"
+    kafka: str,
+    prefix: str,
+    workload: Workload,
+    *,
+    schema: str,
+    handed_over: int,
+    isolation: str = "read_committed",
 ) -> Judge:
     """Everything in the topics, by a fresh reader, against the source as it is now."""
-    judge = Judge(total=workload.total)
-    with closing(Reader(kafka, topics_of(prefix), isolation=isolation)) as reader:
+    judge = judge_of(workload)
+    with closing(Reader(kafka, topics_of(prefix, schema), isolation=isolation)) as reader:
         if not reader.open() or (ends := reader.ends()) is None or not reader.read(judge.feed, ends, within_s=120):
             judge.found.add("lost", "the topics cannot be read to their end")
-    judge.finish(contents(workload.url), handed_over=handed_over)
+    judge.finish(workload.contents(), handed_over=handed_over)
     return judge
 
 
@@ -199,16 +219,15 @@ def _add(report: Report, judge: Judge, where: str) -> None:
 class Witnesses:
     """Two threads that watch: one samples the slot against the position, one reads the topics as they grow."""
 
-    def __init__(self, stage: Stage, *, total: int) -> None:
+    def __init__(self, stage: Stage, workload: Workload) -> None:
         self._stage = stage
         self._over = threading.Event()
         self._threads = [
             threading.Thread(target=self._until_over, args=(step, every_s), name=step.__name__, daemon=True)
             for step, every_s in ((self._sample, _SAMPLE_EVERY_S), (self._read, _ROUND_EVERY_S))
         ]
-        self._sql: psycopg2.extensions.connection | None = None
         self._reader: Reader | None = None
-        self.judge = Judge(total=total)
+        self.judge = judge_of(workload)
         self.handed_over: int | None = None
         self.samples = self.ahead = self.rounds = self.views = 0
         self.said: list[str] = []
@@ -221,8 +240,6 @@ class Witnesses:
         self._over.set()
         for thread in self._threads:
             thread.join(60)
-        if self._sql is not None:
-            self._sql.close()
         if self._reader is not None:
             self._reader.close()
 
@@ -235,14 +252,16 @@ class Witnesses:
             self.said.append(f"a witness failed: {type(exc).__name__}: {exc}")
 
     def _sample(self) -> None:
-        """The slot first, then the position: what PostgreSQL may forget must have been in Kafka before."""
+        """The slot first, then the position: what the server may forget must have been in Kafka before."""
         self._stage.connector.copy.measure() if self._stage.connector.copies else None
-        slot = self._slot()
+        slot = self._stage.origin.held(self._stage.connector.name)
         last = self._stage.positions.last
-        if slot is None or last is None or last.state.phase is Phase.CREATING:
+        if last is None or last.state.phase is Phase.CREATING:
             return
         views = last.state.snapshot.get("views", {})
         self.views = max(self.views, len(views) if isinstance(views, dict) else 0)
+        if slot is None:
+            return
         position = last.state.commit
         if slot > position:
             newest = self._stage.positions.newest()
@@ -255,29 +274,10 @@ class Witnesses:
             if self.ahead <= SHOWN:
                 self.said.append(f"slot at {slot:x}, position at {position:x}")
 
-    def _slot(self) -> int | None:
-        try:
-            if self._sql is None:
-                self._sql = psycopg2.connect(self._stage.servers.url, connect_timeout=5)
-                self._sql.autocommit = True
-            with self._sql.cursor() as cursor:
-                cursor.execute(
-                    "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s",
-                    (f"cdc_{self._stage.connector.name}",),
-                )
-                row = cursor.fetchone()
-        except psycopg2.Error:
-            if self._sql is not None:
-                with contextlib.suppress(psycopg2.Error):
-                    self._sql.close()
-            self._sql = None
-            return None
-        return lsn_number(row[0]) if row is not None and row[0] is not None else None
-
     def _read(self) -> None:
         """The position, then the topics to their ends, then the position again."""
         if self._reader is None:
-            reader = Reader(self._stage.servers.kafka.url, topics_of(NAME))
+            reader = Reader(self._stage.servers.kafka.url, topics_of(NAME, self._stage.origin.schema))
             if not reader.open():
                 reader.close()
                 return

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.faults.connector import FENCED, Connector, Copy
+from tests.faults.connector import Connector, Copy
+from tests.faults.origin import Origin
 from tests.faults.reading import Positions
 from tests.faults.servers import Servers
 
@@ -31,6 +32,10 @@ class Stage:
     recoveries_s: list[float] = field(default_factory=list)
     """From each SIGKILL, with a restart at once, to the next position."""
     violations: list[str] = field(default_factory=list)
+
+    @property
+    def origin(self) -> Origin:
+        return self.servers.origin
 
     def between(self, least_s: float, most_s: float) -> float:
         return self.random.uniform(least_s, most_s)
@@ -79,16 +84,9 @@ class Stage:
             first.kill()
             return "neither ended"
         ended, left = (second, first) if first.alive else (first, second)
-        if ended.process.wait(30) != 1 or FENCED not in ended.said():
+        if ended.process.wait(30) != 1 or not any(words in ended.said() for words in self.origin.superseded):
             self.violations.append(f"{ended.log.name} was superseded and ended {ended.process.returncode}, not fenced")
         self.connector.judge(ended)
         if self.connector.copy is not left:
             self.connector.copies.append(left)
         return "the first ended" if ended is first else "the second ended"
-
-    def free_slot(self) -> None:
-        """End the walsender of whoever has the slot, as an operator would; also one that is only about to take it."""
-        self.servers.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            f" WHERE backend_type = 'walsender' AND application_name = 'cdc {self.connector.name}'"
-        )

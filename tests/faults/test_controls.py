@@ -17,6 +17,7 @@ from connectors.postgres.stream import lsn_number
 from tests.conftest import Database
 from tests.faults.connector import Connector
 from tests.faults.oracles import Findings, Judge
+from tests.faults.postgres import SOURCE, PostgresWriter
 from tests.faults.reading import Positions, Reader, topics_of
 from tests.faults.soak import judged
 from tests.faults.workload import Workload
@@ -72,16 +73,17 @@ class Bench:
 
     def found(self, isolation: str = "read_committed") -> Findings:
         judge = judged(
-            self.kafka, self.connector.name, self.workload, handed_over=self.handed_over, isolation=isolation
-        )
+            *(self.kafka, self.connector.name, self.workload),
+            schema="public", handed_over=self.handed_over, isolation=isolation,
+        )  # fmt: skip
         return judge.found
 
 
 @pytest.fixture
 def bench(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> Iterator[Bench]:
-    workload = Workload(postgres18.url, seed=1, accounts=600, writers=1)
+    workload = Workload(PostgresWriter, postgres18.url, seed=1, accounts=600, writers=1)
     workload.prepare()
-    connector = Connector(tmp_path, postgres18.url, kafka, chunk_rows=100, name=prefix)
+    connector = Connector(tmp_path, SOURCE, postgres18.url, kafka, chunk_rows=100, name=prefix)
     with closing(connector):
         yield Bench(postgres18, kafka, connector, workload)
 
@@ -163,7 +165,10 @@ def test_committed_in_pieces(bench: Bench, show: Show) -> None:
     bench.dies("tests.faults.broken", "torn", "sink.write", "100")
     seen = Judge(total=bench.workload.total)
     name = bench.connector.name
-    with closing(Reader(bench.kafka, topics_of(name))) as reader, Positions(bench.kafka, name, name) as positions:
+    with (
+        closing(Reader(bench.kafka, topics_of(name, "public"))) as reader,
+        Positions(bench.kafka, name, name) as positions,
+    ):
         assert reader.open()
         ends = reader.ends()
         assert ends is not None

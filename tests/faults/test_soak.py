@@ -1,4 +1,4 @@
-"""The soak for CI: three minutes of faults by a fresh seed, on servers of its own."""
+"""The soak for CI: some minutes of faults by a fresh seed, on servers of its own."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import pytest
 from tests.faults.soak import Plan, soak
 
 
-@pytest.mark.timeout(600)
-def test_three_minutes_of_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("source", "seconds"), [("postgres18", 180), ("mysql", 150), ("mariadb", 150)])
+def test_minutes_of_faults(source: str, seconds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever breaks, in whatever order: nothing is lost, doubled, torn or out of order, the slot never ahead."""
     seed = random.SystemRandom().randrange(1_000_000)
     with capsys.disabled():
-        print(f"\n  soak with seed {seed}: again by make soak SECONDS=180 SEED={seed}")
-    report = soak(Plan(seconds=180, seed=seed, folder=tmp_path))
+        print(f"\n  soak with seed {seed}: again by make soak SOURCE={source} SECONDS={seconds} SEED={seed}")
+    report = soak(Plan(seconds=seconds, seed=seed, folder=tmp_path, source=source))
     with capsys.disabled():
         print(report.table())
     assert report.good, report.table()
     assert report.faults.total() >= 20
-    assert report.slot_samples > 100
+    assert (report.slot_samples > 100) is source.startswith("postgres")
     assert report.live_rounds > 10

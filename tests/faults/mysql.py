@@ -1,0 +1,259 @@
+"""MySQL and MariaDB under the soak."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+
+from cdc.dev import mariadb, mysql
+from cdc.dev.mysqld import DATABASE
+from cdc.dev.process import Launch, Server
+from connectors.mysql.places import Place
+from tests.faults.origin import Deck, Origin
+from tests.faults.stage import Stage
+from tests.faults.workload import KINDS, TABLES, Kind, Skipped, Writer
+from tests.integration.mysql_user import MysqlUser
+
+_PREPARE: Final[Mapping[str, Callable[[Path], Launch]]] = {"mysql": mysql.prepare, "mariadb": mariadb.prepare}
+_PUBLISHED_S: Final = 30.0
+_ENDED_S: Final = 30.0
+_GONE: Final = (1094, 1095, 1397, 1399)
+"""No such thread; it is not ours; no such XA transaction, or not in that state."""
+
+
+def _connect(url: str, **more: Any) -> pymysql.Connection[Any]:
+    parts = urlsplit(url)
+    login = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+    where = {"host": parts.hostname, "port": parts.port, "database": parts.path.removeprefix("/") or None}
+    return pymysql.connect(**login, **where, charset="utf8mb4", connect_timeout=5, read_timeout=60, **more)
+
+
+class MysqlWriter(Writer):
+    """Statements that change a table's shape are transactions by themselves, without a row in the ledger."""
+
+    driver = pymysql
+    schema = (
+        "CREATE TABLE account (id BIGINT PRIMARY KEY, owner TEXT NOT NULL, balance BIGINT NOT NULL)",
+        "CREATE TABLE list (id INT PRIMARY KEY, items LONGTEXT NOT NULL)",
+        "CREATE TABLE churn (a INT, b VARCHAR(20), v BIGINT, PRIMARY KEY (a, b))",
+        "CREATE TABLE wide (id BIGINT PRIMARY KEY, n INT NOT NULL, body LONGTEXT NOT NULL, raw LONGBLOB)",
+        "CREATE TABLE small (id INT PRIMARY KEY, v TEXT)",
+        "CREATE TABLE evolving (id INT PRIMARY KEY, v TEXT)",
+        "CREATE TABLE ledger (id BIGINT PRIMARY KEY, kind TEXT NOT NULL, events INT)",
+    )
+    insert_new = "INSERT IGNORE INTO {0} VALUES ({1})"
+    all_accounts_sql = (
+        "UPDATE account a JOIN (SELECT id, ROW_NUMBER() OVER (ORDER BY id) AS n FROM account) numbered"
+        " ON numbered.id = a.id SET a.balance = a.balance + IF(n %% 2 = 0, 1, -1)"
+    )
+    truncates_alone = True
+    _xa: Literal["", "active", "prepared"] = ""
+
+    @classmethod
+    def connect(cls, url: str) -> pymysql.Connection[Any]:
+        connection = _connect(url)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION innodb_lock_wait_timeout = 2, lock_wait_timeout = 2")
+                cursor.execute("SHOW VARIABLES LIKE 'binlog_transaction_compression'")
+                if cursor.fetchone() is not None:
+                    compressed = random.SystemRandom().choice(("ON", "OFF"))
+                    cursor.execute(f"SET SESSION binlog_transaction_compression = {compressed}")
+            connection.commit()
+        except BaseException:
+            with contextlib.suppress(pymysql.Error):
+                connection.close()
+            raise
+        return connection
+
+    def truncate(self) -> None:
+        self._cursor.execute("TRUNCATE TABLE small")
+        self._fill_small()
+
+    def change_columns(self) -> None:
+        column = f"extra_{self._random.randint(1, 4)}"
+        if self._has_column(column):
+            self._cursor.execute(f"ALTER TABLE evolving DROP COLUMN {column}")
+        else:
+            where = self._random.choice(("", " FIRST", " AFTER id"))
+            self._cursor.execute(f"ALTER TABLE evolving ADD COLUMN {column} BIGINT{where}")
+            self._do(f"UPDATE evolving SET {column} = %s WHERE id <= 60", self._id)
+
+    def distributed(self) -> None:
+        """In two phases, with others' commits between them; committed or rolled back."""
+        self._cursor.execute(f"XA START '{self._id}'")
+        self._xa = "active"
+        self.transfer()
+        self.churn()
+
+    def _commit(self) -> None:
+        if not self._xa:
+            super()._commit()
+            return
+        self._cursor.execute(f"XA END '{self._id}'")
+        self._xa = "prepared"
+        self._cursor.execute(f"XA PREPARE '{self._id}'")
+        self._workload.over.wait(self._random.random() * 0.3)
+        if self._random.random() < 0.3:
+            raise Skipped
+        self._cursor.execute(f"XA COMMIT '{self._id}'")
+        self._xa = ""
+
+    def _roll_back(self) -> bool:
+        if not self._xa:
+            return super()._roll_back()
+        try:
+            with self._connection.cursor() as cursor:
+                with contextlib.suppress(pymysql.err.MySQLError):  # it is prepared, and not active any more
+                    cursor.execute(f"XA END '{self._id}'")
+                cursor.execute(f"XA ROLLBACK '{self._id}'")
+            self._xa = ""
+        except (pymysql.OperationalError, pymysql.InterfaceError):
+            self.close()
+            if self._xa == "active":  # it has ended with its session
+                self._xa = ""
+            return False
+        return True
+
+    def _in_ledger(self) -> bool:
+        if self._xa:
+            self._end_prepared()
+        return super()._in_ledger()
+
+    def _end_prepared(self) -> None:
+        """What the lost session has prepared is committed or rolled back by another one."""
+        ending = self._random.choice(("COMMIT", "ROLLBACK"))
+        deadline = time.monotonic() + _ENDED_S
+        while self._xa:
+            try:
+                with self._connected().cursor() as cursor:
+                    if str(self._id) not in _prepared(cursor):
+                        self._xa = ""
+                        return
+                    cursor.execute(f"XA {ending} '{self._id}'")
+            except pymysql.Error as exc:
+                if exc.args and exc.args[0] in _GONE:
+                    time.sleep(0.1)  # the lost session still has it
+                else:
+                    self.close()
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"what was prepared as '{self._id}' can be ended by nobody") from exc
+
+    kinds: ClassVar[dict[str, Kind]] = {**KINDS, "distributed": (2, distributed)}
+
+
+def _prepared(cursor: Any) -> set[str]:
+    cursor.execute("XA RECOVER")
+    return {str(row[3]) for row in cursor.fetchall()}
+
+
+class Mysql(Origin):
+    """Either of the two. Files of the log are small, so that many begin."""
+
+    writer = MysqlWriter
+    schema = DATABASE
+    superseded = (*Origin.superseded, "duplicate server_id")
+
+    def __init__(self, folder: Path, *, kind: str) -> None:
+        super().__init__(Server(kind, folder / "database", _PREPARE[kind]))
+        self._user: MysqlUser | None = None
+
+    def start(self) -> None:
+        super().start()
+        self._sql("SET GLOBAL max_binlog_size = 2097152")
+
+    def die(self) -> None:
+        self.server.kill()
+
+    @property
+    def proxied_url(self) -> str:
+        if self._user is None:
+            self._user = MysqlUser(self.url)
+            if "MariaDB" not in self.version():
+                self._sql(f"GRANT XA_RECOVER_ADMIN ON *.* TO '{self._user.name}'@'%'")
+        return self._proxied(self._user.url)
+
+    def captured(self) -> dict[str, Any]:
+        return {"type": "mysql", "tables": [f"{DATABASE}.{table}" for table in TABLES]}
+
+    def version(self) -> str:
+        said = str(self._sql("SELECT VERSION()")[0][0])
+        return said if "MariaDB" in said else f"MySQL {said}"
+
+    def log_end(self) -> int:
+        return self._end().commit
+
+    def _end(self) -> Place:
+        newer = self.server.name == "mysql"
+        file, offset, *_ = self._sql("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")[0]
+        return Place(str(file), int(str(offset)))
+
+    def end_readers(self, connector: str) -> None:
+        self._kill("command LIKE 'Binlog Dump%'")
+
+    def end_sessions(self, connector: str) -> None:
+        self._kill("TRUE")
+
+    def _kill(self, which: str) -> None:
+        user = self._user.name if self._user is not None else ""
+        found = self._sql(f"SELECT id FROM information_schema.processlist WHERE user = '{user}' AND {which}")
+        for (session,) in found:
+            try:
+                self._sql(f"KILL {session}")
+            except pymysql.Error as exc:
+                if exc.args[0] not in _GONE:
+                    raise
+
+    def _sql(self, statement: str) -> list[tuple[object, ...]]:
+        """Run it on a connection of its own."""
+        with closing(_connect(self.url, autocommit=True)) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    @property
+    def faults(self) -> Deck:
+        return {"log rotated": (2, self.rotated), "log purged": (3, self.purged)}
+
+    def rotated(self, stage: Stage) -> str:
+        for _ in range(3):
+            self._sql("FLUSH BINARY LOGS")
+        return ""
+
+    def purged(self, stage: Stage) -> str:
+        """All that the position does not need any more is removed; the connector dies and comes back."""
+        self._sql("FLUSH BINARY LOGS")
+        end, open_ = self._end(), self._open()
+
+        def published() -> bool:
+            stage.connector.revive()
+            newest = stage.positions.newest()
+            return newest is not None and newest.commit >= end.commit and not open_ & self._open()
+
+        if not stage.until(published, within_s=_PUBLISHED_S):
+            return "not reached"
+        killed_at_s = stage.kill()
+        self.end_readers(stage.connector.name)
+
+        def removed() -> bool:
+            self._sql(f"PURGE BINARY LOGS TO '{end.file}'")
+            return self._sql("SHOW BINARY LOGS")[0][0] == end.file
+
+        if not stage.until(removed, within_s=_PUBLISHED_S):
+            stage.violations.append("the log cannot be purged")
+        stage.restart(killed_at_s)
+        return ""
+
+    def left(self) -> list[str]:
+        return [f"XA {xid} is still prepared" for xid in sorted(self._open())]
+
+    def _open(self) -> set[str]:
+        with closing(_connect(self.url)) as connection, connection.cursor() as cursor:
+            return _prepared(cursor)
