@@ -334,7 +334,7 @@ def events(server: Server, start: tuple[str, int]) -> Iterator[Event]:
             described = event
         if isinstance(event, TransactionPayload):
             assert described is not None
-            yield from binlog.events(event, described)
+            yield from (inner for inner, _ in binlog.events(event, described))
         else:
             yield event
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -111,3 +114,26 @@ def same(connector: Connector, database: MySQLDatabase, table: str) -> None:
     """The folded topic is the table, whole; only for columns whose JSON is Python's value."""
     folded = ordered(connector.fold(f"{database.name}.{table}").values())
     assert folded == ordered(rows(database, f"SELECT * FROM {table}"))
+
+
+class Life:
+    """One run of the connector to its end, and how much memory it took at most."""
+
+    def __init__(self, connector: Connector, *module: str) -> None:
+        connector.mend()
+        command = [sys.executable, "-m", *module, str(connector.file), "--until-caught-up"]
+        self.peak_mb = 0.0
+        with subprocess.Popen(command, env=connector.environment, stderr=subprocess.PIPE, text=True) as process:
+            over = threading.Event()
+            watch = threading.Thread(target=self._watch, args=(process.pid, over))
+            watch.start()
+            _, self.stderr = process.communicate(timeout=400)
+            over.set()
+            watch.join()
+        self.code = process.returncode
+
+    def _watch(self, pid: int, over: threading.Event) -> None:
+        """What the kernel tells is the peak so far; of a process that has ended it tells nothing."""
+        while not over.wait(0.1):
+            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+            self.peak_mb = max(self.peak_mb, int(found[1]) / 1024 if found else 0.0)

@@ -53,14 +53,14 @@ class Running:
     def stderr(self) -> str:
         return "".join(self.lines)
 
-    def await_line(self, text: str, *, times: int = 1) -> None:
+    def await_line(self, text: str, *, times: int = 1, within_s: float = PATIENCE_S) -> None:
         """Until stderr has so many lines with `text`."""
 
         def said() -> bool:
             assert self.process.poll() is None or sum(text in line for line in self.lines) >= times, self.stderr
             return sum(text in line for line in self.lines) >= times
 
-        eventually(said, f"{times} × {text!r} in:\n{self.stderr}")
+        eventually(said, f"{times} × {text!r} in:\n{self.stderr}", within_s=within_s)
 
     def ended(self, *, within_s: float = PATIENCE_S) -> int:
         """Its exit code, once it has ended by itself."""

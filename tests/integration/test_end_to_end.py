@@ -6,7 +6,7 @@ import json
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,25 @@ from spark_apply.job import run_apply
 from spark_apply.source import schema_versions
 from spark_apply.store import connect
 from spark_apply.tables import target
-from tests.conftest import Database
+from tests.conftest import _database, _mysql_database
 from tests.integration.connector import Connector
-from tests.integration.workload import TABLES, Workload, as_stored, source_contents
+from tests.integration.mysql_workload import MysqlWorkload
+from tests.integration.workload import PostgresWorkload, Workload, as_stored
 
 ROWS = 40_000
 CHANGES = 20_000
 SEED = 20_261_120
+
+
+@pytest.fixture(params=["postgres16", "postgres18", "mysql", "mariadb"])
+def source(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> Iterator[tuple[str, Workload]]:
+    """The owner's url of a new database on a server, and what writes it."""
+    if request.param.startswith("postgres"):
+        for database in _database(servers(request.param)):
+            yield database.url, PostgresWorkload(database.url, rows=ROWS, seed=SEED)
+    else:
+        for other in _mysql_database(servers(request.param)):
+            yield other.url, MysqlWorkload(other, rows=ROWS, seed=SEED)
 
 
 @pytest.fixture
@@ -47,12 +59,13 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.timeout(900)
 def test_source_topic_table_and_index_are_equal_after_kills(
-    database: Database, kafka: str, prefix: str, tmp_path: Path, killed: list[subprocess.Popen[str]]
+    source: tuple[str, Workload], kafka: str, prefix: str, tmp_path: Path, killed: list[subprocess.Popen[str]]
 ) -> None:
     """A random workload runs through snapshot and stream while the connector is killed: all copies end equal."""
-    workload = Workload(database.url, rows=ROWS, seed=SEED)
-    connector = Connector(tmp_path, prefix, database.url, kafka, list(TABLES), snapshot={"chunk_rows": 2000})
-    config = load_connector_with(connector, database.url)
+    url, workload = source
+    tables = workload.tables
+    connector = Connector(tmp_path, prefix, url, kafka, list(tables), snapshot={"chunk_rows": 2000})
+    config = load_connector_with(connector, url)
     chance = random.Random(SEED)
     workload.start()
     phases = []
@@ -81,7 +94,7 @@ def test_source_topic_table_and_index_are_equal_after_kills(
                     "warehouse": {"type": "iceberg", "path": str(tmp_path / "warehouse")},
                     "search": {"type": "tantivy", "path": str(tmp_path / "search")},
                 },
-                "tables": {table: {"stores": ["warehouse", "search"]} for table in TABLES},
+                "tables": {table: {"stores": ["warehouse", "search"]} for table in tables},
                 "checkpoint": str(tmp_path / "checkpoint"),
             }
         )
@@ -101,9 +114,9 @@ def test_source_topic_table_and_index_are_equal_after_kills(
 
     _spark, stores = connect(jobs)
     versions = schema_versions(jobs.source)
-    for table in TABLES:
+    for table in tables:
         made = target(versions[table], {})
-        source = source_contents(database.url, table)
+        there = workload.contents(table)
         folded: dict[str, dict[str, Any]] = {}
         newest: dict[bytes, str] = {}
         for record in connector.records(table):
@@ -116,13 +129,13 @@ def test_source_topic_table_and_index_are_equal_after_kills(
             if record.value["after"] is not None:
                 version = record.value["source"]["schema_version"]
                 folded[record.raw_key.decode()] = as_stored(expected(made, record.value["after"], version))
-        assert len(source) > 1000
-        nothing = difference(source, source)
-        assert difference(source, folded) == nothing, f"{table}: topic"
+        assert len(there) > 1000
+        nothing = difference(there, there)
+        assert difference(there, folded) == nothing, f"{table}: topic"
         for name, store in stores.items():
             copy = {key: as_stored(row) for key, row in contents(store, made).items()}
-            found = difference(source, copy)
-            shown = [(source[key], copy[key]) for key in found.changed[:2]]
+            found = difference(there, copy)
+            shown = [(there[key], copy[key]) for key in found.changed[:2]]
             assert found == nothing, f"{table}: {name}: {shown}"
 
 

@@ -142,3 +142,17 @@ def test_a_swap_by_rename(mysql_database: MySQLDatabase, kafka: str, prefix: str
     connector.catch_up()
     same(connector, database, "a")
     assert len(rows(database, "SELECT * FROM a")) == 2
+
+
+def test_a_column_that_is_dropped_and_made_again(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The columns are what they were, and their values are not, of which no event tells."""
+    database = mysql_database
+    database.execute("CREATE TABLE a (id INT PRIMARY KEY, v INT)", "INSERT INTO a VALUES (1, 1), (2, 2)")
+    connector = connector_of(tmp_path, prefix, database, kafka, "a")
+    connector.catch_up()
+    time.sleep(1.1)  # when a table was altered is told in seconds
+    database.execute("ALTER TABLE a DROP COLUMN v, ADD COLUMN v INT")
+    assert "read again" in connector.catch_up()
+    same(connector, database, "a")

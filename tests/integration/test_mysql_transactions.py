@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.conftest import MySQLDatabase
-from tests.integration.mysql_work import SEQUENCE, connector_of, same
+from tests.integration.mysql_work import SEQUENCE, Life, connector_of, same
 from tests.integration.running import unbroken
 
 
@@ -69,15 +69,35 @@ def test_a_large_transaction_that_is_compressed(mysql: MySQLDatabase, kafka: str
     assert len({event["transaction"]["id"] for event in connector.events(f"{mysql.name}.a")}) == 2
 
 
-def test_a_format_that_a_session_sets(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
-    """A statement in the place of rows, a row that is not whole: a stop that says where and what to set."""
-    database = mysql_database
-    database.execute("CREATE TABLE a (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO a VALUES (1, 1, 1)")
-    connector = connector_of(tmp_path, prefix, database, kafka)
+def test_prepared_and_compressed(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """XA PREPARE is the end of a compressed transaction as well: its rows come with XA COMMIT, or never."""
+    mysql.execute("CREATE TABLE a (id INT PRIMARY KEY, v TEXT)", "INSERT INTO a VALUES (1, 'x')")
+    connector = connector_of(tmp_path, prefix, mysql, kafka)
     connector.catch_up()
-    database.execute("SET SESSION binlog_row_image = MINIMAL", "UPDATE a SET v = 2 WHERE id = 1")
-    done = connector.cdc("run", "FILE", "--until-caught-up")
-    assert done.returncode == 1
-    assert "binlog_row_image" in done.stderr
-    assert "SET GLOBAL binlog_row_image = FULL" in done.stderr
-    assert len(connector.records(f"{database.name}.a")) == 1
+    for xid, number in (("kept", 2), ("lost", 3)):
+        name = f"'{prefix}-{xid}'"
+        row = f"INSERT INTO a VALUES ({number}, REPEAT('y', 1000))"
+        compressed = "SET SESSION binlog_transaction_compression = ON"
+        mysql.execute(compressed, f"XA START {name}", row, f"XA END {name}", f"XA PREPARE {name}")
+    connector.catch_up()
+    assert len(connector.fold(f"{mysql.name}.a")) == 1
+    mysql.execute(f"XA COMMIT '{prefix}-kept'", f"XA ROLLBACK '{prefix}-lost'")
+    connector.catch_up()
+    same(connector, mysql, "a")
+    assert len(connector.records(f"{mysql.name}.a")) == 2
+
+
+def test_memory_of_a_compressed_transaction(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """One event of 90 MB, in which nothing can be compressed, costs no 90 MB."""
+    mysql.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARBINARY(900))")
+    connector = connector_of(tmp_path, prefix, mysql, kafka, "t")
+    connector.catch_up()
+    mysql.execute(
+        "SET SESSION binlog_transaction_compression = ON", "SET SESSION cte_max_recursion_depth = 100000",
+        f"INSERT INTO t SELECT x, RANDOM_BYTES(900) FROM {SEQUENCE.format(last=99_999)}",
+    )  # fmt: skip
+    life = Life(connector, "cdc", "run")
+    assert life.code == 0, life.stderr
+    assert 0 < life.peak_mb < 200, life.peak_mb
+    keys = {int(r.raw_key.removeprefix(b'{"id":').removesuffix(b"}")) for r in connector.records(f"{mysql.name}.t")}
+    assert keys == set(range(100_000))

@@ -8,6 +8,9 @@ import json
 import random
 import struct
 import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
@@ -45,11 +48,13 @@ INSERT INTO blobs SELECT md5(g::text)::uuid, decode(md5(g::text), 'hex'), g / 7.
 """
 
 
-class Workload:
+class Workload(ABC):
     """Random transactions on a thread of its own until told to stop; every choice comes from the seed."""
 
-    def __init__(self, url: str, *, rows: int, seed: int) -> None:
-        self.url = url
+    tables: tuple[str, ...]
+    """As the connector names them."""
+
+    def __init__(self, *, rows: int, seed: int) -> None:
         self._random = random.Random(seed)
         self._rows = rows
         self._stop = threading.Event()
@@ -57,16 +62,14 @@ class Workload:
         self._next = rows
         self.changes = 0
         self.failure: BaseException | None = None
-        self._execute(SCHEMA)
-        self._execute(_FILL.format(n=rows))
 
-    def _execute(self, statement: str) -> None:
-        connection = psycopg2.connect(self.url)
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement)
-        finally:
-            connection.close()
+    @abstractmethod
+    def connect(self) -> Any:
+        """A session that commits when told to."""
+
+    @abstractmethod
+    def contents(self, table: str) -> dict[str, dict[str, Any]]:
+        """All rows of the source's table by key, read by SQL and put into form by nothing of the toolkit."""
 
     def start(self) -> None:
         self._thread.start()
@@ -78,18 +81,17 @@ class Workload:
             raise self.failure
 
     def _run(self) -> None:
-        connection = psycopg2.connect(self.url)
+        connection = self.connect()
         try:
             while not self._stop.is_set():
                 size = self._random.choice((1, 1, 1, 2, 5, 20, 200))
-                changes = 0
-                with connection, connection.cursor() as cursor:
-                    for _ in range(size):
-                        changes += self._change(cursor)
-                    if self._random.random() < 0.05:
-                        connection.rollback()
-                        changes = 0
-                self.changes += changes
+                with connection.cursor() as cursor:
+                    changes = sum(self._change(cursor) for _ in range(size))
+                if self._random.random() < 0.05:
+                    connection.rollback()
+                else:
+                    connection.commit()
+                    self.changes += changes
         except BaseException as exc:  # noqa: BLE001 - raised again by stop()
             self.failure = exc
         finally:
@@ -105,6 +107,41 @@ class Workload:
         if pick < 0.8:
             return self._ledger(cursor, some)
         return self._blob(cursor, self._random.randint(1, self._rows // 5))
+
+    @abstractmethod
+    def _account(self, cursor: Any, some: int) -> int: ...
+
+    @abstractmethod
+    def _document(self, cursor: Any, some: int) -> int: ...
+
+    @abstractmethod
+    def _ledger(self, cursor: Any, some: int) -> int: ...
+
+    @abstractmethod
+    def _blob(self, cursor: Any, some: int) -> int: ...
+
+
+class PostgresWorkload(Workload):
+    """Of a database of PostgreSQL."""
+
+    tables = TABLES
+
+    def __init__(self, url: str, *, rows: int, seed: int) -> None:
+        super().__init__(rows=rows, seed=seed)
+        self.url = url
+        with closing(self.connect()) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(SCHEMA)
+            cursor.execute(_FILL.format(n=rows))
+
+    def connect(self) -> Any:
+        return psycopg2.connect(self.url)
+
+    def contents(self, table: str) -> dict[str, dict[str, Any]]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(_SELECT[table])
+            names = [column.name for column in cursor.description or ()]
+            rows = [dict(zip(names, map(document_value, row), strict=True)) for row in cursor]
+        return {key_of(KEYS[table], row): row for row in map(as_stored, rows)}
 
     def _account(self, cursor: Any, some: int) -> int:
         pick = self._random.random()
@@ -180,19 +217,6 @@ _SELECT = {
 }
 
 
-def source_contents(url: str, table: str) -> dict[str, dict[str, Any]]:
-    """All rows of the source's table, read by SQL and put into form by nothing of the toolkit."""
-    connection = psycopg2.connect(url)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(_SELECT[table])
-            names = [column.name for column in cursor.description or ()]
-            rows = [dict(zip(names, map(_document_value, row), strict=True)) for row in cursor]
-    finally:
-        connection.close()
-    return {_key(table, row): row for row in map(as_stored, rows)}
-
-
 def as_stored(row: dict[str, Any]) -> dict[str, Any]:
     """The row with its float4 as the number it stands for: Java 17 chooses other digits than PostgreSQL."""
     if "small" in row:
@@ -200,14 +224,16 @@ def as_stored(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _key(table: str, row: dict[str, Any]) -> str:
-    return json.dumps({name: row[name] for name in KEYS[table]}, separators=(",", ":"), ensure_ascii=False)
+def key_of(key: Sequence[str], row: Mapping[str, Any]) -> str:
+    """As the topic's key."""
+    return json.dumps({name: row[name] for name in key}, separators=(",", ":"), ensure_ascii=False)
 
 
-def _document_value(value: Any) -> Any:
+def document_value(value: Any) -> Any:
+    """A driver's value in the form of `spark_apply.document`."""
     if isinstance(value, Decimal):
         return format(value, "f")
-    if isinstance(value, memoryview):
+    if isinstance(value, (bytes, memoryview)):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, dt.datetime):
         zone = "Z" if value.tzinfo else ""

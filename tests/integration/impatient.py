@@ -1,0 +1,17 @@
+"""`cdc` to which a MySQL server that says nothing is gone after seconds, where it is a minute.
+
+python -m tests.integration.impatient run CONNECTOR.yaml
+"""
+
+from __future__ import annotations
+
+from cdc.cli.main import main
+from connectors.mysql import session, stream
+
+SILENT_S = 4.0
+HEARTBEAT_S = 1
+
+if __name__ == "__main__":
+    stream.SILENT_S, stream.HEARTBEAT_S = SILENT_S, HEARTBEAT_S  # type: ignore[misc]
+    session.STATEMENT_TIMEOUT_S = session.CONNECT_TIMEOUT_S = 3  # type: ignore[misc]
+    main()

@@ -1,0 +1,155 @@
+"""Settings under which the log does not have what it must: refused at the start, and noticed in mid-stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import MySQLDatabase
+from tests.integration.connector import Connector
+from tests.integration.mysql_servers import OwnServer, own_server
+from tests.integration.mysql_work import connector_of, is_mysql, same
+from tests.integration.running import Running
+
+GLOBAL = {
+    "binlog_format": ("STATEMENT", "MIXED"),
+    "binlog_row_image": ("MINIMAL", "NOBLOB"),
+    "binlog_row_metadata": ("MINIMAL",),
+}
+OF_MYSQL = {"binlog_row_value_options": ("PARTIAL_JSON",), "binlog_order_commits": ("OFF",)}
+OF_MARIADB = {"binlog_row_metadata": ("MINIMAL", "NO_LOG")}
+
+IMAGE = "SET GLOBAL binlog_row_image = FULL"
+FORMAT = "SET GLOBAL binlog_format = ROW"
+PARTIAL = "SET GLOBAL binlog_row_value_options = ''"
+SESSIONS = (
+    ("statement", ["binlog_format = STATEMENT"], FORMAT),
+    ("mixed", ["binlog_format = MIXED"], FORMAT),
+    ("minimal", ["binlog_row_image = MINIMAL"], IMAGE),
+    ("noblob", ["binlog_row_image = NOBLOB"], IMAGE),
+)
+SESSIONS_OF_MYSQL = (
+    ("partial", ["binlog_row_value_options = PARTIAL_JSON"], PARTIAL),
+    ("packed", ["binlog_row_value_options = PARTIAL_JSON", "binlog_transaction_compression = ON"], PARTIAL),
+)
+
+
+@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+def own(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
+    """Its settings are nobody else's."""
+    with own_server(request.param, tmp_path_factory.mktemp(request.param)) as made:
+        made.database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        yield made
+
+
+def refused(connector: Connector, *words: str) -> None:
+    """`cdc run` and `cdc check` say the same, with what to do; nothing is made."""
+    run, check = connector.cdc("run", "FILE", "--until-caught-up"), connector.cdc("check", "FILE")
+    for done, said in ((run, run.stderr), (check, check.stdout)):
+        assert done.returncode == 1, said
+        assert "Traceback" not in said
+        for word in words:
+            assert word in said
+    topics = AdminClient({"bootstrap.servers": connector.kafka}).list_topics(timeout=15).topics
+    assert not [topic for topic in topics if topic.startswith(connector.name)]
+
+
+def test_a_server_whose_log_lacks_something(own: OwnServer, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Setting by setting, each with the statement that mends it, which does."""
+    settings = {**GLOBAL, **(OF_MYSQL if own.kind == "mysql" else OF_MARIADB)}
+    connector = connector_of(tmp_path, prefix, own.database, kafka, "t")
+    for name, values in settings.items():
+        ((_, before),) = own.database.rows(f"SHOW GLOBAL VARIABLES LIKE '{name}'")
+        for value in values:
+            own.database.execute(f"SET GLOBAL {name} = {value}")
+            try:
+                set_ = "SET PERSIST" if own.kind == "mysql" else "SET GLOBAL"
+                refused(connector, f"{name} is {value}", f"{set_} {name} = {before or chr(39) * 2}")
+            finally:
+                own.database.execute(f"SET GLOBAL {name} = '{before}'")
+    connector.catch_up()
+    same(connector, own.database, "t")
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_a_server_without_a_log(kind: str, kafka: str, prefix: str, tmp_path: Path) -> None:
+    with own_server(kind, tmp_path / "server", skip_log_bin="ON") as made:
+        made.database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        refused(connector_of(tmp_path, prefix, made.database, kafka, "t"), "binlog off", "--log-bin")
+
+
+def test_columns_whose_names_are_not_logged(own: OwnServer, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Set while the connector follows: it stops before the first row that nobody could name, and the gap is closed."""
+    database = own.database
+    connector = connector_of(tmp_path, prefix, database, kafka, "t")
+    with Running(connector) as running:
+        running.await_line("following the log")
+        try:
+            database.execute("SET GLOBAL binlog_row_metadata = MINIMAL", "INSERT INTO t VALUES (2)")
+            assert running.ended() == 1
+        finally:
+            database.execute("SET GLOBAL binlog_row_metadata = FULL", "INSERT INTO t VALUES (3)")
+        assert "has no names of its columns" in running.stderr
+        assert "SET PERSIST binlog_row_metadata = FULL" in running.stderr
+    assert connector.cdc("run", "FILE", "--until-caught-up").returncode == 1
+    assert connector.cdc("snapshot", "start", "FILE", "--after-gap").returncode == 0
+    connector.catch_up()
+    same(connector, database, "t")
+
+
+def test_what_a_session_sets_for_itself(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A stop that says where, and what to set; nothing of the transaction is published, also not its good rows."""
+    database = mysql_database
+    made = []
+    for name, settings, hint in SESSIONS + (SESSIONS_OF_MYSQL if is_mysql(database) else ()):
+        database.execute(
+            f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT, d JSON, b TEXT)",
+            f"INSERT INTO {name} VALUES (1, 1, JSON_OBJECT('a', REPEAT('x', 500), 'b', 1), 'text')",
+        )
+        connector = connector_of(tmp_path, f"{prefix}{name}", database, kafka, name)
+        connector.catch_up()
+        made.append((connector, name, hint))
+        database.execute(
+            "BEGIN", f"INSERT INTO {name} VALUES (2, 2, NULL, 'good')",
+            f"INSERT INTO {name} VALUES (3, 3, JSON_OBJECT('a', REPEAT('x', 500), 'b', 1), 'good')", "COMMIT",
+            *(f"SET SESSION {setting}" for setting in settings),
+            "BEGIN", f"UPDATE {name} SET v = 9, d = JSON_SET(d, '$.b', 2) WHERE id = 3",
+            f"UPDATE {name} SET v = 9, d = JSON_SET(d, '$.b', 2) WHERE id = 1", "COMMIT",
+        )  # fmt: skip
+        done = connector.cdc("run", "FILE", "--until-caught-up")
+        assert done.returncode == 1, (name, done.stderr)
+        assert hint in done.stderr, name
+        assert "--after-gap" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not [e for e in connector.events(f"{database.name}.{name}") if e["op"] == "u"], name
+    connector, name, _ = made[-1]
+    assert connector.cdc("snapshot", "start", "FILE", "--after-gap").returncode == 0
+    connector.catch_up()
+    assert connector.fold(f"{database.name}.{name}").keys() == {b'{"id":1}', b'{"id":2}', b'{"id":3}'}
+
+
+def test_a_delete_that_does_not_tell_its_key(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """A row that is not whole has the columns of the primary key alone, which the topic's key need not be."""
+    database = mysql_database
+    database.execute(
+        "CREATE TABLE a (id INT PRIMARY KEY, code INT NOT NULL UNIQUE, v INT)", "INSERT INTO a VALUES (1, 11, 1)"
+    )
+    of_code = {"tables": [{"table": f"{database.name}.a", "key": ["code"]}]}
+    keyed, plain = (
+        connector_of(tmp_path, f"{prefix}{name}", database, kafka, "a", source=source)
+        for name, source in (("k", of_code), ("p", {}))
+    )
+    keyed.catch_up()
+    plain.catch_up()
+    database.execute("SET SESSION binlog_row_image = MINIMAL", "DELETE FROM a WHERE id = 1")
+    plain.catch_up()
+    assert plain.fold(f"{database.name}.a") == {}
+    done = keyed.cdc("run", "FILE", "--until-caught-up")
+    assert done.returncode == 1
+    assert IMAGE in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,150 @@
+"""Tables that change places, go, and come, while a connector follows the log: the topic folds to what is there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.conftest import MySQLDatabase
+from tests.integration.connector import Connector
+from tests.integration.mysql_work import connector_of, filled, rows, same, writing
+from tests.integration.running import Running, eventually, ordered, unbroken
+
+KEYS = 1_000
+
+
+def becomes(connector: Connector, database: MySQLDatabase, table: str) -> None:
+    """Sooner or later, without a restart and without another write."""
+
+    def is_there() -> bool:
+        folded = ordered(connector.fold(f"{database.name}.{table}").values())
+        return folded == ordered(rows(database, f"SELECT * FROM {table}"))
+
+    eventually(is_there, f"the topic of {table} is the table")
+
+
+def test_a_cut_over_under_load(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """As gh-ost and pt-online-schema-change end: the other table takes the name between two writes."""
+    database = mysql_database
+    filled(database, "t", keys=KEYS)
+    connector = connector_of(tmp_path, prefix, database, kafka, "t")
+    with Running(connector) as running:
+        running.await_line("following the log")
+        with writing(database, "t", keys=KEYS):
+            time.sleep(0.5)
+            database.execute(
+                "CREATE TABLE _t_gho (id INT PRIMARY KEY, n BIGINT, v TEXT)",
+                "INSERT INTO _t_gho SELECT id, n * 10, v FROM t WHERE id % 3",
+                "RENAME TABLE t TO _t_del, _t_gho TO t",
+            )
+            time.sleep(0.5)
+        running.await_line("was read while the log was followed")
+        becomes(connector, database, "t")
+        assert running.process.poll() is None
+    connector.catch_up()
+    same(connector, database, "t")
+    unbroken(connector, f"{database.name}.t", read_again=True)
+
+
+def test_a_swap_that_nobody_writes_after(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The log says that the rows are others, though nothing else tells the two tables apart."""
+    database = mysql_database
+    for table, number in (("a", 1), ("b", 2)):
+        database.execute(
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)",
+            f"INSERT INTO {table} VALUES (1, {number}), ({10 * number}, {number})",
+        )
+    connector = connector_of(tmp_path, prefix, database, kafka, "a")
+    with Running(connector) as running:
+        running.await_line("following the log")
+        database.execute("RENAME TABLE a TO c, b TO a")
+        becomes(connector, database, "a")
+        assert running.process.poll() is None
+        assert "trying again" not in running.stderr
+
+
+def test_a_name_that_is_given_up_and_taken_back(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """It stops and says what to do; done, what was written under the other name is there too."""
+    database = mysql_database
+    database.execute("CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    connector = connector_of(tmp_path, prefix, database, kafka, "a")
+    with Running(connector) as running:
+        running.await_line("following the log")
+        database.execute("RENAME TABLE a TO other", "INSERT INTO other VALUES (2)")
+        assert running.ended() == 1
+        assert f"table renamed: {database.name}.a is {database.name}.other now" in running.stderr
+        assert f"RENAME TABLE {database.name}.other TO {database.name}.a" in running.stderr
+    assert connector.cdc("run", "FILE").returncode == 1
+    assert connector.cdc("check", "FILE").returncode == 1
+    database.execute("RENAME TABLE other TO a", "INSERT INTO a VALUES (3)")
+    connector.catch_up()
+    connector.catch_up()
+    same(connector, database, "a")
+
+
+def test_tables_emptied_dropped_and_made_under_load(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """TRUNCATE between writes; DROP and CREATE with other columns; CREATE TABLE … AS SELECT."""
+    database = mysql_database
+    filled(database, "t", keys=KEYS)
+    database.execute("CREATE TABLE d (id INT PRIMARY KEY, v INT)", "INSERT INTO d VALUES (1, 1), (2, 2)")
+    connector = connector_of(tmp_path, prefix, database, kafka)
+    with Running(connector) as running:
+        running.await_line("following the log")
+        with writing(database, "t", keys=KEYS):
+            for n in range(3):
+                time.sleep(0.3)
+                database.execute(
+                    "TRUNCATE TABLE t", f"INSERT INTO t VALUES ({n}, 0, 'after')",
+                    "DROP TABLE d", f"CREATE TABLE d (id INT PRIMARY KEY, w{n} VARCHAR(9))",
+                    f"INSERT INTO d VALUES (1, 'x'), ({n + 5}, 'y')",
+                )  # fmt: skip
+            database.execute("DROP TABLE d", "CREATE TABLE d (PRIMARY KEY (id)) AS SELECT id, n FROM t WHERE id < 50")
+            database.execute("CREATE TABLE made (PRIMARY KEY (id)) AS SELECT id, v FROM d JOIN t USING (id)")
+        for table in ("t", "d", "made"):
+            becomes(connector, database, table)
+        assert running.process.poll() is None
+    connector.catch_up()
+    for table in ("t", "d", "made"):
+        same(connector, database, table)
+        unbroken(connector, f"{database.name}.{table}", read_again=True)
+
+
+def test_partitions_that_go_and_come(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """No event tells of their rows: the table is read again, and what has gone is deleted."""
+    database = mysql_database
+    parts = "PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN (30)"
+    database.execute(
+        f"CREATE TABLE a (id INT PRIMARY KEY) PARTITION BY RANGE (id) ({parts})",
+        "INSERT INTO a VALUES (1), (11), (12), (21)",
+        "CREATE TABLE outside (id INT PRIMARY KEY)", "INSERT INTO outside VALUES (15), (16)",
+    )  # fmt: skip
+    connector = connector_of(tmp_path, prefix, database, kafka, "a")
+    with Running(connector) as running:
+        running.await_line("following the log")
+        for statement in ("TRUNCATE PARTITION p0", "DROP PARTITION p2", "EXCHANGE PARTITION p1 WITH TABLE outside"):
+            database.execute(f"ALTER TABLE a {statement}")
+            becomes(connector, database, "a")
+        assert running.process.poll() is None
+    assert connector.fold(f"{database.name}.a").keys() == {b'{"id":15}', b'{"id":16}'}
+
+
+def test_a_table_filled_by_a_statement(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """CREATE TABLE … SELECT of a session that logs statements: its rows are read."""
+    database = mysql_database
+    database.execute("CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    connector = connector_of(tmp_path, prefix, database, kafka, "a")
+    with Running(connector) as running:
+        running.await_line("following the log")
+        database.execute(
+            "SET SESSION binlog_format = STATEMENT",
+            "DROP TABLE a",
+            "CREATE TABLE a (PRIMARY KEY (id)) AS SELECT 5 AS id",
+        )
+        becomes(connector, database, "a")
+        assert running.process.poll() is None
