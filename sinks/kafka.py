@@ -175,6 +175,9 @@ class KafkaSink:
             },
             logger=self._told,
         )
+        # The client looks for its coordinator at once and, unless a broker has answered by then, half a second later.
+        with suppress(KafkaException):
+            self._producer.list_topics(self.position_topic, timeout=_SLICE_S)
         try:
             self._patiently(self._producer.init_transactions, _FENCE_S)
         except KafkaException as exc:

@@ -25,6 +25,9 @@ class LosesItsError:
         self._error = error
         self._begun = 0
 
+    def list_topics(self, _: str, *, timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
     def init_transactions(self, _: float) -> None:
         pass
 
