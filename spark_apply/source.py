@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -19,7 +19,8 @@ MAX_EVENTS_PER_BATCH = 1_000_000
 
 _ANSWER_WITHIN_S = 10.0
 _MARKERS_WITHIN_S = 5.0
-_POLL_S = 0.5
+_POLL_S = 0.02  # a call waits so long for more than it has
+_TAKEN = 1000
 _POLL_RECORDS, _FETCH_BYTES = 5_000, 4 << 20
 _FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
 
@@ -51,18 +52,23 @@ def schema_versions(source: ApplySource) -> dict[str, list[Version]]:
         msg = f"topic {topic} does not exist at {source.bootstrap_servers}: no connector has written there"
         raise OperatorError(msg, hint="run the connector first: cdc run connector.yaml; or mend source.topic_prefix")
     found: dict[str, dict[int, Version]] = {}
-    for value in _committed(source, topic):
-        version = parse_version(value)
-        found.setdefault(version.qualified, {})[version.number] = version
+    for message in committed(source, topic, 1):
+        value = message.value()
+        if value is not None:
+            version = parse_version(value)
+            found.setdefault(version.qualified, {})[version.number] = version
     return {table: list(versions.values()) for table, versions in found.items()}
 
 
-def _committed(source: ApplySource, topic: str) -> Iterator[bytes]:
-    """Committed values of partition 0, from the first to the end as it is now."""
+def committed(source: ApplySource, topic: str, partitions: int) -> Iterator[Message]:
+    """Committed records of all partitions, each in its order, from the first to the end as it is now.
+
+    Raises OperatorError when the broker does not answer.
+    """
     consumer = Consumer(
         {
             **_client(source),
-            "group.id": f"{source.topic_prefix}.apply-schema",  # asked for by the client; nothing is committed under it
+            "group.id": f"{source.topic_prefix}.apply-read",  # asked for by the client; nothing is committed under it
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
@@ -71,25 +77,22 @@ def _committed(source: ApplySource, topic: str) -> Iterator[bytes]:
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        answered_at = time.monotonic()
-        while True:
-            message = consumer.poll(_POLL_S)
-            if message is None:
-                if time.monotonic() - answered_at > _ANSWER_WITHIN_S:
-                    msg = f"topic {topic} cannot be read: no answer in {_ANSWER_WITHIN_S:.0f} s"
-                    raise OperatorError(msg, hint="is the partition's leader alive?")
-                continue
-            answered_at = time.monotonic()
-            error = message.error()
-            if error is None:
-                value = message.value()
-                if value is not None:
-                    yield value
-            elif error.name() == "_PARTITION_EOF":
-                return
-            else:
-                raise _unreachable(source, KafkaException(error))
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        unread, answered_at = set(range(partitions)), time.monotonic()
+        while unread:
+            messages = consumer.consume(_TAKEN, _POLL_S)
+            if not messages and time.monotonic() - answered_at > _ANSWER_WITHIN_S:
+                msg = f"topic {topic} cannot be read: no answer in {_ANSWER_WITHIN_S:.0f} s"
+                raise OperatorError(msg, hint="are the partitions’ leaders alive?")
+            for message in messages:
+                answered_at = time.monotonic()
+                error = message.error()
+                if error is None:
+                    yield message
+                elif error.name() == "_PARTITION_EOF":
+                    unread.discard(message.partition() or 0)
+                else:
+                    raise _unreachable(source, KafkaException(error))
     finally:
         consumer.close()
 

@@ -18,6 +18,7 @@ _COMMANDS = {
     "apply": ("cdc.cli.apply", "Fold the topics into tables and search indexes (Spark)."),
     "snapshot": ("cdc.cli.snapshot", "Read tables again while their connector follows the log."),
     "tail": ("cdc.cli.tail", "Print a connector's events, one JSON line each."),
+    "explain": ("cdc.cli.explain", "Why derived stores hold what they hold of a key."),
     "status": ("cdc.cli.status", "Where a connector stands, and how far behind it is."),
     "dev": ("cdc.cli.dev", "Servers for a laptop and for tests, without containers."),
     "demo": ("cdc.cli.demo", "See it work: a shop, its events, its derived stores."),
