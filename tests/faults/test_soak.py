@@ -11,7 +11,7 @@ from tests.faults.soak import Plan, soak
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("source", "seconds"), [("postgres18", 180), ("mysql", 150), ("mariadb", 150)])
+@pytest.mark.parametrize(("source", "seconds"), [("postgres18", 180), ("mysql", 90), ("mariadb", 90)])
 def test_minutes_of_faults(source: str, seconds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever breaks, in whatever order: nothing is lost, doubled, torn or out of order, the slot never ahead."""
     seed = random.SystemRandom().randrange(1_000_000)
@@ -21,6 +21,6 @@ def test_minutes_of_faults(source: str, seconds: int, tmp_path: Path, capsys: py
     with capsys.disabled():
         print(report.table())
     assert report.good, report.table()
-    assert report.faults.total() >= 20
+    assert report.faults.total() >= seconds / 8
     assert (report.slot_samples > 100) is source.startswith("postgres")
     assert report.live_rounds > 10

@@ -9,8 +9,8 @@ import random
 import struct
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -58,6 +58,7 @@ class Workload(ABC):
         self._random = random.Random(seed)
         self._rows = rows
         self._stop = threading.Event()
+        self._writing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._next = rows
         self.changes = 0
@@ -72,7 +73,15 @@ class Workload(ABC):
         """All rows of the source's table by key, read by SQL and put into form by nothing of the toolkit."""
 
     def start(self) -> None:
+        self._writing.set()
         self._thread.start()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Write nothing in the block but what is under way."""
+        self._writing.clear()
+        yield
+        self._writing.set()
 
     def stop(self) -> None:
         self._stop.set()
@@ -84,6 +93,7 @@ class Workload(ABC):
         connection = self.connect()
         try:
             while not self._stop.is_set():
+                self._writing.wait()
                 size = self._random.choice((1, 1, 1, 2, 5, 20, 200))
                 with connection.cursor() as cursor:
                     changes = sum(self._change(cursor) for _ in range(size))
