@@ -229,22 +229,20 @@ def take_view(
     `exact`: try for some seconds to take one that saw nothing else, in a pause of the writers or by a lock.
     `all_`: they have seen whatever is in the log by now. What the log told of before it became visible is waited for.
     """
-    asking = sessions[0]
-    found = server.look(asking)
-    if found.gtids and not exact:
-        return _by_gtids(sessions, found, over, all_=all_)
-    if found.gtids:
-        taken = _in_a_pause(sessions, found)
+    found = server.look(sessions[0])
+    if not found.gtids and not found.mariadb:
+        return _under_lock(sessions, found, tables, connect, over, within_s=_VIEW_S)
+    if exact:
+        taken = _in_a_pause(sessions, found) if found.gtids else _at_one_place(sessions, found)
         if taken is not None:
             return taken
         try:
             return _under_lock(sessions, found, tables, connect, over, within_s=_LOCKED_S)
         except (OperatorError, RetryableError) as exc:
             log.info("a view of transactions under way is taken (%s): some of them will be told twice", exc.message)
-        return _by_gtids(sessions, found, over, all_=all_)
     if found.mariadb:
         return _by_status(sessions, found, over)
-    return _under_lock(sessions, found, tables, connect, over, within_s=_VIEW_S)
+    return _by_gtids(sessions, found, over, all_=all_)
 
 
 def _by_gtids(
@@ -303,6 +301,21 @@ def _by_status(
         _wait(deadline, over)
 
 
+def _at_one_place(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
+    """Views of MariaDB's that are all of one place. None: transactions were committed between them all the time."""
+    deadline = time.monotonic() + _PAUSE_S
+    logged = server.status(sessions[0], found)[0].commit
+    while True:
+        _begin(sessions)
+        place, *others = [_snapshot_place(connection) for connection in sessions]
+        if place >= logged and all(other == place for other in others):
+            return BinlogView(place, None), place
+        for connection in sessions:
+            _end_view(connection)
+        if time.monotonic() > deadline:
+            return None
+
+
 def _snapshot_place(connection: session.Connection) -> int:
     told = dict(session.texts(connection, "taking a view", "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     named = {name.lower(): value for name, value in told.items()}
@@ -347,8 +360,8 @@ def _under_lock(
 
 
 def _begin(sessions: Sequence[session.Connection]) -> None:
-    for connection in sessions:
-        for statement in _VIEW:
+    for statement in _VIEW:
+        for connection in sessions:
             session.rows(connection, "taking a view", statement)
 
 
