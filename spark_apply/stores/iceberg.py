@@ -7,19 +7,23 @@
 A table is ``<store>.<schema>.<table>``, format 2, merge-on-read, with the source's columns and ``_cdc_position
 STRING``: the position of the event that wrote the row, which guards every MERGE. The applied position is in the
 summary of the snapshot that holds the batch (``cdc.position``), so both are committed by one swap of the table's
-metadata.
+metadata. The newest snapshot on the way back from a copy's head that has one is asked, not the greatest of all: a copy
+that was put back has less than the one it replaces.
+
+``main`` is the live copy; one beside it is a branch ``cdc_beside_…``, which begins with a snapshot without rows. One
+commit makes the branch ``main`` and tags what that was ``cdc_previous``. A MERGE under way over that commit fails:
+Iceberg finds that it has not read what it writes to. ``expire_snapshots`` frees what no name holds.
 """
 
 from __future__ import annotations
 
-import contextlib
+import datetime as dt
 import re
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -28,7 +32,7 @@ from cdc.config import StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.names import folder_name, quoted
-from spark_apply.store import Applied, Batch, only_options
+from spark_apply.store import Applied, Batch, Due, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION, row_type
 
@@ -36,6 +40,8 @@ _IDENTITY = "cdc.identity"
 _POSITION_PROPERTY = "cdc.position"
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{_POSITION_PROPERTY}"
 _VIEW = "_cdc_batch"
+_DUE, _CAUGHT_UP, _REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
+_MAIN, _PREVIOUS, _BESIDE = "main", "cdc_previous", "cdc_beside_"
 
 _PROPERTIES = {
     "format-version": "2",
@@ -75,14 +81,15 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 class IcebergStore:
     """A `spark_apply.store.Store`."""
 
-    def __init__(self, catalog: str, spark: SparkSession) -> None:
+    def __init__(self, catalog: str, spark: SparkSession, branch: str = _MAIN) -> None:
         self._catalog = catalog
         self._spark = spark
+        self._branch = branch
         self._positions: dict[str, str | None] = {}
+        self._beside: dict[str, str] = {}
 
     def open(self, table: TargetTable) -> str:
-        name = self.table_name(table)
-        wanted = T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
+        name, wanted = self.table_name(table), _row_type(table)
         if not self._spark.catalog.tableExists(name):
             self._create(table, name, wanted)
         properties = {row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
@@ -91,11 +98,12 @@ class IcebergStore:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another path, or drop the table")
         self._evolve(table, name, wanted)
-        self._positions[table.qualified] = self._read_position(name)
+        self._positions[table.qualified] = self.position(table)
         return str(identity)
 
     def apply(self, batch: Batch) -> Applied:
-        name, spark = self.table_name(batch.table), batch.rows.sparkSession
+        name, spark = self._copy_name(batch.table), batch.rows.sparkSession
+        spark.catalog.refreshTable(self.table_name(batch.table))  # each session remembers what it last saw
         before = self._positions[batch.table.qualified]
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
@@ -112,23 +120,111 @@ class IcebergStore:
         return Applied()
 
     def position(self, table: TargetTable) -> str | None:
-        return self._read_position(self.table_name(table))
+        if not self._spark.catalog.tableExists(self.table_name(table)):
+            return None
+        loaded = self._loaded(table)
+        head = loaded.refs().get(self._branch)
+        snapshot = None if head is None else loaded.snapshot(head.snapshotId())
+        while snapshot is not None:
+            position = snapshot.summary().get(_POSITION_PROPERTY)
+            if position is not None:
+                return str(position) or None
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else loaded.snapshot(parent)
+        return None
 
     def documents(self, table: TargetTable) -> Iterator[str]:
         return (row[DOCUMENT] for row in with_document(self.read(table), table).select(DOCUMENT).toLocalIterator())
 
     def read(self, table: TargetTable) -> DataFrame:
         """The whole table as it is now: the source's columns and ``_cdc_position STRING``."""
-        name = self.table_name(table)
-        self._spark.catalog.refreshTable(name)
-        return self._spark.table(name)
+        self._spark.catalog.refreshTable(self.table_name(table))
+        return self._spark.table(self._copy_name(table))
+
+    def beside(self, table: TargetTable) -> IcebergStore:
+        self._evolve(table, self.table_name(table), _row_type(table))
+        loaded = self._loaded(table)
+        branch = self._beside[table.qualified] = f"{_BESIDE}{uuid.uuid4().hex}"
+        change = loaded.manageSnapshots().createBranch(branch, loaded.currentSnapshot().snapshotId())
+        for name in loaded.refs():
+            if name.startswith(_BESIDE):
+                change = change.removeBranch(name)
+        change.commit()
+        copy = IcebergStore(self._catalog, self._spark, branch)
+        copy.clear(table)
+        return copy
+
+    def clear(self, table: TargetTable) -> None:
+        """Leave no row, and no applied position."""
+        spark = self._spark
+        spark.catalog.refreshTable(self.table_name(table))
+        spark.conf.set(_SUMMARY, "")
+        try:
+            nothing = spark.createDataFrame([], _row_type(table))
+            nothing.writeTo(self._copy_name(table)).overwrite(F.lit(True))  # noqa: FBT003 - a literal column
+        finally:
+            spark.conf.unset(_SUMMARY)
+        self._positions[table.qualified] = None
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        loaded, branch = self._loaded(table), self._beside.pop(table.qualified)
+        beside = loaded.refs().get(branch)
+        if beside is None:
+            msg = f"Iceberg table {self.table_name(table)}: another rebuild has taken the place of this one"
+            raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
+        transaction = loaded.newTransaction()
+        now = dt.datetime.now(dt.UTC).isoformat()
+        transaction.updateProperties().set(_DUE, due.to_json()).set(_REPLACED_AT, now).commit()
+        change, live = transaction.manageSnapshots(), loaded.currentSnapshot().snapshotId()
+        kept = loaded.refs().get(_PREVIOUS)
+        change = change.createTag(_PREVIOUS, live) if kept is None else change.replaceTag(_PREVIOUS, live)
+        change.replaceBranch(_MAIN, beside.snapshotId()).removeBranch(branch).commit()
+        transaction.commitTransaction()
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        if not self._spark.catalog.tableExists(self.table_name(table)):
+            return None
+        loaded = self._loaded(table)
+        if loaded.refs().get(_PREVIOUS) is None:
+            return None
+        return dt.datetime.fromisoformat(loaded.properties()[_REPLACED_AT])
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        loaded = self._loaded(table)
+        transaction = loaded.newTransaction()
+        transaction.updateProperties().set(_DUE, due.to_json()).commit()
+        change = transaction.manageSnapshots().replaceBranch(_MAIN, loaded.refs()[_PREVIOUS].snapshotId())
+        change.removeTag(_PREVIOUS).commit()
+        transaction.commitTransaction()
+
+    def due(self, table: TargetTable) -> Due | None:
+        properties = self._loaded(table).properties()
+        found = properties.get(_DUE)
+        due = None if found is None else Due.from_json(found)
+        return None if due is None or properties.get(_CAUGHT_UP) == due.id else due
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        self._loaded(table).updateProperties().set(_CAUGHT_UP, due.id).commit()
 
     def close(self) -> None:
         self._positions.clear()
+        self._beside.clear()
 
     def table_name(self, table: TargetTable) -> str:
         """The table's name, quoted for Spark's SQL."""
         return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.name))))
+
+    def _copy_name(self, table: TargetTable) -> str:
+        name = self.table_name(table)
+        return name if self._branch == _MAIN else f"{name}.{quoted(f'branch_{self._branch}')}"
+
+    def _loaded(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+        """The table as it is now."""
+        java: Any = self._spark._jvm  # noqa: SLF001 - the only way to Iceberg's own interface
+        session = self._spark._jsparkSession  # noqa: SLF001 - the same
+        loaded = java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.table_name(table))
+        loaded.refresh()
+        return loaded
 
     def _create(self, table: TargetTable, name: str, wanted: T.StructType) -> None:
         namespace = ".".join(map(quoted, (self._catalog, folder_name(table.schema))))
@@ -154,14 +250,9 @@ class IcebergStore:
                     raise OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
                 self._spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
 
-    def _read_position(self, name: str) -> str | None:
-        with contextlib.suppress(AnalysisException):
-            self._spark.catalog.refreshTable(name)
-        snapshots = self._spark.table(f"{name}.snapshots").select(
-            F.max(F.col("summary").getItem(_POSITION_PROPERTY)).alias("position")
-        )
-        found = snapshots.collect()[0]["position"]
-        return None if found is None else str(found)
+
+def _row_type(table: TargetTable) -> T.StructType:
+    return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
 
 
 def _merge(table: TargetTable, name: str) -> str:
