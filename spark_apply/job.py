@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -93,7 +92,6 @@ def run_apply(
         topics = sorted(applier.routes)
         behind = once and not source.await_markers(config.source, topics)
         with _stopped_by_signals(stop):
-            SwapWatch(spark, config.source, applier).look(now=True)
             checkpoint = _checkpoint(config, identities)
             _run(spark, config, applier, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
     finally:
@@ -185,8 +183,11 @@ def _run(
     )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER_INTERVAL)
     try:
+        swaps.look(now=True)
         query = writer.start()
-    except PySparkException as exc:
+    except CdcError:
+        raise
+    except Exception as exc:
         raise _translated(exc, checkpoint) from exc
     tell("following the topics")
     try:
@@ -196,10 +197,10 @@ def _run(
                     swaps.look()
                 finally:
                     idle.release()
-    except BaseException:
+    except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
+        failures.append(exc)
         query.stop()
-        raise
-    if stop.is_set():
+    if stop.is_set() and not failures:
         with idle:  # a batch under way is finished first
             query.stop()
         return

@@ -29,7 +29,7 @@ import orjson
 from pyspark.sql import SparkSession
 
 from cdc.config import ApplyConfig
-from cdc.errors import ConfigError, OperatorError
+from cdc.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply import source
 from spark_apply.batches import Applier, Route
 from spark_apply.catching_up import fold
@@ -182,11 +182,13 @@ def _opened(
         made = [(target(chosen[name][1], chosen[name][0].types), names[name]) for name in names]
         try:
             yield spark, [(table, {name: stores[name] for name in followers}) for table, followers in made]
+        except CdcError:
+            raise
         except Exception as exc:
             said = spark_failure(exc)
             if said is None:
-                raise
-            raise OperatorError(said, hint="the live copies are as they were; run it again") from exc
+                raise BugError(f"it failed: {type(exc).__name__}", hint="please report this") from exc
+            raise OperatorError(said, hint="each copy is as it was or whole and new; run it again") from exc
 
 
 def _asked_for(
