@@ -2,7 +2,8 @@
 
 The checkpoint lives in a sub-folder that is named for what is fed to what: tables, stores and the stores' identities.
 Add a table, add a store, or lose a store, and the job begins at the beginning of the topics; guarded by position,
-that is safe.
+that is safe. A copy that a rebuild or a rollback has put in another's place keeps its identity, and is caught up
+(`spark_apply.catching_up`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,6 +27,8 @@ from cdc.errors import BugError, CdcError, OperatorError
 from spark_apply import checkpoint as checkpoints
 from spark_apply import source
 from spark_apply.batches import Applier, Route, TableCount
+from spark_apply.catching_up import SwapWatch
+from spark_apply.failures import spark_failure
 from spark_apply.publishing import Publisher
 from spark_apply.session import open_session
 from spark_apply.store import Store, open_store
@@ -76,11 +78,11 @@ def run_apply(
     tell = progress or (lambda _line: None)
     stop = stop or threading.Event()
     tell("reading the schema topic")
-    chosen = _choose(config)
+    chosen = choose_tables(config)
     _require_topics(config, chosen)
     tell("starting Spark")
     spark = open_session(config.name, config.spark)
-    stores = _open_stores(config, chosen, spark)
+    stores = open_stores(config, chosen, spark)
     try:
         applier = Applier({}, evolve=lambda route: _evolve(config, route))
         identities = {}
@@ -97,7 +99,6 @@ def run_apply(
         with _stopped_by_signals(stop), watcher:
             checkpoint = _checkpoint(config, identities)
             publisher = Publisher(applier.routes, watcher)
-            publisher.begin(checkpoints.ends_committed(spark, checkpoint), checkpoint=checkpoint)
             _run(spark, config, applier, publisher, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
     finally:
         for store in stores.values():
@@ -108,10 +109,12 @@ def run_apply(
     return ApplySummary(config.name, time.monotonic() - begun, applier.batches, tables, behind)
 
 
-_Chosen = dict[str, tuple[ApplyTable, list[Version]]]
+Chosen = dict[str, tuple[ApplyTable, list[Version]]]
+"""By ``schema.table``."""
 
 
-def _choose(config: ApplyConfig) -> _Chosen:
+def choose_tables(config: ApplyConfig) -> Chosen:
+    """The tables of the file with what the schema topic says of them. Raises CdcError for what cannot be."""
     versions = source.schema_versions(config.source)
     chosen = {table: (settings, versions[table]) for table, settings in choose(config.tables, versions).items()}
     for settings, known in chosen.values():
@@ -119,7 +122,7 @@ def _choose(config: ApplyConfig) -> _Chosen:
     return chosen
 
 
-def _require_topics(config: ApplyConfig, chosen: _Chosen) -> None:
+def _require_topics(config: ApplyConfig, chosen: Chosen) -> None:
     there = source.topics(config.source)
     for table, (_, versions) in chosen.items():
         topic = versions[-1].topic
@@ -128,14 +131,15 @@ def _require_topics(config: ApplyConfig, chosen: _Chosen) -> None:
             raise OperatorError(msg, hint="was it deleted? A fresh snapshot of the connector writes it again")
 
 
-def _open_stores(config: ApplyConfig, chosen: _Chosen, spark: SparkSession) -> dict[str, Store]:
+def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dict[str, Store]:
+    """The stores that the tables name, by their names in the file."""
     used = sorted({name for settings, _ in chosen.values() for name in settings.stores})
     prefix = config.source.topic_prefix
     return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
 
 
 def _evolve(config: ApplyConfig, route: Route) -> Route:
-    settings, versions = _choose(config)[route.table.qualified]
+    settings, versions = choose_tables(config)[route.table.qualified]
     table = target(versions, settings.types)
     for store in route.stores.values():
         store.open(table)
@@ -161,7 +165,7 @@ def _run(
     stop: threading.Event,
     tell: Progress,
 ) -> None:
-    idle = threading.Lock()
+    idle, swaps = threading.Lock(), SwapWatch(spark, config.source, applier, publisher.replaced)
     failures: list[Exception] = []
 
     def apply(records: DataFrame, batch_id: int) -> None:
@@ -170,7 +174,7 @@ def _run(
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # never return: Spark would take the batch for done
             try:
-                applier(records)
+                _apply(applier, swaps, records)
                 publisher.applied(checkpoints.ends_of(spark, checkpoint, batch_id))
             except Exception as exc:
                 failures.append(exc)
@@ -185,24 +189,42 @@ def _run(
     )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER_INTERVAL)
     try:
+        swaps.look(now=True)
+        publisher.begin(checkpoints.ends_committed(spark, checkpoint), checkpoint=checkpoint)
         query = writer.start()
-    except PySparkException as exc:
+    except CdcError:
+        raise
+    except Exception as exc:
         raise _translated(exc, checkpoint) from exc
     tell("following the topics")
     try:
         while query.isActive and not stop.wait(_LOOK_S):
-            if idle.acquire(blocking=False):  # else a batch is under way, which publishes by itself
+            if idle.acquire(blocking=False):  # else a batch is under way, which does the same
                 try:
+                    swaps.look()
                     publisher.tend()
                 finally:
                     idle.release()
+    except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
+        failures.append(exc)
     finally:
         if query.isActive:
             with idle:  # a batch under way is finished first
                 query.stop()
-    if not stop.is_set():
+    if failures or not stop.is_set():
         _raise_failure(query, failures, checkpoint)
     publisher.tend()
+
+
+def _apply(applier: Applier, swaps: SwapWatch, records: DataFrame) -> None:
+    """Fold a batch in; once more, whole, if it failed because a copy was replaced under it."""
+    swaps.look()
+    try:
+        applier(records)
+    except Exception:
+        if not swaps.look(now=True):
+            raise
+        applier(records)
 
 
 def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:
@@ -215,23 +237,17 @@ def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint:
 
 
 def _translated(exc: Exception, checkpoint: str) -> CdcError:
-    """A failure of Spark's as ours. Its text can hold row values, so only its condition and class names are kept."""
+    """A failure of Spark's as ours."""
     text = str(exc)
-    condition = exc.getCondition() if isinstance(exc, PySparkException) else None
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or made anew"
         hint = (
             f"rm -r {checkpoint}  # the job then reads the topics from their beginning; deletes it missed stay missed"
         )
         return OperatorError(msg, hint=hint)
-    if isinstance(exc, StreamingQueryException) or condition is not None:
-        causes = dict.fromkeys(
-            word.rstrip(":") for word in text.split() if word.rstrip(":").endswith(("Exception", "Error"))
-        )
-        msg = (
-            f"Spark stopped: {condition or 'no condition given'} ({', '.join(list(causes)[:4]) or type(exc).__name__})"
-        )
-        return OperatorError(msg, hint="the stores hold whole batches; start again, it goes on where it was")
+    said = spark_failure(exc)
+    if said is not None:
+        return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
     return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")
 
 

@@ -50,6 +50,13 @@ class Publisher:
         self._ends = ends
         self._publish()
 
+    def replaced(self, topic: str, store: str, ends: Mapping[int, int]) -> None:
+        """Another copy has taken the place of a store's, and holds all records below `ends`."""
+        route = self._routes[topic]
+        mark = self._marks[topic, store] = Mark(ends, None)
+        route.stores[store].set_mark(route.table, mark)
+        self._watcher.barriers.news.set()
+
     def tend(self) -> None:
         """Publish what moves on without a batch: the position of a source where nobody writes.
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from cdc.config import ApplySource
 from cdc.errors import ConfigError, OperatorError
+from spark_apply.store import Offsets
 from spark_apply.tables import Version, parse_version
 
 MAX_EVENTS_PER_BATCH = 1_000_000
@@ -22,9 +26,12 @@ _MARKERS_WITHIN_S = 5.0
 _POLL_S = 0.02  # a call waits so long for more than it has
 _TAKEN = 1000
 _POLL_RECORDS, _FETCH_BYTES = 5_000, 4 << 20
+_EARLIEST = -2
 _FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
 
 _ENVELOPE = "op string, after string, ts_ms bigint, source struct<position: string, schema_version: int, ts_ms: bigint>"
+
+_Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
 
 _JVM_NAMES = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
 _JVM_SHARED = ("security.protocol", "sasl.mechanism", "client.id", "client.rack", "metadata.max.age.ms")
@@ -135,27 +142,45 @@ def _ends(source: ApplySource, names: Sequence[str], isolation: str) -> dict[tup
         consumer.close()
 
 
+def ends(source: ApplySource, topic: str) -> Offsets:
+    """How far a reader of committed records can read each partition of a topic now."""
+    return {partition: end for (_, partition), end in _ends(source, [topic], "read_committed").items()}
+
+
 def stream(spark: SparkSession, source: ApplySource, names: Sequence[str]) -> DataFrame:
     """The topics as a stream, from their beginnings where a checkpoint knows no better.
 
     Returns ``key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,
     timestampType INT``: committed records only. Offsets that are gone stop the query.
     """
-    reader = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", source.bootstrap_servers)
-        .option("kafka.isolation.level", "read_committed")
-        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
-        .option("kafka.max.poll.records", _POLL_RECORDS)
-        .option("kafka.max.partition.fetch.bytes", _FETCH_BYTES)
-        .option("subscribe", ",".join(names))
-        .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", "true")
-        .option("maxOffsetsPerTrigger", MAX_EVENTS_PER_BATCH)
-    )
-    for name, value in jvm_options(source.options).items():
-        reader = reader.option(f"kafka.{name}", value)
-    return reader.load()
+    reader = _configured(spark.readStream.format("kafka"), source)
+    reader = reader.option("subscribe", ",".join(names)).option("startingOffsets", "earliest")
+    return reader.option("maxOffsetsPerTrigger", MAX_EVENTS_PER_BATCH).load()
+
+
+def read(spark: SparkSession, source: ApplySource, topic: str, begin: Offsets, end: Offsets) -> DataFrame:
+    """Committed records of a topic from `begin` up to `end`, as `stream` gives them; ``-2`` is a partition's beginning.
+
+    Nothing is read before an action, and each action reads again.
+    """
+    first = {str(partition): begin.get(partition, _EARLIEST) for partition in end}
+    last = {str(partition): offset for partition, offset in end.items()}
+    reader = _configured(spark.read.format("kafka"), source)
+    reader = reader.option("subscribe", topic).option("startingOffsets", json.dumps({topic: first}))
+    return reader.option("endingOffsets", json.dumps({topic: last})).load()
+
+
+def _configured(reader: _Reader, source: ApplySource) -> _Reader:
+    options = {
+        "kafka.bootstrap.servers": source.bootstrap_servers,
+        "kafka.isolation.level": "read_committed",
+        "kafka.fetch.max.wait.ms": str(_FETCH_WAIT_MS),
+        "kafka.max.poll.records": str(_POLL_RECORDS),
+        "kafka.max.partition.fetch.bytes": str(_FETCH_BYTES),
+        "failOnDataLoss": "true",
+    }
+    options |= {f"kafka.{name}": value for name, value in jvm_options(source.options).items()}
+    return reader.options(**options)
 
 
 def parse(records: DataFrame) -> DataFrame:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -45,6 +47,26 @@ class Applied:
     """Rows the store already had in the same or a newer state."""
 
 
+Offsets = Mapping[int, int]
+"""Partition of a topic -> the first offset that is not read yet; one that is not named is read from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a live copy lacks that has taken another's place: events from these offsets on."""
+
+    id: str
+    begin: Offsets
+
+    def to_json(self) -> str:
+        return json.dumps({"id": self.id, "begin": {str(partition): at for partition, at in self.begin.items()}})
+
+    @classmethod
+    def from_json(cls, text: str) -> Due:
+        found = json.loads(text)
+        return cls(found["id"], {int(partition): at for partition, at in found["begin"].items()})
+
+
 class Store(Protocol):
     """Copies of tables. Every write is guarded by position: any event may come again, at any time."""
 
@@ -65,7 +87,7 @@ class Store(Protocol):
         """
 
     def mark(self, table: TargetTable) -> Mark | None:
-        """What was last set for the copy that is there now; None if it has none, or is not there.
+        """What was last set for the copy that is there now; None if it has none, something is due, or it is not there.
 
         Needs no `open`, and no Spark where the store can be read without it.
         """
@@ -78,6 +100,32 @@ class Store(Protocol):
 
     def documents(self, table: TargetTable) -> Iterator[str]:
         """Every row as its JSON document (`spark_apply.document`), any order; what is durable now."""
+
+    def beside(self, table: TargetTable) -> Store:
+        """A new, empty copy beside the live one, which no reader sees; leftovers of an earlier one are removed.
+
+        It takes `apply`, `position` and `documents`, ends with `close` of this store, and has the live one's identity:
+        what a checkpoint says of the one is true of the other. `table` is of the newest version.
+        """
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        """Put the copy made by `beside` in the live one's place, with `due`, in one step.
+
+        The other one is kept for `roll_back`, in the place of any kept before; who reads or writes it goes on with it
+        until he looks again.
+        """
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        """Until when the copy that `roll_back` puts back was the live one; None if there is none."""
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        """Put the previous copy back, with `due`, in one step; the live one is removed."""
+
+    def due(self, table: TargetTable) -> Due | None:
+        """What the live copy came with and has not been `caught_up` with: before all else its writer opens it anew."""
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        """Note that the live copy has what was due; nothing, if something else is due by now."""
 
     def close(self) -> None:
         """Let go; safe to call twice."""

@@ -7,13 +7,19 @@
 A table is ``<store>.<schema>.<table>``, format 2, merge-on-read, with the source's columns and ``_cdc_position
 STRING``: the position of the event that wrote the row, which guards every MERGE. The applied position is in the
 summary of the snapshot that holds the batch (``cdc.position``), so both are committed by one swap of the table's
-metadata. How far the table is complete is a property of it (``cdc.mark``) with the snapshot it speaks of: where that is
-no ancestor of the current one, since the table was rolled back, it says nothing.
+metadata. The newest snapshot on the way back from a copy's head that has one is asked, not the greatest of all: a copy
+that was put back has less than the one it replaces. How far the table is complete is a property of it (``cdc.mark``)
+with the snapshot it speaks of: where that is no ancestor of the current one, or something is due, it says nothing.
+
+``main`` is the live copy; one beside it is a branch ``cdc_beside_…``, which begins with a snapshot without rows. One
+commit makes the branch ``main`` and tags what that was ``cdc_previous``. A MERGE under way over that commit fails:
+Iceberg finds that it has not read what it writes to. ``expire_snapshots`` frees what no name holds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import re
 import uuid
@@ -21,7 +27,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -32,7 +37,7 @@ from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
-from spark_apply.store import Applied, Batch, only_options
+from spark_apply.store import Applied, Batch, Due, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION, row_type
 
@@ -41,6 +46,8 @@ _POSITION_PROPERTY = "cdc.position"
 _MARK_PROPERTY = "cdc.mark"
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{_POSITION_PROPERTY}"
 _VIEW = "_cdc_batch"
+_DUE, _CAUGHT_UP, _REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
+_MAIN, _PREVIOUS, _BESIDE = "main", "cdc_previous", "cdc_beside_"
 
 _PROPERTIES = {
     "format-version": "2",
@@ -86,16 +93,19 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 class IcebergStore:
     """A `spark_apply.store.Store`."""
 
-    def __init__(self, catalog: str, spark: SparkSession | None, folder: Path | None = None) -> None:
+    def __init__(
+        self, catalog: str, spark: SparkSession | None, folder: Path | None = None, *, branch: str = _MAIN
+    ) -> None:
         """Without `spark`, only `mark` can be asked for, of tables below `folder`."""
         self._catalog = catalog
         self._session = spark
         self._folder = folder
+        self._branch = branch
         self._positions: dict[str, str | None] = {}
+        self._beside: dict[str, str] = {}
 
     def open(self, table: TargetTable) -> str:
-        name = self.table_name(table)
-        wanted = T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
+        name, wanted = self.table_name(table), _row_type(table)
         if not self._spark.catalog.tableExists(name):
             self._create(table, name, wanted)
         properties = {row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
@@ -104,11 +114,12 @@ class IcebergStore:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another path, or drop the table")
         self._evolve(table, name, wanted)
-        self._positions[table.qualified] = self._read_position(name)
+        self._positions[table.qualified] = self.position(table)
         return str(identity)
 
     def apply(self, batch: Batch) -> Applied:
-        name, spark = self.table_name(batch.table), batch.rows.sparkSession
+        name, spark = self._copy_name(batch.table), batch.rows.sparkSession
+        spark.catalog.refreshTable(self.table_name(batch.table))  # each session remembers what it last saw
         before = self._positions[batch.table.qualified]
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
@@ -125,42 +136,39 @@ class IcebergStore:
         return Applied()
 
     def position(self, table: TargetTable) -> str | None:
-        return self._read_position(self.table_name(table))
+        if not self._spark.catalog.tableExists(self.table_name(table)):
+            return None
+        loaded = self._loaded(table)
+        head = loaded.refs().get(self._branch)
+        snapshot = None if head is None else loaded.snapshot(head.snapshotId())
+        while snapshot is not None:
+            position = snapshot.summary().get(_POSITION_PROPERTY)
+            if position is not None:
+                return str(position) or None
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else loaded.snapshot(parent)
+        return None
 
     def mark(self, table: TargetTable) -> Mark | None:
         if self._folder is not None:
             found = mark_in_folder(self._folder / folder_name(table.schema) / folder_name(table.name) / "metadata")
             return None if found is None else Mark.from_json(found)
-        name = self.table_name(table)
-        if not self._spark.catalog.tableExists(name):
+        if not self._spark.catalog.tableExists(self.table_name(table)):
             return None
-        loaded = self._load(name)
-        text = loaded.properties().get(_MARK_PROPERTY)
-        if text is None:
-            return None
-        spoken_of, current = json.loads(text)["snapshot"], loaded.currentSnapshot()
-        ancestor = self._iceberg().util.SnapshotUtil.isAncestorOf
+        loaded = self._loaded(table)
+        text, current = _mark_in(loaded.properties()), loaded.currentSnapshot()
+        spoken_of = None if text is None else json.loads(text)["snapshot"]
+        ancestor = self._java.util.SnapshotUtil.isAncestorOf
         if spoken_of is not None and (current is None or not ancestor(loaded, current.snapshotId(), spoken_of)):
             return None
-        return Mark.from_json(text)
+        return None if text is None else Mark.from_json(text)
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        loaded = self._load(self.table_name(table))
+        loaded = self._loaded(table)
         current = loaded.currentSnapshot()
         snapshot = None if current is None else current.snapshotId()
         text = json.dumps({**json.loads(mark.to_json()), "snapshot": snapshot})
         loaded.updateProperties().set(_MARK_PROPERTY, text).commit()
-
-    def _load(self, name: str) -> Any:  # noqa: ANN401 - org.apache.iceberg.Table
-        """The table as it is now, by Iceberg's own API: a property set by SQL costs ten times as much."""
-        session: Any = self._spark
-        loaded = self._iceberg().spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)  # noqa: SLF001
-        loaded.refresh()
-        return loaded
-
-    def _iceberg(self) -> Any:  # noqa: ANN401 - a Java package
-        context: Any = self._spark.sparkContext
-        return context._jvm.org.apache.iceberg  # noqa: SLF001
 
     @property
     def _spark(self) -> SparkSession:
@@ -173,16 +181,94 @@ class IcebergStore:
 
     def read(self, table: TargetTable) -> DataFrame:
         """The whole table as it is now: the source's columns and ``_cdc_position STRING``."""
-        name = self.table_name(table)
-        self._spark.catalog.refreshTable(name)
-        return self._spark.table(name)
+        self._spark.catalog.refreshTable(self.table_name(table))
+        return self._spark.table(self._copy_name(table))
+
+    def beside(self, table: TargetTable) -> IcebergStore:
+        self._evolve(table, self.table_name(table), _row_type(table))
+        loaded = self._loaded(table)
+        branch = self._beside[table.qualified] = f"{_BESIDE}{uuid.uuid4().hex}"
+        change = loaded.manageSnapshots().createBranch(branch, loaded.currentSnapshot().snapshotId())
+        for name in loaded.refs():
+            if name.startswith(_BESIDE):
+                change = change.removeBranch(name)
+        change.commit()
+        copy = IcebergStore(self._catalog, self._spark, branch=branch)
+        copy.clear(table)
+        return copy
+
+    def clear(self, table: TargetTable) -> None:
+        """Leave no row, and no applied position."""
+        spark = self._spark
+        spark.catalog.refreshTable(self.table_name(table))
+        spark.conf.set(_SUMMARY, "")
+        try:
+            nothing = spark.createDataFrame([], _row_type(table))
+            nothing.writeTo(self._copy_name(table)).overwrite(F.lit(True))  # noqa: FBT003 - a literal column
+        finally:
+            spark.conf.unset(_SUMMARY)
+        self._positions[table.qualified] = None
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        loaded, branch = self._loaded(table), self._beside.pop(table.qualified)
+        beside = loaded.refs().get(branch)
+        if beside is None:
+            msg = f"Iceberg table {self.table_name(table)}: another rebuild has taken the place of this one"
+            raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
+        transaction = loaded.newTransaction()
+        now = dt.datetime.now(dt.UTC).isoformat()
+        transaction.updateProperties().set(_DUE, due.to_json()).set(_REPLACED_AT, now).commit()
+        change, live = transaction.manageSnapshots(), loaded.currentSnapshot().snapshotId()
+        kept = loaded.refs().get(_PREVIOUS)
+        change = change.createTag(_PREVIOUS, live) if kept is None else change.replaceTag(_PREVIOUS, live)
+        change.replaceBranch(_MAIN, beside.snapshotId()).removeBranch(branch).commit()
+        transaction.commitTransaction()
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        if not self._spark.catalog.tableExists(self.table_name(table)):
+            return None
+        loaded = self._loaded(table)
+        if loaded.refs().get(_PREVIOUS) is None:
+            return None
+        return dt.datetime.fromisoformat(loaded.properties()[_REPLACED_AT])
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        loaded = self._loaded(table)
+        transaction = loaded.newTransaction()
+        transaction.updateProperties().set(_DUE, due.to_json()).commit()
+        change = transaction.manageSnapshots().replaceBranch(_MAIN, loaded.refs()[_PREVIOUS].snapshotId())
+        change.removeTag(_PREVIOUS).commit()
+        transaction.commitTransaction()
+
+    def due(self, table: TargetTable) -> Due | None:
+        return _due_in(self._loaded(table).properties())
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        self._loaded(table).updateProperties().set(_CAUGHT_UP, due.id).commit()
 
     def close(self) -> None:
         self._positions.clear()
+        self._beside.clear()
 
     def table_name(self, table: TargetTable) -> str:
         """The table's name, quoted for Spark's SQL."""
         return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.name))))
+
+    def _copy_name(self, table: TargetTable) -> str:
+        name = self.table_name(table)
+        return name if self._branch == _MAIN else f"{name}.{quoted(f'branch_{self._branch}')}"
+
+    def _loaded(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+        """The table as it is now, by Iceberg's own interface: a property set by SQL costs ten times as much."""
+        session: Any = self._spark
+        loaded = self._java.spark.Spark3Util.loadIcebergTable(session._jsparkSession, self.table_name(table))  # noqa: SLF001
+        loaded.refresh()
+        return loaded
+
+    @property
+    def _java(self) -> Any:  # noqa: ANN401 - the package org.apache.iceberg
+        context: Any = self._spark.sparkContext
+        return context._jvm.org.apache.iceberg  # noqa: SLF001
 
     def _create(self, table: TargetTable, name: str, wanted: T.StructType) -> None:
         namespace = ".".join(map(quoted, (self._catalog, folder_name(table.schema))))
@@ -208,14 +294,20 @@ class IcebergStore:
                     raise OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
                 self._spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
 
-    def _read_position(self, name: str) -> str | None:
-        with contextlib.suppress(AnalysisException):
-            self._spark.catalog.refreshTable(name)
-        snapshots = self._spark.table(f"{name}.snapshots").select(
-            F.max(F.col("summary").getItem(_POSITION_PROPERTY)).alias("position")
-        )
-        found = snapshots.collect()[0]["position"]
-        return None if found is None else str(found)
+
+def _row_type(table: TargetTable) -> T.StructType:
+    return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
+
+
+def _due_in(properties: Any) -> Due | None:  # noqa: ANN401 - a dict, or Java's Map
+    found = properties.get(_DUE)
+    due = None if found is None else Due.from_json(found)
+    return None if due is None or properties.get(_CAUGHT_UP) == due.id else due
+
+
+def _mark_in(properties: Any) -> str | None:  # noqa: ANN401 - a dict, or Java's Map
+    found = properties.get(_MARK_PROPERTY)
+    return None if found is None or _due_in(properties) is not None else str(found)
 
 
 def mark_in_folder(metadata: Path) -> str | None:
@@ -233,7 +325,7 @@ def mark_in_folder(metadata: Path) -> str | None:
             version += 1
         with contextlib.suppress(FileNotFoundError):  # so old by now that it was deleted: look again
             found = json.loads((metadata / f"v{version}.metadata.json").read_bytes())
-    text = found["properties"].get(_MARK_PROPERTY)
+    text = _mark_in(found["properties"])
     if text is None:
         return None
     spoken_of, at = json.loads(text)["snapshot"], found.get("current-snapshot-id")

@@ -3,10 +3,12 @@
     stores:
       search: {type: opensearch, url: "http://127.0.0.1:9200"}
 
-Index ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower case); ``_id`` is the key's JSON, or
-its SHA-256 where it is over 512 bytes; the document is `spark_apply.document`'s. Text columns are ``text`` with a
-``keyword`` beside it; a value an index field cannot take (NaN, the year 12000) stays in the document and is not
-searchable.
+Alias ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower case) names the live index, which is
+``<alias>.<number>``; ``<alias>.previous`` and ``<alias>.beside`` name others, and one request moves them.
+
+``_id`` is the key's JSON, or its SHA-256 where it is over 512 bytes; the document is `spark_apply.document`'s. Text
+columns are ``text`` with a ``keyword`` beside it; a value an index field cannot take (NaN, the year 12000) stays in the
+document and is not searchable.
 
 **The guard.** A version is 63 bits and a position 128, so the version is ``epoch << 52 | commit``: it orders source
 transactions, and two events of one transaction have the same. Hence ``external_gte``: an older transaction's event is
@@ -22,10 +24,13 @@ again until it reaches the delete, which the topic holds as well.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -42,18 +47,19 @@ from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import index_name
-from spark_apply.store import Applied, Batch, only_options
+from spark_apply.store import Applied, Batch, Due, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, OP, POSITION
 
 MAX_ID_BYTES = 512
-MAX_NAME_BYTES = 255
+MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
 COMMIT_BITS, EPOCH_BITS = 52, 11
 
 _REQUEST_BYTES = 4 << 20
 _REQUEST_ACTIONS = 2_000
 _TRIES = 8
 _FIRST_WAIT_S = 0.1
+_IDENTITY = "cdc_identity"
 _STALE, _BUSY, _MISSING = 409, 429, 404
 
 _OPTIONS = ("username", "password", "ca_certs", "verify_certs", "shards", "replicas")
@@ -100,29 +106,28 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 class OpenSearchStore:
     """A `spark_apply.store.Store`."""
 
-    def __init__(self, client: OpenSearch, prefix: str, settings: Mapping[str, object]) -> None:
+    def __init__(self, client: OpenSearch, prefix: str, settings: Mapping[str, object], suffix: str = "") -> None:
         self._client = client
         self._prefix = prefix
         self._settings = settings
+        self._suffix = suffix
+        self._beside: dict[str, str] = {}
         self._positions = f"{index_name(prefix)}.cdc-applied"
 
     def open(self, table: TargetTable) -> str:
-        index, mapping = self.index(table), _mapping(table)
+        alias = self.index(table)
         try:
-            if not self._client.indices.exists(index=index):
-                limit = {"mapping.total_fields.limit": max(1000, 3 * len(table.columns))}
-                body = {"settings": {"index": {**self._settings, **limit}}, "mappings": mapping}
-                self._client.indices.create(index=index, body=body)
+            if not self._client.indices.exists_alias(name=alias):
+                self._make(table, alias, str(uuid.uuid4()))
             else:
-                self._client.indices.put_mapping(index=index, body=mapping)
+                self._client.indices.put_mapping(index=alias, body=_mapping(table))
             if not self._client.indices.exists(index=self._positions):  # many servers make none by themselves
                 self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
-            found = self._client.indices.get_settings(index=index)
+            return self._identity(alias)
         except OpenSearchException as exc:
-            msg = f"index {index} cannot hold {table.qualified} ({_reason(exc)})"
-            hint = f"curl -X DELETE <url>/{index}: it is filled again from the topics"
+            msg = f"index {alias} cannot hold {table.qualified} ({_reason(exc)})"
+            hint = f"curl -X DELETE <url>/{alias}.*: it is filled again from the topics"
             raise OperatorError(msg, hint=hint) from exc
-        return str(next(iter(found.values()))["settings"]["index"]["uuid"])
 
     def apply(self, batch: Batch) -> Applied:
         index = self.index(batch.table)
@@ -131,11 +136,8 @@ class OpenSearchStore:
         for request in _requests((row[KEY], row[POSITION], row[OP], row[DOCUMENT]) for row in rows):
             for outcome in self._send(index, request):
                 statuses[outcome] = statuses.get(outcome, 0) + 1
-        mark = {"position": max(self.position(batch.table) or "", batch.position), "index": index}
-        try:
-            self._client.index(index=self._positions, id=self._mark_id(batch.table), body=mark)
-        except OpenSearchException as exc:
-            raise OperatorError(f"the applied position cannot be written ({_reason(exc)})") from exc
+        newest = max(self.position(batch.table) or "", batch.position)
+        self._note(batch.table, {"position": newest, "index": index})
 
         def count(wanted: str) -> int:
             return sum(n for (action, status), n in statuses.items() if action == wanted and status < _MISSING)
@@ -144,29 +146,15 @@ class OpenSearchStore:
         return Applied(count("index"), count("delete"), stale)
 
     def position(self, table: TargetTable) -> str | None:
-        try:
-            found = self._client.get(index=self._positions, id=self._mark_id(table), ignore=_MISSING)
-        except OpenSearchException as exc:
-            raise OperatorError(f"the applied position cannot be read ({_reason(exc)})") from exc
-        return str(found["_source"]["position"]) if found.get("found") else None
+        found = self._noted(table)
+        return None if found is None else str(found["position"])
 
     def mark(self, table: TargetTable) -> Mark | None:
-        try:
-            found = self._client.indices.get_settings(index=self.index(table), ignore=_MISSING)
-            if self.index(table) not in found:
-                return None
-            id_ = f"{self._mark_id(table)}:complete"
-            found = self._client.get(index=self._positions, id=id_, ignore=_MISSING)
-        except OpenSearchException as exc:
-            raise OperatorError(f"how far {table.qualified} is complete cannot be read ({_reason(exc)})") from exc
-        return Mark.from_json(found["_source"]["complete"]) if found.get("found") else None
+        found = self._noted(table, "complete")
+        return None if found is None or self.due(table) is not None else Mark.from_json(found["complete"])
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        body = {"complete": mark.to_json(), "index": self.index(table)}
-        try:
-            self._client.index(index=self._positions, id=f"{self._mark_id(table)}:complete", body=body)
-        except OpenSearchException as exc:
-            raise OperatorError(f"how far {table.qualified} is complete cannot be written ({_reason(exc)})") from exc
+        self._note(table, {"complete": mark.to_json()}, "complete")
 
     def documents(self, table: TargetTable) -> Iterator[str]:
         index = self.index(table)
@@ -174,19 +162,106 @@ class OpenSearchStore:
         hits = scan(self._client, index=index, query={"query": {"match_all": {}}}, size=_REQUEST_ACTIONS)
         return (orjson.dumps(hit["_source"]).decode() for hit in hits)
 
+    def beside(self, table: TargetTable) -> OpenSearchStore:
+        alias = self.index(table)
+        copy = OpenSearchStore(self._client, self._prefix, self._settings, ".beside")
+        with _told(f"an index beside {alias} cannot be made"):
+            names = self._client.indices.get_alias(index=f"{alias}.*", expand_wildcards="all")
+            kept = {alias, f"{alias}.previous"}
+            for index, about in names.items():
+                if not kept & set(about["aliases"]):
+                    self._client.indices.delete(index=index)
+            self._beside[table.qualified] = self._make(table, copy.index(table), self._identity(alias))
+        return copy
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        alias, made = self.index(table), self._beside.pop(table.qualified)
+        beside, previous = f"{alias}.beside", f"{alias}.previous"
+        with _told(f"alias {alias} cannot be moved"):
+            if made not in self._named(beside):
+                msg = f"index {made}: another rebuild has taken the place of this one"
+                raise OperatorError(msg, hint="the live index is as it was; let one rebuild run at a time")
+            (live,) = self._named(alias)
+            self._client.indices.refresh(index=made)
+            self._note(table, {"due": due.to_json()}, "due", index=made)
+            self._note(table, {"at": dt.datetime.now(dt.UTC).isoformat()}, "replaced", index=live)
+            actions = [{"remove_index": {"index": index}} for index in self._named(previous)]
+            actions += [{verb: {"index": live, "alias": name}} for verb, name in (("remove", alias), ("add", previous))]
+            actions += [{verb: {"index": made, "alias": name}} for verb, name in (("remove", beside), ("add", alias))]
+            self._client.indices.update_aliases(body={"actions": actions})
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        name = f"{self.index(table)}.previous"
+        with _told(f"alias {name} cannot be read"):
+            found = [self._noted(table, "replaced", index=index) for index in self._named(name)]
+        return dt.datetime.fromisoformat(found[0]["at"]) if found and found[0] else None
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        alias, previous = self.index(table), f"{self.index(table)}.previous"
+        with _told(f"alias {alias} cannot be moved"):
+            (live,), (kept,) = self._named(alias), self._named(previous)
+            self._note(table, {"due": due.to_json()}, "due", index=kept)
+            actions: list[dict[str, dict[str, str]]] = [{"remove_index": {"index": live}}]
+            actions += [{verb: {"index": kept, "alias": name}} for verb, name in (("remove", previous), ("add", alias))]
+            self._client.indices.update_aliases(body={"actions": actions})
+
+    def due(self, table: TargetTable) -> Due | None:
+        found = self._noted(table, "due")
+        if found is None:
+            return None
+        due, done = Due.from_json(found["due"]), self._noted(table, "caught-up")
+        return None if done is not None and done["id"] == due.id else due
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        self._note(table, {"id": due.id}, "caught-up")
+
     def close(self) -> None:
         self._client.close()
 
     def index(self, table: TargetTable) -> str:
-        """The table's index."""
+        """The alias of the table's index."""
         name = ".".join((index_name(self._prefix), index_name(table.schema), index_name(table.name)))
-        if len(name) <= MAX_NAME_BYTES:
-            return name
-        return f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
+        if len(name) > MAX_NAME_BYTES:
+            name = f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
+        return name + self._suffix
 
-    def _mark_id(self, table: TargetTable) -> str:
-        found = self._client.indices.get_settings(index=self.index(table))
-        return str(next(iter(found.values()))["settings"]["index"]["uuid"])
+    def _make(self, table: TargetTable, alias: str, identity: str) -> str:
+        """A new index that `alias` names; returns its own name."""
+        name = f"{alias.removesuffix('.beside')}.{uuid.uuid4().hex}"
+        limit = {"mapping.total_fields.limit": max(1000, 3 * len(table.columns))}
+        mapping = {**_mapping(table), "_meta": {_IDENTITY: identity}}
+        body = {"settings": {"index": {**self._settings, **limit}}, "mappings": mapping, "aliases": {alias: {}}}
+        self._client.indices.create(index=name, body=body)
+        return name
+
+    def _identity(self, alias: str) -> str:
+        (about,) = self._client.indices.get_mapping(index=alias).values()
+        return str(about["mappings"]["_meta"][_IDENTITY])
+
+    def _named(self, alias: str) -> list[str]:
+        """The indexes an alias names: one, or none."""
+        return list(self._client.indices.get_alias(name=alias, ignore=_MISSING)) if self._exists(alias) else []
+
+    def _exists(self, alias: str) -> bool:
+        return bool(self._client.indices.exists_alias(name=alias))
+
+    def _note(self, table: TargetTable, note: Mapping[str, str], kind: str = "", *, index: str | None = None) -> None:
+        """Write down something of an index (None: the copy's), under its unique id: it goes with the index."""
+        with _told("the applied position cannot be written"):
+            self._client.index(index=self._positions, id=self._note_id(index or self.index(table), kind), body=note)
+
+    def _noted(self, table: TargetTable, kind: str = "", *, index: str | None = None) -> dict[str, str] | None:
+        """What `_note` wrote; None where there is no such note, or no such index."""
+        with _told("the applied position cannot be read"):
+            if index is None and not self._exists(self.index(table)):
+                return None
+            note_id = self._note_id(index or self.index(table), kind)
+            found = self._client.get(index=self._positions, id=note_id, ignore=_MISSING)
+        return dict(found["_source"]) if found.get("found") else None
+
+    def _note_id(self, index: str, kind: str) -> str:
+        (about,) = self._client.indices.get_settings(index=index).values()
+        return ".".join(filter(None, (str(about["settings"]["index"]["uuid"]), kind)))
 
     def _send(self, index: str, request: list[tuple[bytes, bytes | None]]) -> Iterator[tuple[str, int]]:
         """Send until every action has an answer that is final; yields (action, status). Busy is tried again, slower."""
@@ -194,7 +269,7 @@ class OpenSearchStore:
         for last in (*[False] * (_TRIES - 1), True):
             body = b"".join(line + b"\n" for action in request for line in action if line is not None)
             try:
-                items = self._client.bulk(body=body, index=index)["items"]
+                items = self._client.bulk(body=body, index=index, require_alias=True)["items"]
             except (NotReached, TransportError) as exc:
                 if last or not (isinstance(exc, NotReached) or exc.status_code == _BUSY):
                     raise OperatorError(f"index {index}: a bulk request failed ({_reason(exc)})") from exc
@@ -217,6 +292,15 @@ class OpenSearchStore:
             wait_s *= 2
         msg = f"index {index}: {len(request)} documents were still refused as too many after {_TRIES} tries"
         raise OperatorError(msg, hint="the server is overloaded; run the job again when it is not")
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Raise what the driver raises as OperatorError."""
+    try:
+        yield
+    except OpenSearchException as exc:
+        raise OperatorError(f"{what} ({_reason(exc)})") from exc
 
 
 def version(position: str) -> int:

@@ -1,7 +1,9 @@
 """An embedded full-text index for each source table: a folder, one writer, no server.
 
-    <path>/<schema>/<table>/                  the index
-    <path>/<schema>/<table>/cdc-mark.json     how far it is complete, replaced after a commit
+    <path>/<schema>/<table>             a link to the live index
+    <path>/<schema>/<table>.previous    a link to the one before it
+    <path>/<schema>/<table>.<number>/   an index
+    <path>/<schema>/<table>.<number>/cdc-mark.json    how far it is complete, replaced after a commit
 
     field              type                              what
     _cdc_key           text, raw, stored                 the key's JSON; its SHA-256 where it is over 512 bytes
@@ -12,18 +14,20 @@
 
 One further document, keyed ``applied``, holds the identity and the applied position, and is written anew with each
 commit: both are in the index or neither. Columns that come later need a new schema: the index is then copied beside
-itself from its own documents, and the folders change places.
+itself from its own documents, and the link is moved. Who has an index open goes on with it until he opens it again.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -39,14 +43,14 @@ from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import folder_name
-from spark_apply.store import Applied, Batch, only_options
+from spark_apply.store import Applied, Batch, Due, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, OP, POSITION
 
 FIELD_KEY, FIELD_ROW, FIELD_TEXT = "_cdc_key", "_cdc_row", "_cdc_text"
 MAX_KEY_BYTES = 512
 
-_MARK = "cdc-mark.json"
+_MARK, _DUE, _CAUGHT_UP = "cdc-mark.json", "cdc-due.json", "cdc-caught-up"
 _APPLIED = "applied"  # no key's JSON: those begin with {
 _WRITER_BYTES = 50_000_000
 _SLICE = 20_000
@@ -72,35 +76,36 @@ class _Open:
 
 
 class TantivyStore:
-    """A `spark_apply.store.Store`."""
+    """A `spark_apply.store.Store`; one index alone, in `folder`, if that is given."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: Path | None = None) -> None:
         self._path = path
+        self._folder = folder
         self._open: dict[str, _Open] = {}
+        self._beside: dict[str, TantivyStore] = {}
 
     def open(self, table: TargetTable) -> str:
-        folder, fields = self.folder(table), _fields(table)
+        link, fields = self.folder(table), _fields(table)
         self._let_go(table.qualified)
-        aside = folder.with_name(folder.name + ".old")
-        if aside.exists() and not folder.exists():
-            aside.rename(folder)  # a change of places that was cut short
-        shutil.rmtree(aside, ignore_errors=True)
-        beside = folder.with_name(folder.name + ".new")
-        shutil.rmtree(beside, ignore_errors=True)
-        if not folder.exists():
-            _create(beside, fields, identity=str(uuid.uuid4()), rows=(), position=None)
-            beside.rename(folder)
-        index = _existing(folder)
-        identity, position, had = _applied(index, folder)
-        if had != fields:
-            _create(beside, fields, identity=identity, rows=_rows(index), position=position)
-            if (folder / _MARK).exists():
-                shutil.copy2(folder / _MARK, beside / _MARK)
-            del index
-            folder.rename(aside)
-            beside.rename(folder)
-            shutil.rmtree(aside)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(link):
+            if not link.exists():
+                made = _new_folder(link)
+                _create(made, fields, identity=str(uuid.uuid4()), rows=(), position=None)
+                _point(link, made)
+            folder = _live(link)
             index = _existing(folder)
+            identity, position, had = _applied(index, folder)
+            if had != fields:
+                made = _new_folder(link)
+                _create(made, fields, identity=identity, rows=_rows(index), position=position)
+                for name in (_MARK, _DUE, _CAUGHT_UP):
+                    if (folder / name).exists():
+                        shutil.copy(folder / name, made)
+                del index
+                _point(link, made)
+                shutil.rmtree(folder)
+                index, folder = _existing(made), made
         self._open[table.qualified] = _Open(index, _writer(index, folder), fields, identity, position)
         return identity
 
@@ -134,21 +139,20 @@ class TantivyStore:
         return Applied(written, deleted, stale)
 
     def position(self, table: TargetTable) -> str | None:
+        if not self.folder(table).exists():
+            return None
         return _applied(_existing(self.folder(table)), self.folder(table))[1]
 
     def mark(self, table: TargetTable) -> Mark | None:
+        if self.due(table) is not None:
+            return None
         try:
             return Mark.from_json((self.folder(table) / _MARK).read_bytes())
         except FileNotFoundError:
             return None
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        made = self.folder(table) / f"{_MARK}.new"
-        with made.open("w") as file:
-            file.write(mark.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        made.rename(made.with_name(_MARK))
+        _write(self.folder(table).resolve() / _MARK, mark.to_json())
 
     def documents(self, table: TargetTable) -> Iterator[str]:
         return (document for _, _, document in _rows(_existing(self.folder(table))))
@@ -163,7 +167,65 @@ class TantivyStore:
         query = index.parse_query(words, [FIELD_TEXT])
         return [document for _, _, document in _found(index, query, limit=limit)]
 
+    def beside(self, table: TargetTable) -> TantivyStore:
+        link, fields = self.folder(table), _fields(table)
+        with _alone(link):
+            live = _live(link)
+            identity, _, _ = _applied(_existing(live), live)
+            named = {live, _previous(link).resolve()}
+            for folder in _folders(link):
+                if folder.resolve() not in named:
+                    shutil.rmtree(folder)
+            made = _new_folder(link)
+            _create(made, fields, identity=identity, rows=(), position=None)
+        copy = self._beside[table.qualified] = TantivyStore(self._path, made)
+        index = _existing(made)
+        copy._open[table.qualified] = _Open(index, _writer(index, made), fields, identity, position=None)
+        return copy
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        link, copy = self.folder(table), self._beside.pop(table.qualified)
+        made = copy.folder(table)
+        copy.close()
+        _write(made / _DUE, due.to_json())
+        with _alone(link):
+            replaced, kept = link.resolve(), _previous(link).resolve()
+            _point(_previous(link), replaced)
+            _point(link, made)
+            if kept in _folders(link) and kept != replaced:
+                shutil.rmtree(kept)
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        link = self.folder(table)
+        previous = _previous(link)
+        if not previous.exists() or previous.resolve() == link.resolve():  # the same: a swap that was cut short
+            return None
+        return dt.datetime.fromtimestamp(previous.lstat().st_mtime, dt.UTC)
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        link = self.folder(table)
+        with _alone(link):
+            replaced, kept = link.resolve(), _previous(link).resolve()
+            _write(kept / _DUE, due.to_json())
+            _point(link, kept)
+            _previous(link).unlink()
+            shutil.rmtree(replaced)
+
+    def due(self, table: TargetTable) -> Due | None:
+        folder = self.folder(table).resolve()
+        if not (folder / _DUE).exists():
+            return None
+        due = Due.from_json((folder / _DUE).read_text())
+        done = folder / _CAUGHT_UP
+        return None if done.exists() and done.read_text() == due.id else due
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        _write(self.folder(table).resolve() / _CAUGHT_UP, due.id)
+
     def close(self) -> None:
+        for copy in self._beside.values():
+            copy.close()
+        self._beside.clear()
         for table in list(self._open):
             self._let_go(table)
 
@@ -173,8 +235,55 @@ class TantivyStore:
             opened.writer.wait_merging_threads()  # ends the writer, and with it its lock on the folder
 
     def folder(self, table: TargetTable) -> Path:
-        """Where the table's index is."""
-        return self._path / folder_name(table.schema) / folder_name(table.name)
+        """Where the table's index is: the link to the live one."""
+        return self._folder or self._path / folder_name(table.schema) / folder_name(table.name)
+
+
+def _live(link: Path) -> Path:
+    """The folder of the live index."""
+    if not link.is_symlink():  # made before there were links
+        folder = link.rename(_new_folder(link))
+        _point(link, folder)
+    return link.resolve()
+
+
+def _previous(link: Path) -> Path:
+    return link.with_name(f"{link.name}.previous")
+
+
+def _new_folder(link: Path) -> Path:
+    return link.with_name(f"{link.name}.{uuid.uuid4().hex}")
+
+
+def _folders(link: Path) -> list[Path]:
+    """The folders of a table's indexes, also those that no link names."""
+    folder = link.parent.resolve()
+    return [path for path in folder.iterdir() if re.fullmatch(re.escape(link.name) + r"\.[0-9a-f]{32}", path.name)]
+
+
+def _point(link: Path, folder: Path) -> None:
+    """Make the link name the folder, which is beside it, in one step."""
+    unfinished = link.with_name(f"{link.name}.link")
+    unfinished.unlink(missing_ok=True)
+    unfinished.symlink_to(folder.name)
+    unfinished.replace(link)
+
+
+def _write(file: Path, text: str) -> None:
+    unfinished = file.with_name(f"{file.name}.new")
+    with unfinished.open("w") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+    unfinished.replace(file)
+
+
+@contextmanager
+def _alone(link: Path) -> Iterator[None]:
+    """Let nobody else move the table's links, or make or remove folders, meanwhile."""
+    with link.with_name(f"{link.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _create(

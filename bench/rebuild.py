@@ -1,0 +1,116 @@
+"""A rebuild's rate beside that of reading and parsing its topic alone: `python -m bench.rebuild`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.dev.stack import DevServers
+from spark_apply import source
+from spark_apply.batches import Applier, Route
+from spark_apply.catching_up import fold
+from spark_apply.job import run_apply
+from spark_apply.rebuild import compare
+from spark_apply.session import open_session
+from spark_apply.store import Due, open_store
+from spark_apply.tables import target
+from tests.spark_records import Publisher, SourceTable, position
+
+COLUMNS = {
+    "id": {"kind": "int64"},
+    "customer": {"kind": "string"},
+    "status": {"kind": "string"},
+    "total": {"kind": "decimal", "precision": 10, "scale": 2},
+    "changed_at": {"kind": "timestamp_micros"},
+}
+_TRANSACTION = 10_000
+_PARTITIONS = 6
+
+
+def timed(work: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def publish(bootstrap: str, table: SourceTable, events: int, keys: int) -> None:
+    """Every key once, then updates of random ones."""
+    publisher, rng = Publisher(bootstrap, table.prefix), random.Random(1)
+    publisher.create([table], partitions=_PARTITIONS)
+
+    def records(begin: int) -> Iterator[tuple[str, bytes, bytes | None]]:
+        for number in range(begin, min(begin + _TRANSACTION, events)):
+            key = number if number < keys else rng.randrange(keys)
+            row = {"id": key, "customer": f"customer {key}", "status": "paid", "total": f"{key % 1000}.50"}
+            row["changed_at"] = 1_763_673_600_000_000 + number
+            yield from table.event("c" if number < keys else "u", row, position(10 + number))
+
+    for begin in range(0, events, _TRANSACTION):
+        publisher.publish(records(begin))
+
+
+def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: int, events: int) -> None:
+    made = target(source.schema_versions(config.source)[table.qualified], {})
+    store = open_store(config.stores["warehouse"], name="warehouse", prefix=table.prefix, spark=spark)
+
+    def read() -> None:
+        records = source.read(spark, config.source, made.topic, {}, source.ends(config.source, made.topic))
+        source.parse(records).write.format("noop").mode("overwrite").save()
+
+    def build() -> None:
+        beside = store.beside(made)
+        applier = Applier({made.topic: Route(made, {"warehouse": beside})}, lambda route: route)
+        end = fold(spark, config.source, applier, made.topic, {})
+        built.append(timed(lambda: compare(store, beside, made)))
+        store.swap(made, Due(uuid.uuid4().hex, end))
+
+    built: list[float] = []
+    read()
+    reading, building = [], []
+    for _ in range(runs):
+        reading.append(timed(read))
+        building.append(timed(build))
+    compared = statistics.median(built)
+    read_s, build_s = statistics.median(reading), statistics.median(building) - compared
+    print(f"  reading and parsing alone          {read_s:>6.1f} s {events / read_s:>10,.0f} events/s")
+    print(f"  rebuilt into Iceberg and swapped   {build_s:>6.1f} s {events / build_s:>10,.0f} events/s")
+    print(f"  rebuilt : read                     {read_s / build_s:>8.2f}")
+    print(f"  compared with the live copy        {compared:>6.1f} s")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--events", type=int, default=1_000_000)
+    arguments.add_argument("--keys", type=int, default=500_000)
+    arguments.add_argument("--runs", type=int, default=3)
+    given = arguments.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
+        folder = Path(name)
+        with DevServers(folder / "servers", servers=("kafka",)) as servers:
+            table = SourceTable("bench", "orders", COLUMNS)
+            publish(servers["kafka"].url, table, given.events, given.keys)
+            config = ApplyConfig(
+                name="bench",
+                source=ApplySource(bootstrap_servers=servers["kafka"].url, topic_prefix=table.prefix),
+                stores={"warehouse": StoreConfig(type="iceberg", path=str(folder / "warehouse"))},
+                tables={table.qualified: ApplyTable(stores=("warehouse",))},
+                checkpoint=str(folder / "checkpoints"),
+            )
+            spark = open_session("bench")
+            print(f"{given.events:,} events of {given.keys:,} keys, medians of {given.runs}")
+            print(f"  the job's first run                {run_apply(config, once=True).seconds:>6.1f} s")
+            measure(spark, config, table, given.runs, given.events)
+            spark.stop()
+
+
+if __name__ == "__main__":
+    main()

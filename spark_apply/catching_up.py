@@ -1,0 +1,68 @@
+"""Copies that were put in the place of others, by a rebuild or a rollback, and what they lack.
+
+A rebuild ends at some offsets; the job may have written later events into the copy it replaces. So a copy is swapped in
+together with what is due: the events from those offsets on. The job looks for that when it starts, every two seconds,
+and when a write fails; it then opens the new copy and folds the events in itself.
+
+**Why that converges, deletes included.** The guard by position forgets deleted rows, so an old event that is written
+after a delete shows the row again. But after the swap only the job writes, and in the order of the topic, where the
+events of a key stand in the order of their positions: whatever it reads again, now or from its own checkpoint later,
+ends with the key's newest event. Two writers would not converge: one could write an old event after the other has
+written the delete, and never come to the delete itself. This is why a rebuild does not write once it has swapped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from cdc.config import ApplySource
+from spark_apply import source as topics
+from spark_apply.batches import Applier, Route
+from spark_apply.store import Offsets
+
+LOOK_EVERY_S = 2.0
+
+
+def fold(spark: SparkSession, source: ApplySource, applier: Applier, topic: str, begin: Offsets) -> Offsets:
+    """Fold a topic in from `begin` to its present end, as one batch; returns that end."""
+    end = topics.ends(source, topic)
+    if any(at > begin.get(partition, 0) for partition, at in end.items()):
+        applier(topics.read(spark, source, topic, begin, end))
+    return end
+
+
+@dataclass(slots=True)
+class SwapWatch:
+    """Keeps a job's routes on the live copies."""
+
+    spark: SparkSession
+    source: ApplySource
+    applier: Applier
+    replaced: Callable[[str, str, Offsets], None]
+    """Told topic, store, and where a copy ends that has taken another's place and was caught up."""
+    _looked_at: float = field(default_factory=time.monotonic)
+
+    def look(self, *, now: bool = False) -> bool:
+        """Open and catch up copies that have taken another's place, if it is time to look; whether there were any."""
+        if not now and time.monotonic() - self._looked_at < LOOK_EVERY_S:
+            return False
+        found = [topic for topic in list(self.applier.routes) if self._catch_up(topic)]
+        self._looked_at = time.monotonic()
+        return bool(found)
+
+    def _catch_up(self, topic: str) -> bool:
+        routes = self.applier.routes
+        table, stores = routes[topic].table, routes[topic].stores
+        due = {name: owed for name, store in stores.items() if (owed := store.due(table)) is not None}
+        if due:
+            route = routes[topic] = self.applier.evolve(routes[topic])
+            for name, owed in due.items():
+                only = Route(route.table, {name: route.stores[name]})
+                end = fold(self.spark, self.source, Applier({topic: only}, self.applier.evolve), topic, owed.begin)
+                self.replaced(topic, name, end)
+                route.stores[name].caught_up(route.table, owed)
+        return bool(due)

@@ -1,0 +1,231 @@
+"""Rebuild derived copies from their topics, beside the live ones, and swap them in; or put the old ones back.
+
+    1  an empty copy beside the live one            killed here or until 5: the live one is as it was, and the next
+    2  the topic folded in, as one batch            rebuild removes what lies beside it
+    3  what has come meanwhile
+    4  live one and new one compared; 3 again
+    5  swapped, in one step, with what is due       from here on the job catches the new one up
+
+The source is not asked for anything, and the job may run all the while (`spark_apply.catching_up` says how it comes to
+write into the new copy, and why that ends right). Step 2 writes the newest event of each key, so it has no old rows to
+meet, and rows that the topic no longer has are not in it. A copy that is put back is caught up by the job from the
+beginning of the topic: what it had when it was replaced is not known exactly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import difflib
+import fcntl
+import hashlib
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+from pyspark.sql import SparkSession
+
+from cdc.config import ApplyConfig
+from cdc.errors import BugError, CdcError, ConfigError, OperatorError
+from spark_apply import source
+from spark_apply.batches import Applier, Route
+from spark_apply.catching_up import fold
+from spark_apply.failures import spark_failure
+from spark_apply.job import choose_tables, open_stores
+from spark_apply.session import open_session
+from spark_apply.store import Due, Offsets, Store
+from spark_apply.tables import TargetTable, target
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """A live copy and its topic, row by row. What comes while both are read counts as a difference."""
+
+    rows: int = 0
+    """Of the new copy."""
+    only_old: int = 0
+    only_new: int = 0
+    different: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A copy that was rebuilt."""
+
+    table: str
+    store: str
+    events: int
+    differences: Differences
+
+    def as_json(self) -> dict[str, object]:
+        """Stable keys."""
+        return {"table": self.table, "store": self.store, "events": self.events, **asdict(self.differences)}
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """A copy that was put back."""
+
+    table: str
+    store: str
+    live_until: dt.datetime
+
+    def as_json(self) -> dict[str, object]:
+        """Stable keys."""
+        until = self.live_until.isoformat(timespec="seconds")
+        return {"table": self.table, "store": self.store, "live_until": until}
+
+
+def run_rebuild(
+    config: ApplyConfig, *, store: str | None = None, table: str | None = None, progress: Progress | None = None
+) -> list[Rebuilt]:
+    """Rebuild the copies of a table, of a store, or all; each is swapped by itself. Raises CdcError."""
+    tell = progress or (lambda _line: None)
+    with _opened(config, store, table, tell) as (spark, copies):
+        return [done for made, stores in copies for done in _rebuild(spark, config, made, stores, tell)]
+
+
+def run_rollback(
+    config: ApplyConfig, *, store: str | None = None, table: str | None = None, progress: Progress | None = None
+) -> list[RolledBack]:
+    """Put the copies back that the last rebuild replaced: all that are asked for, or none. Raises CdcError."""
+    with _opened(config, store, table, progress or (lambda _line: None)) as (_, copies):
+        found = [(made, name, kept, kept.previous(made)) for made, stores in copies for name, kept in stores.items()]
+        done = []
+        for made, name, _, until in found:
+            if until is None:
+                msg = f"{made.qualified} in {name}: there is no earlier copy to put back"
+                raise OperatorError(
+                    msg, hint="a rebuild keeps one, a rollback uses it up; cdc rebuild makes a new copy"
+                )
+            done.append(RolledBack(made.qualified, name, until))
+        for made, _, kept, _ in found:
+            kept.roll_back(made, Due(uuid.uuid4().hex, {}))
+        return done
+
+
+def _rebuild(
+    spark: SparkSession, config: ApplyConfig, table: TargetTable, stores: Mapping[str, Store], tell: Progress
+) -> list[Rebuilt]:
+    for name, store in stores.items():
+        if store.position(table) is None:
+            msg = f"{table.qualified} in {name}: nothing was ever applied there"
+            raise OperatorError(msg, hint="cdc apply fills it from the topics")
+    tell(f"{table.qualified}: reading its topic")
+    source.await_markers(config.source, [table.topic])
+    beside = {name: store.beside(table) for name, store in stores.items()}
+    applier = Applier({table.topic: Route(table, beside)}, _refuse_newer)
+    end: Offsets = {}
+    for _ in ("from the beginning", "what came meanwhile"):
+        end = fold(spark, config.source, applier, table.topic, end)
+    tell(f"{table.qualified}: comparing")
+    differences = {name: compare(store, beside[name], table) for name, store in stores.items()}
+    end = fold(spark, config.source, applier, table.topic, end)
+    done = []
+    for name, store in stores.items():
+        store.swap(table, Due(uuid.uuid4().hex, end))
+        events = applier.counts[table.qualified, name].events if applier.counts else 0
+        done.append(Rebuilt(table.qualified, name, events, differences[name]))
+    return done
+
+
+def _refuse_newer(route: Route) -> Route:
+    msg = f"{route.table.qualified} got a new version while it was being rebuilt"
+    raise OperatorError(msg, hint="the live copies are as they were; run it again")
+
+
+def compare(live: Store, beside: Store, table: TargetTable) -> Differences:
+    """Count how a live copy differs from another; remembers 24 bytes of each of its rows, and no value."""
+    old: dict[bytes, bytes] = {}
+    rows = only_new = different = doubled = 0
+    for key, row in _digests(live, table):
+        doubled += key in old
+        old[key] = row
+    for key, row in _digests(beside, table):
+        rows += 1
+        found = old.pop(key, None)
+        only_new += found is None
+        different += found is not None and found != row
+    return Differences(rows, len(old) + doubled, only_new, different)
+
+
+def _digests(store: Store, table: TargetTable) -> Iterator[tuple[bytes, bytes]]:
+    for document in store.documents(table):
+        found = orjson.loads(document)
+        key = orjson.dumps([found.get(name) for name in table.key])
+        row = orjson.dumps([found.get(column.name) for column in table.columns])
+        yield hashlib.blake2b(key, digest_size=16).digest(), hashlib.blake2b(row, digest_size=8).digest()
+
+
+@contextlib.contextmanager
+def _opened(
+    config: ApplyConfig, store: str | None, table: str | None, tell: Progress
+) -> Iterator[tuple[SparkSession, list[tuple[TargetTable, dict[str, Store]]]]]:
+    """The copies asked for, by table and store, nobody else rebuilding them. Translates what Spark raises."""
+    tell("reading the schema topic")
+    chosen = choose_tables(config)
+    names = _asked_for({name: settings.stores for name, (settings, _) in chosen.items()}, config, store, table)
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            for follower in names[name]:
+                stack.enter_context(_alone(config, name, follower))
+        tell("starting Spark")
+        spark = open_session(config.name, config.spark)
+        stores = open_stores(config, {name: chosen[name] for name in names}, spark)
+        for opened in stores.values():
+            stack.callback(opened.close)
+        made = [(target(chosen[name][1], chosen[name][0].types), names[name]) for name in names]
+        try:
+            yield spark, [(table, {name: stores[name] for name in followers}) for table, followers in made]
+        except CdcError:
+            raise
+        except Exception as exc:
+            said = spark_failure(exc)
+            if said is None:
+                raise BugError(f"it failed: {type(exc).__name__}", hint="please report this") from exc
+            raise OperatorError(said, hint="each copy is as it was or whole and new; run it again") from exc
+
+
+def _asked_for(
+    known: Mapping[str, tuple[str, ...]], config: ApplyConfig, store: str | None, table: str | None
+) -> dict[str, tuple[str, ...]]:
+    """Of the tables and their stores, those asked for. Raises ConfigError where that is none."""
+    if store is not None and store not in config.stores:
+        raise ConfigError(f"--store {store}: there is no such store", hint=_near(store, config.stores))
+    if table is not None and table not in known:
+        raise ConfigError(f"--table {table}: the job follows no such table", hint=_near(table, known))
+    found = {
+        name: tuple(follower for follower in stores if store in (None, follower))
+        for name, stores in sorted(known.items())
+        if table in (None, name)
+    }
+    if not any(found.values()):
+        msg = f"no table asked for has store {store}" if table is None else f"table {table} is not in store {store}"
+        raise ConfigError(msg, hint="; ".join(f"{name}: {', '.join(stores)}" for name, stores in sorted(known.items())))
+    return {name: stores for name, stores in found.items() if stores}
+
+
+def _near(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+
+
+@contextlib.contextmanager
+def _alone(config: ApplyConfig, table: str, store: str) -> Iterator[None]:
+    """Hold the lock of a copy; it goes with the process. Raises OperatorError when another process holds it."""
+    place = tempfile.gettempdir() if "://" in config.checkpoint else config.checkpoint
+    about = orjson.dumps([config.name, config.source.topic_prefix, table, store])
+    lock = Path(place).absolute() / f"rebuild-{hashlib.sha256(about).hexdigest()[:16]}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            msg = f"{table} in {store} is being rebuilt by another process"
+            raise OperatorError(msg, hint="wait for it to end") from exc
+        yield
