@@ -50,7 +50,7 @@ def test_a_winner_in_another_partition() -> None:
 
 def table(*key: str) -> Any:
     columns = tuple((name, Kind("int64")) for name in key)
-    return target([Version("public", "t", "p.public.t", 1, key, columns)], {})
+    return target([Version("c", "public", "t", "p.public.t", 1, key, columns)], {})
 
 
 def test_keys_as_people_write_them() -> None:

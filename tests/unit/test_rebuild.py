@@ -16,7 +16,9 @@ from spark_apply.rebuild import Differences, _asked_for, compare
 from spark_apply.store import Due, Store
 from spark_apply.tables import TargetTable, Version, target
 
-ORDERS = target([Version("public", "orders", "t", 1, ("id",), (("id", Kind("int64")), ("status", Kind("string"))))], {})
+ORDERS = target(
+    [Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")), ("status", Kind("string"))))], {}
+)
 KNOWN = {"public.items": ("index",), "public.orders": ("index", "warehouse")}
 CONFIG = ApplyConfig(
     name="shop",
