@@ -35,7 +35,10 @@ _FATAL = frozenset(
 
 
 class Watcher:
-    """One thread. `begin` looks once; as a context manager it goes on looking until the end of the block."""
+    """Has a barrier of each connector's State as it is when the block is entered, and on a thread makes more until its end.
+
+    Entering raises OperatorError.
+    """
 
     def __init__(self, config: ApplySource, tables: Iterable[TargetTable]) -> None:
         self._config = config
@@ -52,8 +55,7 @@ class Watcher:
         self.failure: CdcError | None = None
         """Why it watches no more."""
 
-    def begin(self) -> None:
-        """Make a barrier of each connector's State as it is now. Raises OperatorError."""
+    def _begin(self) -> None:
         there = source.topics(self._config)
         wanted = {source.position_topic(self._config.topic_prefix, name): name for name in self._followed}
         self._positions = {topic: name for topic, name in wanted.items() if topic in there}
@@ -64,6 +66,7 @@ class Watcher:
                 **source.client(self._config),
                 "group.id": f"{self._config.topic_prefix}.apply-positions",  # nothing is committed under it
                 "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
@@ -82,6 +85,11 @@ class Watcher:
             raise source.unreachable(self._config, exc) from exc
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self._close()
+            raise
         if self._consumer is not None:
             self._thread.start()
         return self
@@ -92,6 +100,10 @@ class Watcher:
         self._stop.set()
         if self._consumer is not None:
             self._thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        if self._consumer is not None:
             self._consumer.close()
 
     def _run(self) -> None:
@@ -121,7 +133,7 @@ class Watcher:
                     ended.add(topic)
                 elif error.code() in _FATAL:
                     msg = f"topic {topic} can be read no more ({error.name()})"
-                    raise OperatorError(msg, hint="it says where the connector stands: was it deleted?")
+                    raise OperatorError(msg, hint="was it deleted, or may this user not read it any more?")
                 continue  # what passes, the client mends by itself
             connector = self._positions[topic]
             if message.key() == connector.encode() and value is not None:
@@ -140,6 +152,7 @@ class Watcher:
 
     def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
         there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # anew: partitions can be added
+        # What was written, not what is stable: markers of the State's own transaction may be missing yet.
         places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
         found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
         if places:
