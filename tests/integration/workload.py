@@ -80,8 +80,10 @@ class Workload(ABC):
     def paused(self) -> Iterator[None]:
         """Write nothing in the block but what is under way."""
         self._writing.clear()
-        yield
-        self._writing.set()
+        try:
+            yield
+        finally:
+            self._writing.set()
 
     def stop(self) -> None:
         self._stop.set()
