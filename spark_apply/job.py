@@ -79,7 +79,7 @@ def run_apply(
     stop = stop or threading.Event()
     tell("reading the schema topic")
     chosen = choose_tables(config)
-    _require_topics(config, chosen)
+    require_topics(config, chosen)
     tell("starting Spark")
     spark = open_session(config.name, config.spark)
     stores = open_stores(config, chosen, spark)
@@ -121,7 +121,8 @@ def choose_tables(config: ApplyConfig) -> Chosen:
     return chosen
 
 
-def _require_topics(config: ApplyConfig, chosen: Chosen) -> None:
+def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
+    """Raises OperatorError for a table whose topic is gone."""
     there = source.topics(config.source)
     for table, (_, versions) in chosen.items():
         topic = versions[-1].topic

@@ -34,7 +34,7 @@ from spark_apply import source
 from spark_apply.batches import Applier, Route
 from spark_apply.catching_up import fold
 from spark_apply.failures import spark_failure
-from spark_apply.job import choose_tables, open_stores
+from spark_apply.job import choose_tables, open_stores, require_topics
 from spark_apply.session import open_session
 from spark_apply.store import Due, Offsets, Store
 from spark_apply.tables import TargetTable, target
@@ -170,13 +170,15 @@ def _opened(
     tell("reading the schema topic")
     chosen = choose_tables(config)
     names = _asked_for({name: settings.stores for name, (settings, _) in chosen.items()}, config, store, table)
+    chosen = {name: chosen[name] for name in names}
+    require_topics(config, chosen)
     with contextlib.ExitStack() as stack:
         for name in names:
             for follower in names[name]:
                 stack.enter_context(_alone(config, name, follower))
         tell("starting Spark")
         spark = open_session(config.name, config.spark)
-        stores = open_stores(config, {name: chosen[name] for name in names}, spark)
+        stores = open_stores(config, chosen, spark)
         for opened in stores.values():
             stack.callback(opened.close)
         made = [(target(chosen[name][1], chosen[name][0].types), names[name]) for name in names]
