@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -44,6 +44,15 @@ class Applied:
     """Rows the store already had in the same or a newer state."""
 
 
+class StoredRow(NamedTuple):
+    """A row of a copy."""
+
+    id: str
+    """What the store finds it by."""
+    document: str
+    """Its JSON (`spark_apply.document`); a column that came later than the row may be missing."""
+
+
 class Store(Protocol):
     """Copies of tables. Every write is guarded by position: any event may come again, at any time."""
 
@@ -63,8 +72,15 @@ class Store(Protocol):
         Not a watermark: partitions advance apart, so lower positions may still be to come.
         """
 
-    def documents(self, table: TargetTable) -> Iterator[str]:
-        """Every row as its JSON document (`spark_apply.document`), any order; what is durable now."""
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        """Every row in any order, or those with one of these ids; what is durable now.
+
+        Also of a copy that this object has not opened, beside the job that writes it. Raises OperatorError if it is not
+        there.
+        """
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        """The id of a row by the JSON of its key, as events have it and as documents do."""
 
     def close(self) -> None:
         """Let go; safe to call twice."""

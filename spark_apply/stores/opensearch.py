@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -41,7 +41,7 @@ from cdc.errors import ConfigError, OperatorError
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import index_name
-from spark_apply.store import Applied, Batch, only_options
+from spark_apply.store import Applied, Batch, StoredRow, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, OP, POSITION
 
@@ -149,11 +149,23 @@ class OpenSearchStore:
             raise OperatorError(f"the applied position cannot be read ({_reason(exc)})") from exc
         return str(found["_source"]["position"]) if found.get("found") else None
 
-    def documents(self, table: TargetTable) -> Iterator[str]:
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = self.index(table)
-        self._client.indices.refresh(index=index)
-        hits = scan(self._client, index=index, query={"query": {"match_all": {}}}, size=_REQUEST_ACTIONS)
-        return (orjson.dumps(hit["_source"]).decode() for hit in hits)
+        asked = list(ids or ())
+        parts = [asked[at : at + _REQUEST_ACTIONS] for at in range(0, len(asked), _REQUEST_ACTIONS)]
+        queries = [{"match_all": {}}] if ids is None else [{"ids": {"values": part}} for part in parts]
+        try:
+            self._client.indices.refresh(index=index)
+            for query in queries:
+                for hit in scan(self._client, index=index, query={"query": query}, size=_REQUEST_ACTIONS):
+                    yield StoredRow(hit["_id"], orjson.dumps(hit["_source"]).decode())
+        except OpenSearchException as exc:
+            msg = f"index {index} cannot be read ({_reason(exc)})"
+            raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del document_key
+        return document_id(event_key)
 
     def close(self) -> None:
         self._client.close()

@@ -21,7 +21,7 @@ import hashlib
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -36,7 +36,7 @@ from cdc.errors import ConfigError, OperatorError
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import folder_name
-from spark_apply.store import Applied, Batch, only_options
+from spark_apply.store import Applied, Batch, StoredRow, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, OP, POSITION
 
@@ -130,8 +130,17 @@ class TantivyStore:
     def position(self, table: TargetTable) -> str | None:
         return _applied(_existing(self.folder(table)), self.folder(table))[1]
 
-    def documents(self, table: TargetTable) -> Iterator[str]:
-        return (document for _, _, document in _rows(_existing(self.folder(table))))
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        index = _existing(self.folder(table))
+        if ids is None:
+            return (StoredRow(id_, document) for id_, _, document in _rows(index))
+        query = tantivy.Query.term_set_query(index.schema, FIELD_KEY, list(ids))
+        found = _found(index, query, limit=index.searcher().num_docs)
+        return (StoredRow(id_, document) for id_, _, document in found)
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del document_key
+        return document_id(event_key)
 
     def search(self, table: str, words: str, *, limit: int = 10) -> list[str]:
         """Documents of ``schema.table`` that match a query of the engine's language, best first.
