@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cdc.errors import ConfigError
 from cdc.interfaces import Log
-from cdc.yaml_binding import BOUND_AS, load
+from cdc.yaml_binding import BOUND_AS, load, top_level_keys
 
 DEBEZIUM_NAMES = {
     "topic.prefix": "topic_prefix",
@@ -298,6 +298,11 @@ def load_connector(path: Path) -> ConnectorConfig:
     if config.sink.topic_prefix is not None:
         return config
     return replace(config, sink=replace(config.sink, topic_prefix=config.name))
+
+
+def describes_apply(path: Path) -> bool:
+    """Whether a file is an apply job's: those have `stores`, connectors have none. Raises ConfigError."""
+    return "stores" in top_level_keys(path)
 
 
 def load_apply(path: Path) -> ApplyConfig:

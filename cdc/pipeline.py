@@ -35,6 +35,7 @@ from cdc.writing import Writer
 CUT_RECORDS: Final = 10_000
 CUT_BYTES: Final = 8 * 1024 * 1024
 CUT_AGE_S: Final = 0.2
+MOVED_POSITION_S: Final = 0.5
 IDLE_POSITION_S: Final = 10.0
 COMMANDS_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.5
@@ -287,6 +288,9 @@ class _Session:
         """The table whose first window is being written."""
         self._handover: Handover | None = None
         self._uncommitted = 0
+        self._source_ms = state.source_ms
+        self._looked: tuple[int, int] | None = None
+        """Where the log ended when it was looked at, and when that was."""
         self._since_s = 0.0
         self._positioned_s = time.monotonic()
 
@@ -460,6 +464,7 @@ class _Session:
         self._frame = frame
         self._writer.changes(transaction, frame, self._handover)
         self._frame = None
+        self._source_ms = max(self._source_ms, transaction.committed_at_ms)
         self._uncommitted += frame.events
         counts = frame.counts() if "transaction" in self._settings.logs else []
         if counts:
@@ -490,7 +495,7 @@ class _Session:
         """Under load: by records, bytes, or age of the first of them; with none, now and then the position alone."""
         records, size = self._sink.pending()
         if records == 0:
-            return time.monotonic() - self._positioned_s >= IDLE_POSITION_S
+            return self._position_due()
         return records >= CUT_RECORDS or size >= CUT_BYTES or time.monotonic() - self._since_s >= CUT_AGE_S
 
     def _due_when_idle(self) -> bool:
@@ -498,7 +503,25 @@ class _Session:
 
         So the log can go, and a copy that was fenced off finds out, even where nobody writes.
         """
-        return self._sink.pending()[0] > 0 or time.monotonic() - self._positioned_s >= IDLE_POSITION_S
+        return self._sink.pending()[0] > 0 or self._position_due()
+
+    def _position_due(self) -> bool:
+        """Soon after it has moved, since somebody may wait for it (`cdc wait`); now and then where it has not."""
+        waited_s = time.monotonic() - self._positioned_s
+        if waited_s >= IDLE_POSITION_S:
+            return True
+        return waited_s >= MOVED_POSITION_S and self._source.position()[1] > self._state.commit
+
+    def _look_at_end(self, commit: int) -> None:
+        """Where nothing of ours is written, how fresh `commit` is can be told only by where the log ends."""
+        if self._looked is not None and commit < self._looked[0]:
+            return
+        if self._looked is not None:
+            self._source_ms = max(self._source_ms, self._looked[1])
+        now_ms = time.time_ns() // 1_000_000
+        self._looked = (self._source.current(), now_ms)
+        if commit >= self._looked[0]:
+            self._source_ms = max(self._source_ms, now_ms)
 
     def _commit_position(self) -> None:
         offset, commit = self._source.position()
@@ -507,9 +530,18 @@ class _Session:
         if nothing and time.monotonic() - self._positioned_s < IDLE_POSITION_S:
             self._lasting.good()
             return
+        if self._sink.pending()[0] == 0:
+            self._look_at_end(commit)
         snapshot = self._state.snapshot if self._handover is not None else {}
         self._commit(
-            self._state.next(offset=offset, commit=commit, snapshot=snapshot, reading=reading, windows=self._windows)
+            self._state.next(
+                offset=offset,
+                commit=commit,
+                source_ms=self._source_ms,
+                snapshot=snapshot,
+                reading=reading,
+                windows=self._windows,
+            )
         )
         self._source.acknowledge(offset)
 

@@ -2,7 +2,7 @@
 
 A source of a third party is named ``package.module:callable`` in its configuration. The callable takes a
 ConnectorConfig and gives a Source; beside it in its module, ``open_snapshotter`` gives a Snapshotter and
-``standing`` says how the server stands, ``check`` what it lacks (`cdc.findings`).
+``standing`` says how the server stands, ``check`` what it lacks (`cdc.findings`), ``end`` where its log ends.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ SOURCES = {
         "snapshot.postgres:open_snapshotter",
         "connectors.postgres.standing:standing",
         "connectors.postgres.check:check",
+        "connectors.postgres.token:end",
     ),
     "mysql": (
         "connectors.mysql.source:open_source",
         "snapshot.mysql:open_snapshotter",
         "connectors.mysql.standing:standing",
         "connectors.mysql.check:check",
+        "connectors.mysql.token:end",
     ),
 }
 
@@ -57,6 +59,14 @@ def check(config: ConnectorConfig) -> Callable[..., Checked]:
     return _resolve(_named(config)[3])
 
 
+def end(config: ConnectorConfig) -> Callable[..., int]:
+    """What `cdc token` asks the server: a function of (config, state).
+
+    It gives a commit position that all committed before the call lies below, and that an idle log reaches at once.
+    """
+    return _resolve(_named(config)[4])
+
+
 def sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> Sink:
     """A sink that has not connected yet; `logs` are the topics it has beside those of tables."""
     return cast("Sink", _resolve(SINKS[config.type])(config, connector, logs=logs))
@@ -67,7 +77,7 @@ def part(name: str) -> Callable[..., Any]:
     return _resolve(name)
 
 
-def _named(config: ConnectorConfig) -> tuple[str, str, str, str]:
+def _named(config: ConnectorConfig) -> tuple[str, str, str, str, str]:
     wanted = config.source.type
     if wanted in SOURCES:
         return SOURCES[wanted]
@@ -77,7 +87,7 @@ def _named(config: ConnectorConfig) -> tuple[str, str, str, str]:
             f"source.type: there is no source “{wanted}”",
             hint=f"known: {', '.join(SOURCES)}, or package.module:callable",
         )
-    return wanted, f"{module}:open_snapshotter", f"{module}:standing", f"{module}:check"
+    return wanted, f"{module}:open_snapshotter", f"{module}:standing", f"{module}:check", f"{module}:end"
 
 
 def _resolve(name: str) -> Callable[..., Any]:

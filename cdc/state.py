@@ -62,7 +62,9 @@ class State:
     """First part of every position: goes up when the order of positions starts anew."""
     offset: Offset = field(default_factory=dict)
     commit: int = 0
-    """`offset` as the commit part of a position."""
+    """`offset` as the commit part of a position: every transaction that lies below it has been read."""
+    source_ms: int = 0
+    """A time, in ms since 1970, up to which all that was committed at the source has been read; 0: not known yet."""
     tables: tuple[str, ...] = ()
     """The captured tables, `schema.table`."""
     carried: Mapping[str, str] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class State:
             "epoch": self.epoch,
             "offset": self.offset,
             "commit": self.commit,
+            "source_ms": self.source_ms,
             "tables": list(self.tables),
             "carried": dict(self.carried),
             "unread": list(self.unread),

@@ -32,13 +32,30 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DO
 
 def load(path: Path, cls: type[T], *, aliases: Mapping[str, str] | None = None) -> T:
     """Read one YAML file into `cls`. Raises ConfigError for everything that is wrong with it."""
+    node = _compose(path)
+    if node is None:
+        raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {_names(cls)}")
+    binder = _Binder(path, aliases or {})
+    try:
+        return cast("T", binder.bind(node, cls, ""))
+    except RecursionError:
+        raise ConfigError(f"{path}: an alias (*name) stands inside what it names", hint="write it out") from None
+
+
+def top_level_keys(path: Path) -> set[str]:
+    """What kind of file is it? Raises ConfigError for one that is not YAML."""
+    node = _compose(path)
+    return {str(key.value) for key, _ in node.value} if isinstance(node, yaml.MappingNode) else set()
+
+
+def _compose(path: Path) -> yaml.Node | None:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{path}: cannot be read: {reason}") from exc
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.compose(text, Loader=yaml.SafeLoader)
     except RecursionError:
         raise ConfigError(f"{path}: lists or keys are nested too deeply to be read") from None
     except yaml.YAMLError as exc:
@@ -46,13 +63,6 @@ def load(path: Path, cls: type[T], *, aliases: Mapping[str, str] | None = None) 
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = getattr(exc, "problem", None) or "it cannot be parsed"
         raise ConfigError(f"{where}: this is not YAML: {problem}") from exc
-    binder = _Binder(path, aliases or {})
-    if node is None:
-        raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {_names(cls)}")
-    try:
-        return cast("T", binder.bind(node, cls, ""))
-    except RecursionError:
-        raise ConfigError(f"{path}: an alias (*name) stands inside what it names", hint="write it out") from None
 
 
 def expand(value: str) -> str:

@@ -24,11 +24,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config import ApplyConfig, ApplyTable
 from cdc.errors import BugError, CdcError, OperatorError
+from spark_apply import checkpoint as checkpoints
 from spark_apply import source
 from spark_apply.batches import Applier, Route, TableCount
+from spark_apply.publishing import Publisher
 from spark_apply.session import open_session
 from spark_apply.store import Store, open_store
 from spark_apply.tables import Version, choose, target
+from spark_apply.watching import Watcher
 
 TRIGGER_INTERVAL = "1 second"
 _LOOK_S = 0.1
@@ -89,9 +92,13 @@ def run_apply(
             applier.counts.update({(table, name): TableCount() for name in followers})
         topics = sorted(applier.routes)
         behind = once and not source.await_markers(config.source, topics)
-        with _stopped_by_signals(stop):
+        watcher = Watcher(config.source, [route.table for route in applier.routes.values()])
+        watcher.begin()
+        with _stopped_by_signals(stop), watcher:
             checkpoint = _checkpoint(config, identities)
-            _run(spark, config, applier, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
+            publisher = Publisher(applier.routes, watcher)
+            publisher.begin(checkpoints.ends_committed(spark, checkpoint), checkpoint=checkpoint)
+            _run(spark, config, applier, publisher, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
     finally:
         for store in stores.values():
             store.close()
@@ -147,6 +154,7 @@ def _run(
     spark: SparkSession,
     config: ApplyConfig,
     applier: Applier,
+    publisher: Publisher,
     *,
     checkpoint: str,
     once: bool,
@@ -156,15 +164,14 @@ def _run(
     idle = threading.Lock()
     failures: list[Exception] = []
 
-    def apply(
-        records: DataFrame, _batch_id: int
-    ) -> None:  # the number is used again after a crash: it identifies nothing
+    def apply(records: DataFrame, batch_id: int) -> None:
         with idle:
             if stop.is_set():
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # never return: Spark would take the batch for done
             try:
                 applier(records)
+                publisher.applied(checkpoints.ends_of(spark, checkpoint, batch_id))
             except Exception as exc:
                 failures.append(exc)
                 raise
@@ -182,13 +189,20 @@ def _run(
     except PySparkException as exc:
         raise _translated(exc, checkpoint) from exc
     tell("following the topics")
-    while query.isActive and not stop.wait(_LOOK_S):
-        pass
-    if stop.is_set():
-        with idle:  # a batch under way is finished first
-            query.stop()
-        return
-    _raise_failure(query, failures, checkpoint)
+    try:
+        while query.isActive and not stop.wait(_LOOK_S):
+            if idle.acquire(blocking=False):  # else a batch is under way, which publishes by itself
+                try:
+                    publisher.tend()
+                finally:
+                    idle.release()
+    finally:
+        if query.isActive:
+            with idle:  # a batch under way is finished first
+                query.stop()
+    if not stop.is_set():
+        _raise_failure(query, failures, checkpoint)
+    publisher.tend()
 
 
 def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:

@@ -33,12 +33,17 @@ OPTIONS = (*_JVM_SHARED, *_JVM_NAMES, "sasl.username", "sasl.password")
 
 def topics(source: ApplySource) -> dict[str, int]:
     """The broker's topics and their partition counts. Raises OperatorError when it does not answer in 10 s."""
-    client = AdminClient({**_client(source), "socket.timeout.ms": int(_ANSWER_WITHIN_S * 1000)})
+    admin = AdminClient({**client(source), "socket.timeout.ms": int(_ANSWER_WITHIN_S * 1000)})
     try:
-        found = client.list_topics(timeout=_ANSWER_WITHIN_S).topics
+        found = admin.list_topics(timeout=_ANSWER_WITHIN_S).topics
     except KafkaException as exc:
-        raise _unreachable(source, exc) from exc
+        raise unreachable(source, exc) from exc
     return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def position_topic(prefix: str, connector: str) -> str:
+    """Where a connector says how far it is: see `cdc.state`."""
+    return f"{prefix}.position-{connector}"
 
 
 def schema_versions(source: ApplySource) -> dict[str, list[Version]]:
@@ -61,7 +66,7 @@ def _committed(source: ApplySource, topic: str) -> Iterator[bytes]:
     """Committed values of partition 0, from the first to the end as it is now."""
     consumer = Consumer(
         {
-            **_client(source),
+            **client(source),
             "group.id": f"{source.topic_prefix}.apply-schema",  # asked for by the client; nothing is committed under it
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
@@ -89,7 +94,7 @@ def _committed(source: ApplySource, topic: str) -> Iterator[bytes]:
             elif error.name() == "_PARTITION_EOF":
                 return
             else:
-                raise _unreachable(source, KafkaException(error))
+                raise unreachable(source, KafkaException(error))
     finally:
         consumer.close()
 
@@ -113,7 +118,7 @@ def await_markers(source: ApplySource, names: Sequence[str]) -> bool:
 
 def _ends(source: ApplySource, names: Sequence[str], isolation: str) -> dict[tuple[str, int], int]:
     group = {"group.id": f"{source.topic_prefix}.apply-ends", "isolation.level": isolation}
-    consumer = Consumer({**_client(source), **group})
+    consumer = Consumer({**client(source), **group})
     try:
         known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
         places = [(name, number) for name in names if name in known for number in known[name].partitions]
@@ -122,7 +127,7 @@ def _ends(source: ApplySource, names: Sequence[str], isolation: str) -> dict[tup
             for place in places
         }
     except KafkaException as exc:
-        raise _unreachable(source, exc) from exc
+        raise unreachable(source, exc) from exc
     finally:
         consumer.close()
 
@@ -199,11 +204,13 @@ def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _client(source: ApplySource) -> dict[str, str | int | float | bool]:
+def client(source: ApplySource) -> dict[str, str | int | float | bool]:
+    """What every client of ours is made with."""
     return {**source.options, "bootstrap.servers": source.bootstrap_servers, "log_level": 0}
 
 
-def _unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
+def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
+    """The client's error as ours."""
     reason = exc.args[0].name() if exc.args and hasattr(exc.args[0], "name") else type(exc).__name__
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
     return OperatorError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc import registry
 from cdc.config import ApplyConfig, StoreConfig
 from cdc.errors import ConfigError
+from spark_apply.complete import Mark
 from spark_apply.tables import TargetTable
 
 STORES: Mapping[str, str] = {
@@ -72,6 +73,18 @@ class Store(Protocol):
         Not a watermark: partitions advance apart, so lower positions may still be to come.
         """
 
+    def mark(self, table: TargetTable) -> Mark | None:
+        """What was last set for the copy that is there now; None if it has none, or is not there.
+
+        Needs no `open`, and no Spark where the store can be read without it.
+        """
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        """Keep `mark` with the table's copy, durable, so that it goes and comes back with it (deleted, restored).
+
+        Called when all that it speaks of has been applied.
+        """
+
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         """Every row in any order, or those with one of these ids; what is durable now.
 
@@ -87,11 +100,17 @@ class Store(Protocol):
 
 
 StoreFactory = Callable[..., Store]
-"""``factory(config, *, name, prefix, spark)``: `name` is the store's in the job's file, `prefix` the topics'."""
+"""``factory(config, *, name, prefix, spark)``: `name` is the store's in the job's file, `prefix` the topics'.
+
+`spark` is None where only `Store.mark` will be called.
+"""
 
 
-def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession) -> Store:
-    """Open the store that a part of the job's file describes. Raises ConfigError for a type nobody has."""
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> Store:
+    """Open the store that a part of the job's file describes; without `spark`, for its marks.
+
+    Raises ConfigError for a type nobody has.
+    """
     location = STORES.get(config.type, config.type)
     if ":" not in location:
         near = difflib.get_close_matches(config.type, STORES, n=1)

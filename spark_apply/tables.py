@@ -22,6 +22,7 @@ RESERVED = "_cdc_"
 class Version:
     """One version of a source table, as its record in the schema topic has it."""
 
+    connector: str
     schema: str
     table: str
     topic: str
@@ -48,6 +49,7 @@ class TargetColumn:
 class TargetTable:
     """A derived table: every column any version had, in order of appearance, each wide enough for all."""
 
+    connector: str
     schema: str
     name: str
     topic: str
@@ -65,6 +67,7 @@ def parse_version(value: bytes) -> Version:
     """Read one record of the schema topic."""
     record = json.loads(value)
     return Version(
+        connector=record["connector"],
         schema=record["schema"],
         table=record["table"],
         topic=record["topic"],
@@ -136,6 +139,7 @@ def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable
             else:
                 same.append(version.number)
     return TargetTable(
+        connector=newest.connector,
         schema=newest.schema,
         name=newest.table,
         topic=newest.topic,

@@ -18,7 +18,9 @@ _COMMANDS = {
     "apply": ("cdc.cli.apply", "Fold the topics into tables and search indexes (Spark)."),
     "snapshot": ("cdc.cli.snapshot", "Read tables again while their connector follows the log."),
     "tail": ("cdc.cli.tail", "Print a connector's events, one JSON line each."),
-    "status": ("cdc.cli.status", "Where a connector stands, and how far behind it is."),
+    "status": ("cdc.cli.status", "Where a connector stands, or how fresh derived stores are."),
+    "token": ("cdc.cli.token", "The position of what was just written, to wait for."),
+    "wait": ("cdc.cli.wait", "Until derived stores hold what a token stands for."),
     "dev": ("cdc.cli.dev", "Servers for a laptop and for tests, without containers."),
     "demo": ("cdc.cli.demo", "See it work: a shop, its events, its derived stores."),
 }

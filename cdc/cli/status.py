@@ -1,4 +1,4 @@
-"""`cdc status`: where a connector stands; it disturbs neither the connector nor the source."""
+"""`cdc status`: where a connector stands, or its derived stores; it disturbs nothing of them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ import click
 import orjson
 
 from cdc import registry
-from cdc.config import ConnectorConfig, load_connector
+from cdc.config import ApplyConfig, ConnectorConfig, describes_apply, load_apply, load_connector
 from cdc.errors import CdcError
 from cdc.figures import Figures, being_read, duration, figures
 
 
 @click.command()
-@click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 def status(file: Path, *, as_json: bool) -> None:
-    """Phase, position, lag, slot and last error of a connector.
+    """Phase, position, lag, slot and last error of a connector; of an apply job, how fresh each store is.
 
-    Exit code 0 also while it is down: `running` says whether something reads the slot, or the tables for a snapshot.
+    Exit code 0 also while it is down: of a connector, `running` says whether something reads the slot, or the tables
+    for a snapshot. FILE is connector.yaml or apply.yaml: its keys tell.
     """
+    if describes_apply(file):
+        _show_stores(load_apply(file), as_json=as_json)
+        return
     config = load_connector(file)
     found = _status(config)
     if as_json:
@@ -32,6 +36,38 @@ def status(file: Path, *, as_json: bool) -> None:
         return
     for name, value in _lines(found):
         click.echo(f"{name:<12}{value}")
+
+
+def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
+    """A store has all of a connector's transactions up to its position; the tables it lacks are named."""
+    now_ms = time.time_ns() // 1_000_000
+    found: dict[str, dict[str, Any]] = {}
+    with registry.part("spark_apply.reading:Reader")(config) as reader:
+        for store, connectors in reader.stores().items():
+            found[store] = {name: _freshness(reader.read(store, name), now_ms) for name in connectors}
+    if as_json:
+        click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
+        return
+    for store, connectors in found.items():
+        for name, at in connectors.items():
+            fresh = "" if at["freshness_seconds"] is None else f"{at['freshness_seconds']:,} s behind the source, "
+            told = f"{fresh}published {at['published_at']}" if at["position"] else "not complete yet"
+            click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{told}")
+            if at["incomplete"]:
+                click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
+
+
+def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.reading.Found
+    complete = found.complete
+    fresh = None if complete is None or complete.source_ms is None else round((now_ms - complete.source_ms) / 1000, 1)
+    return {
+        "position": complete.position if complete else None,
+        "freshness_seconds": None if fresh is None else max(0.0, fresh),
+        "source_at": _instant(complete.source_ms) if complete and complete.source_ms is not None else None,
+        "published_at": _instant(complete.published_ms) if complete else None,
+        "tables": list(found.tables),
+        "incomplete": list(found.incomplete),
+    }
 
 
 def _status(config: ConnectorConfig) -> dict[str, Any]:

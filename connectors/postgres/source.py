@@ -103,7 +103,8 @@ class PostgresSource:
         self._followed.recall(described)
 
     def current(self) -> int:
-        ((text,),) = self._catalog().rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
+        with self._tended().asking():
+            ((text,),) = self._catalog().rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
         return at_record_end(lsn_number(text))
 
     def tend(self) -> None:

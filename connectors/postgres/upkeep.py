@@ -23,6 +23,7 @@ from connectors.postgres.stream import lsn_number
 OURS: Final = "cdc."
 """Messages whose prefix begins so are never published."""
 HEARTBEAT: Final = "cdc.heartbeat"
+TOKEN: Final = "cdc.token"  # noqa: S105 - no secret
 MOVED_BYTES: Final = 64 * 1024
 """Others have written if the log has grown by this much: a server writes a little by itself after each heartbeat."""
 WATCHED_EVERY_S: Final = 30.0

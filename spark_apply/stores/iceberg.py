@@ -7,17 +7,19 @@
 A table is ``<store>.<schema>.<table>``, format 2, merge-on-read, with the source's columns and ``_cdc_position
 STRING``: the position of the event that wrote the row, which guards every MERGE. The applied position is in the
 summary of the snapshot that holds the batch (``cdc.position``), so both are committed by one swap of the table's
-metadata.
+metadata. How far the table is complete is a property of it (``cdc.mark``) with the snapshot it speaks of: where that is
+no ancestor of the current one, since the table was rolled back, it says nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -25,15 +27,18 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.config import StoreConfig
-from cdc.errors import ConfigError, OperatorError
+from cdc.errors import BugError, ConfigError, OperatorError
+from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, document, with_document
 from spark_apply.names import folder_name, quoted
+from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, StoredRow, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION, row_type
 
 _IDENTITY = "cdc.identity"
 _POSITION_PROPERTY = "cdc.position"
+_MARK_PROPERTY = "cdc.mark"
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{_POSITION_PROPERTY}"
 _VIEW = "_cdc_batch"
 _ID = "_cdc_id"
@@ -48,8 +53,11 @@ _PROPERTIES = {
 }
 
 
-def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession) -> IcebergStore:
-    """Point the session's catalog `name` at the folder or catalog of `config`; makes nothing."""
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> IcebergStore:
+    """Point the session's catalog `name` at the folder or catalog of `config`; makes nothing.
+
+    Without `spark`, the marks of tables in a folder are read from there; for any other catalog Spark is started.
+    """
     del prefix  # a warehouse is one connector's by its path
     only_options(config, name, ("catalog",))
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
@@ -67,6 +75,9 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
         settings |= {str(key): str(value) for key, value in cast("Mapping[object, object]", catalog).items()}
     if not settings:
         raise ConfigError(f"stores.{name}: neither path nor options.catalog is given", hint="path: ./warehouse")
+    if spark is None and catalog is None and "://" not in settings["warehouse"]:
+        return IcebergStore(name, None, Path(settings["warehouse"]))
+    spark = spark or open_session(f"marks of {name}")
     spark.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
     for key, value in settings.items():
         spark.conf.set(f"spark.sql.catalog.{name}.{key}", value)
@@ -76,9 +87,11 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 class IcebergStore:
     """A `spark_apply.store.Store`."""
 
-    def __init__(self, catalog: str, spark: SparkSession) -> None:
+    def __init__(self, catalog: str, spark: SparkSession | None, folder: Path | None = None) -> None:
+        """Without `spark`, only `mark` can be asked for, of tables below `folder`."""
         self._catalog = catalog
-        self._spark = spark
+        self._session = spark
+        self._folder = folder
         self._positions: dict[str, str | None] = {}
 
     def open(self, table: TargetTable) -> str:
@@ -114,6 +127,47 @@ class IcebergStore:
 
     def position(self, table: TargetTable) -> str | None:
         return self._read_position(self.table_name(table))
+
+    def mark(self, table: TargetTable) -> Mark | None:
+        if self._folder is not None:
+            found = mark_in_folder(self._folder / folder_name(table.schema) / folder_name(table.name) / "metadata")
+            return None if found is None else Mark.from_json(found)
+        name = self.table_name(table)
+        if not self._spark.catalog.tableExists(name):
+            return None
+        loaded = self._load(name)
+        text = loaded.properties().get(_MARK_PROPERTY)
+        if text is None:
+            return None
+        spoken_of, current = json.loads(text)["snapshot"], loaded.currentSnapshot()
+        ancestor = self._iceberg().util.SnapshotUtil.isAncestorOf
+        if spoken_of is not None and (current is None or not ancestor(loaded, current.snapshotId(), spoken_of)):
+            return None
+        return Mark.from_json(text)
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        loaded = self._load(self.table_name(table))
+        current = loaded.currentSnapshot()
+        snapshot = None if current is None else current.snapshotId()
+        text = json.dumps({**json.loads(mark.to_json()), "snapshot": snapshot})
+        loaded.updateProperties().set(_MARK_PROPERTY, text).commit()
+
+    def _load(self, name: str) -> Any:  # noqa: ANN401 - org.apache.iceberg.Table
+        """The table as it is now, by Iceberg's own API: a property set by SQL costs ten times as much."""
+        session: Any = self._spark
+        loaded = self._iceberg().spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)  # noqa: SLF001
+        loaded.refresh()
+        return loaded
+
+    def _iceberg(self) -> Any:  # noqa: ANN401 - a Java package
+        context: Any = self._spark.sparkContext
+        return context._jvm.org.apache.iceberg  # noqa: SLF001
+
+    @property
+    def _spark(self) -> SparkSession:
+        if self._session is None:
+            raise BugError(f"store {self._catalog} was opened for its marks alone")
+        return self._session
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         rows = self.read(table)
@@ -181,6 +235,31 @@ class IcebergStore:
         )
         found = snapshots.collect()[0]["position"]
         return None if found is None else str(found)
+
+
+def mark_in_folder(metadata: Path) -> str | None:
+    """The mark of a table of a folder catalog, from the newest of its metadata files; None if it has none, or says it.
+
+    See https://iceberg.apache.org/spec/#file-system-tables.
+    """
+    found: dict[str, Any] | None = None
+    while found is None:
+        try:
+            version = int((metadata / "version-hint.text").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        while (metadata / f"v{version + 1}.metadata.json").exists():
+            version += 1
+        with contextlib.suppress(FileNotFoundError):  # so old by now that it was deleted: look again
+            found = json.loads((metadata / f"v{version}.metadata.json").read_bytes())
+    text = found["properties"].get(_MARK_PROPERTY)
+    if text is None:
+        return None
+    spoken_of, at = json.loads(text)["snapshot"], found.get("current-snapshot-id")
+    parents = {snapshot["snapshot-id"]: snapshot.get("parent-snapshot-id") for snapshot in found.get("snapshots", ())}
+    while at != spoken_of and at in parents:
+        at = parents[at]
+    return str(text) if spoken_of in (None, at) else None
 
 
 def _merge(table: TargetTable, name: str) -> str:

@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 from cdc.change import Kind, Position
 from cdc.config import StoreConfig
 from cdc.errors import ConfigError, OperatorError
+from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import index_name
@@ -73,7 +74,7 @@ _MAPPINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession) -> OpenSearchStore:
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> OpenSearchStore:
     """Reach the server at the url of `config`; makes nothing. Raises OperatorError when it does not answer."""
     del spark
     only_options(config, name, _OPTIONS)
@@ -148,6 +149,24 @@ class OpenSearchStore:
         except OpenSearchException as exc:
             raise OperatorError(f"the applied position cannot be read ({_reason(exc)})") from exc
         return str(found["_source"]["position"]) if found.get("found") else None
+
+    def mark(self, table: TargetTable) -> Mark | None:
+        try:
+            found = self._client.indices.get_settings(index=self.index(table), ignore=_MISSING)
+            if self.index(table) not in found:
+                return None
+            id_ = f"{self._mark_id(table)}:complete"
+            found = self._client.get(index=self._positions, id=id_, ignore=_MISSING)
+        except OpenSearchException as exc:
+            raise OperatorError(f"how far {table.qualified} is complete cannot be read ({_reason(exc)})") from exc
+        return Mark.from_json(found["_source"]["complete"]) if found.get("found") else None
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        body = {"complete": mark.to_json(), "index": self.index(table)}
+        try:
+            self._client.index(index=self._positions, id=f"{self._mark_id(table)}:complete", body=body)
+        except OpenSearchException as exc:
+            raise OperatorError(f"how far {table.qualified} is complete cannot be written ({_reason(exc)})") from exc
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = self.index(table)

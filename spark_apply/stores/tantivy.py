@@ -1,6 +1,7 @@
 """An embedded full-text index for each source table: a folder, one writer, no server.
 
-    <path>/<schema>/<table>/        the index
+    <path>/<schema>/<table>/                  the index
+    <path>/<schema>/<table>/cdc-mark.json     how far it is complete, replaced after a commit
 
     field              type                              what
     _cdc_key           text, raw, stored                 the key's JSON; its SHA-256 where it is over 512 bytes
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import os
 import re
 import shutil
 import uuid
@@ -33,6 +35,7 @@ from pyspark.sql import SparkSession
 from cdc.change import Kind
 from cdc.config import StoreConfig
 from cdc.errors import ConfigError, OperatorError
+from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import folder_name
@@ -43,13 +46,14 @@ from spark_apply.typed import KEY, OP, POSITION
 FIELD_KEY, FIELD_ROW, FIELD_TEXT = "_cdc_key", "_cdc_row", "_cdc_text"
 MAX_KEY_BYTES = 512
 
+_MARK = "cdc-mark.json"
 _APPLIED = "applied"  # no key's JSON: those begin with {
 _WRITER_BYTES = 50_000_000
 _SLICE = 20_000
 _DATE_YEARS = range(1678, 2262)  # the engine counts nanoseconds in 64 bits
 
 
-def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession) -> TantivyStore:
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> TantivyStore:
     """Indexes below the folder of `config`; makes nothing."""
     del prefix, spark
     only_options(config, name, ())
@@ -90,6 +94,8 @@ class TantivyStore:
         identity, position, had = _applied(index, folder)
         if had != fields:
             _create(beside, fields, identity=identity, rows=_rows(index), position=position)
+            if (folder / _MARK).exists():
+                shutil.copy2(folder / _MARK, beside / _MARK)
             del index
             folder.rename(aside)
             beside.rename(folder)
@@ -129,6 +135,20 @@ class TantivyStore:
 
     def position(self, table: TargetTable) -> str | None:
         return _applied(_existing(self.folder(table)), self.folder(table))[1]
+
+    def mark(self, table: TargetTable) -> Mark | None:
+        try:
+            return Mark.from_json((self.folder(table) / _MARK).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        made = self.folder(table) / f"{_MARK}.new"
+        with made.open("w") as file:
+            file.write(mark.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        made.rename(made.with_name(_MARK))
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = _existing(self.folder(table))

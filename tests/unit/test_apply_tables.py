@@ -19,7 +19,7 @@ FOLLOW = ApplyTable(stores=("copy",))
 
 
 def _version(number: int, *columns: tuple[str, Kind], key: tuple[str, ...] = ("id",)) -> Version:
-    return Version("public", "orders", "shop.public.orders", number, key, (("id", Kind("int64")), *columns))
+    return Version("shop", "public", "orders", "shop.public.orders", number, key, (("id", Kind("int64")), *columns))
 
 
 def test_a_record_of_the_schema_topic() -> None:

@@ -331,14 +331,14 @@ def test_a_log_busy_with_other_tables_is_let_go_all_the_same(bench: Bench, monke
 
     def at(point: str) -> None:
         if point == "source.frame":
-            clock.now_s += 1
+            clock.now_s += 0.1
 
     for n in range(25):
         bench.log.commit(insert(B, _row(f"{n}")))
     start = bench.log.acknowledged
     bench.pipeline(A, at=at, source=Busy).run()
     assert bench.log.acknowledged - start >= 16 * 20
-    assert len(bench.kafka.committed("p.position-c")) <= 8
+    assert len(bench.kafka.committed("p.position-c")) <= 10
 
 
 def test_an_idle_connector_moves_its_position_before_it_acknowledges(

@@ -52,7 +52,7 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 @pytest.mark.filterwarnings("ignore:.* is deprecated. Use files:DeprecationWarning")  # kafka-python, on Python 3.11
 def test_our_sources_are_found_by_their_short_names() -> None:
-    """Each has a source, a snapshotter, its standing and its check; nothing connects yet."""
+    """Each has a source, a snapshotter, its standing, its check and its log's end; nothing connects yet."""
     for name in registry.SOURCES:
         url = {"postgres": "postgresql://localhost/d", "mysql": "mysql://localhost"}[name]
         config = ConnectorConfig(
@@ -64,6 +64,7 @@ def test_our_sources_are_found_by_their_short_names() -> None:
         assert registry.snapshotter(config)() is not None
         assert callable(registry.standing(config))
         assert callable(registry.check(config))
+        assert callable(registry.end(config))
     assert registry.sink(config.sink, "c").topic is not None
 
 

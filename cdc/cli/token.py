@@ -1,0 +1,63 @@
+"""`cdc token`: what a writer takes after its commit, and a reader waits for (`cdc wait`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import orjson
+
+from cdc import registry
+from cdc.change import Position
+from cdc.config import ConnectorConfig, load_connector
+from cdc.errors import OperatorError, RetryableError
+from cdc.state import State
+
+_TRIES = 3
+
+
+@click.command()
+@click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+def token(file: Path, *, as_json: bool) -> None:
+    """Print a token for all that was committed at the source before this call: CONNECTOR:POSITION.
+
+    `cdc wait APPLY.yaml --token …` returns when derived stores hold it. On PostgreSQL this commits a message of the
+    connector's own into the log, so that an idle database gets there at once; it is never published.
+    """
+    config = load_connector(file)
+    position = _position(config)
+    if as_json:
+        found = {"token": f"{config.name}:{position.text}", "connector": config.name, "position": position.text}
+        click.echo(orjson.dumps(found).decode())
+    else:
+        click.echo(f"{config.name}:{position.text}")
+
+
+def _position(config: ConnectorConfig) -> Position:
+    """The epoch is the one before and after the log's end was asked for: a position of another would mean nothing."""
+    end = registry.end(config)
+    before = _state(config)
+    for _ in range(_TRIES):
+        commit = end(config, before)
+        after = _state(config)
+        if after.epoch == before.epoch:
+            return Position(after.epoch, commit, 0)
+        before = after
+    msg = f"connector {config.name} begins new epochs all the while"
+    raise RetryableError(msg, hint="cdc status says what happens to it")
+
+
+def _state(config: ConnectorConfig) -> State:
+    topic = registry.part("sinks.names:position_topic")(config.sink.prefix, config.name)
+    with registry.part("sinks.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
+        there = topics.exists(topic)
+    state: State | None = (
+        registry.part("sinks.positions:read_standing")(config.sink, config.name).state if there else None
+    )
+    if state is None:
+        raise OperatorError(
+            f"connector {config.name} has never run: there is no order yet that a token could be in",
+            hint="cdc run CONNECTOR.yaml",
+        )
+    return state

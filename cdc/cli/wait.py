@@ -1,0 +1,91 @@
+"""`cdc wait`: return when derived stores hold what a token stands for."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from cdc import registry
+from cdc.change import Position
+from cdc.config import ApplyConfig, load_apply
+from cdc.errors import ConfigError
+
+_TOKEN = re.compile(r"(?P<connector>[a-z][a-z0-9_-]{0,39}):(?P<position>[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+
+
+def _seconds(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise click.BadParameter(f"“{value}” is no time; write 500ms, 5s or 2m")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+@click.command()
+@click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path))
+@click.option("--token", required=True, help="What `cdc token` printed.")
+@click.option("--store", "stores", multiple=True, help="This store; all that follow the connector by default.")
+@click.option("--timeout", "timeout_s", default="5s", callback=_seconds, show_default=True, help="500ms, 5s, 2m.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, as_json: bool) -> int:
+    """Return as soon as the stores hold all that was committed at the source before the token was taken.
+
+    Exit code 0 then, 1 at the timeout, with what is complete.
+    """
+    config = load_apply(file)
+    parsed = _TOKEN.fullmatch(token.strip())
+    if parsed is None:
+        raise ConfigError("--token: that is no token", hint='--token "$(cdc token connector.yaml)"')
+    unknown = [store for store in stores if store not in config.stores]
+    if unknown:
+        raise ConfigError(
+            f"--store {unknown[0]}: there is no such store", hint=f"of {file}: {', '.join(config.stores)}"
+        )
+    begun = time.monotonic()
+    late = _await(config, parsed["connector"], parsed["position"], stores, timeout_s)
+    waited_s = round(time.monotonic() - begun, 3)
+    if as_json:
+        behind = {store: at.complete.position if at.complete else None for store, at in late.items()}
+        click.echo(orjson.dumps({"reached": not late, "waited_seconds": waited_s, "behind": behind}).decode())
+    for store, at in late.items():
+        message, hint = _why(store, at, Position.parse(parsed["position"]), file)
+        click.echo(f"not within {timeout_s:g} s: {message}", err=True)
+        click.echo(f"hint:  {hint}", err=True)
+    return int(bool(late))
+
+
+def _await(
+    config: ApplyConfig, connector: str, position: str, stores: tuple[str, ...], timeout_s: float
+) -> dict[str, Any]:
+    with registry.part("spark_apply.reading:Reader")(config) as reader:
+        followers = [store for store, connectors in reader.stores().items() if connector in connectors]
+        if not stores and not followers:
+            known = sorted({name for names in reader.stores().values() for name in names})
+            msg = f"no store of this file follows a table of connector {connector}"
+            raise ConfigError(msg, hint=f"known here: {', '.join(known) or 'none'}")
+        found: dict[str, Any] = reader.await_position(connector, position, stores or followers, timeout_s=timeout_s)
+        return found
+
+
+def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - reading.Found
+    """What a store lacks, and where to look."""
+    if at.incomplete:
+        hint = "is `cdc apply` running, with this file? These tables are read from the beginning, or from the source"
+        return f"store {store} is not complete yet: {', '.join(at.incomplete)}", hint
+    there = Position.parse(at.complete.position)
+    if there.epoch > wanted.epoch:
+        hint = "write again if the row is not there, and take a new token"
+        return f"the token is of epoch {wanted.epoch}, store {store} is in {there.epoch}: the source failed over", hint
+    fresh = at.complete.source_ms
+    age = "" if fresh is None else f", {max(0.0, time.time() - fresh / 1000):.1f} s behind the source"
+    by = (
+        f"{wanted.commit - there.commit:,} bytes of log before the token" if there.epoch == wanted.epoch else "an epoch"
+    )
+    message = f"store {store} is complete up to {there.text}, {by}{age}"
+    return message, f"cdc status {file}: does it move? Then `cdc apply` is behind; else are connector and job running?"

@@ -1,0 +1,37 @@
+"""Where the log ends, for `cdc token`."""
+
+from __future__ import annotations
+
+import logging
+
+from cdc.config import ConnectorConfig
+from cdc.errors import OperatorError
+from cdc.state import State
+from connectors.postgres import session
+from connectors.postgres.catalog import Catalog
+from connectors.postgres.stream import at_record_end, lsn_number
+from connectors.postgres.upkeep import TOKEN
+
+log = logging.getLogger("cdc")
+
+
+def end(config: ConnectorConfig, state: State) -> int:
+    """Behind all that was committed before the call.
+
+    A message of ours is committed there: that flushes the log, and the server sends no more of it than is flushed, so
+    that an idle one is followed past this place at once. It is never published. Without the right to write it, the
+    place is reached with the next commit of anybody. Raises what `session.connect` raises.
+    """
+    del state  # its positions go on counting after a fail-over
+    connection = session.connect(session.parameters(config.source.url, f"cdc {config.name} token"))
+    try:
+        catalog = Catalog(connection)
+        try:
+            statement = "SELECT pg_logical_emit_message(true, %s, '')::text"
+            ((lsn,),) = catalog.rows("writing a message into the log", statement, (TOKEN,))
+        except OperatorError as exc:
+            log.warning("%s: an idle database may reach this token late", exc.message)
+            ((lsn,),) = catalog.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
+    finally:
+        connection.close()
+    return at_record_end(lsn_number(lsn))

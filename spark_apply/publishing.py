@@ -1,0 +1,90 @@
+"""Tells the stores how far they are complete, and refuses to go on where one of them is older than the checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from cdc.errors import OperatorError
+from spark_apply.batches import Route
+from spark_apply.complete import Barrier, Complete, Ends, Mark
+from spark_apply.watching import Watcher
+
+Key = tuple[str, str]
+"""Topic and store."""
+
+
+class Publisher:
+    """Writes marks. Not for two threads at a time, nor while a batch is being applied."""
+
+    def __init__(self, routes: Mapping[str, Route], watcher: Watcher) -> None:
+        """`routes` by topic, as the applier keeps them."""
+        self._routes = routes
+        self._watcher = watcher
+        self._ends: Ends = {}
+        self._marks: dict[Key, Mark] = {}
+
+    def begin(self, applied: Ends | None, *, checkpoint: str) -> None:
+        """Compare the stores with what the checkpoint says was applied.
+
+        Where that is nothing, all is about to be read from the beginning, and deleted rows may show meanwhile: a copy
+        that is there already is complete no more. Raises OperatorError for one that lacks what was applied: it was
+        restored from a backup, and what it lacks would never come.
+        """
+        self._ends = applied or {}
+        for (topic, name), route in self._followers():
+            table, store = route.table, route.stores[name]
+            mark = store.mark(table)
+            if applied is None:
+                if mark is not None:
+                    store.set_mark(table, Mark({}, None))
+                continue
+            if mark is None or not mark.holds(applied.get(topic, {})):
+                msg = f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
+                hint = f"was it restored from a backup? rm -r {checkpoint}: the job then fills it from the topics"
+                raise OperatorError(msg, hint=hint)
+            self._marks[topic, name] = mark
+
+    def applied(self, ends: Ends) -> None:
+        """All stores hold everything below `ends`: say so."""
+        self._ends = ends
+        self._publish()
+
+    def tend(self) -> None:
+        """Publish what moves on without a batch: the position of a source where nobody writes.
+
+        Raises what the watcher ended with.
+        """
+        if self._watcher.failure is not None:
+            raise self._watcher.failure
+        if self._watcher.barriers.news.is_set():
+            self._publish()
+
+    def _publish(self) -> None:
+        """Write the marks that have changed."""
+        self._watcher.barriers.news.clear()
+        passed = self._watcher.barriers.passed(self._ends)
+        now_ms = time.time_ns() // 1_000_000
+        for (topic, name), route in self._followers():
+            known = self._marks.get((topic, name))
+            before = known.complete if known else None
+            complete = _newer(before, passed.get(route.table.connector), route.table.qualified, now_ms)
+            mark = Mark(self._ends.get(topic, {}), complete)
+            if mark != known:
+                route.stores[name].set_mark(route.table, mark)
+                self._marks[topic, name] = mark
+
+    def _followers(self) -> list[tuple[Key, Route]]:
+        return [((topic, name), route) for topic, route in sorted(self._routes.items()) for name in route.stores]
+
+
+def _newer(before: Complete | None, barrier: Barrier | None, table: str, now_ms: int) -> Complete | None:
+    """What is complete now; what was before stays so if the barrier says nothing, or nothing newer."""
+    if barrier is None or table not in barrier.tables:
+        return before
+    if before is not None and before.connector == barrier.connector:
+        if barrier.position < before.position:
+            return before
+        if (barrier.position, barrier.source_ms) == (before.position, before.source_ms):
+            return before
+    return Complete(barrier.connector, barrier.position, barrier.source_ms, now_ms)

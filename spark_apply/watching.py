@@ -1,0 +1,149 @@
+"""Follows the position topics while the job runs, and makes a barrier of each State: see `spark_apply.complete`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from cdc.config import ApplySource
+from cdc.errors import CdcError, OperatorError
+from cdc.state import State
+from spark_apply import source
+from spark_apply.complete import Barrier, Barriers, position_of, spoken_for
+from spark_apply.tables import TargetTable
+
+_POLL_S = 0.1
+_AT_ONCE = 500
+_ANSWER_WITHIN_S = 10.0
+_AWAY_S = 120.0
+"""How long the broker may be away before the job stops; as long as Spark itself tries, or longer."""
+
+_FATAL = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client's public name for it
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the same
+    }
+)
+
+
+class Watcher:
+    """One thread. `begin` looks once; as a context manager it goes on looking until the end of the block."""
+
+    def __init__(self, config: ApplySource, tables: Iterable[TargetTable]) -> None:
+        self._config = config
+        self.barriers = Barriers()
+        self._followed: dict[str, dict[str, str]] = {}
+        for table in tables:
+            self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
+        self._newest: dict[str, State] = {}
+        self._positions: dict[str, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cdc-positions", daemon=True)
+        self._consumer: Consumer | None = None
+        self._admin = AdminClient(source.client(config))
+        self.failure: CdcError | None = None
+        """Why it watches no more."""
+
+    def begin(self) -> None:
+        """Make a barrier of each connector's State as it is now. Raises OperatorError."""
+        there = source.topics(self._config)
+        wanted = {source.position_topic(self._config.topic_prefix, name): name for name in self._followed}
+        self._positions = {topic: name for topic, name in wanted.items() if topic in there}
+        if not self._positions:
+            return
+        self._consumer = Consumer(
+            {
+                **source.client(self._config),
+                "group.id": f"{self._config.topic_prefix}.apply-positions",  # nothing is committed under it
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, 0, 0) for topic in self._positions])
+        unread, until = set(self._positions), time.monotonic() + _ANSWER_WITHIN_S
+        while unread:
+            unread -= self._read(self._consumer)
+            if time.monotonic() > until:
+                msg = f"topic {min(unread)} cannot be read to its end in {_ANSWER_WITHIN_S:.0f} s"
+                raise OperatorError(msg, hint="is the partition's leader alive?")
+        try:
+            self._make()
+        except KafkaException as exc:
+            raise source.unreachable(self._config, exc) from exc
+
+    def __enter__(self) -> Self:
+        if self._consumer is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _exc: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._consumer is not None:
+            self._thread.join()
+            self._consumer.close()
+
+    def _run(self) -> None:
+        consumer, away_since = self._consumer, None
+        while consumer is not None and not self._stop.is_set():
+            try:
+                self._read(consumer)
+                self._make()
+                away_since = None
+            except KafkaException as exc:
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > _AWAY_S:
+                    self.failure = source.unreachable(self._config, exc)
+                    return
+                self._stop.wait(1)
+            except CdcError as exc:
+                self.failure = exc
+                return
+
+    def _read(self, consumer: Consumer) -> set[str]:
+        """Take what has come; gives the topics whose end was met."""
+        ended = set()
+        for message in consumer.consume(_AT_ONCE, timeout=_POLL_S):
+            topic, error, value = message.topic() or "", message.error(), message.value()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+                    ended.add(topic)
+                elif error.code() in _FATAL:
+                    msg = f"topic {topic} can be read no more ({error.name()})"
+                    raise OperatorError(msg, hint="it says where the connector stands: was it deleted?")
+                continue  # what passes, the client mends by itself
+            connector = self._positions[topic]
+            if message.key() == connector.encode() and value is not None:
+                self._newest[connector] = State.from_bytes(value, where=f"topic {topic}")
+        return ended
+
+    def _make(self) -> None:
+        """Make barriers of what has been read; a State whose barrier fails is tried again."""
+        for connector, state in list(self._newest.items()):
+            tables = spoken_for(state, self._followed[connector])
+            if tables is not None:
+                topics = {self._followed[connector][table] for table in tables}
+                highs = self._highs(topics)
+                self.barriers.add(Barrier(connector, tables, position_of(state), state.source_ms or None, highs))
+            del self._newest[connector]
+
+    def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
+        there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # anew: partitions can be added
+        places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
+        found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
+        if places:
+            latest: dict[TopicPartition, Any] = dict.fromkeys(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            for place, answer in self._admin.list_offsets(latest, request_timeout=_ANSWER_WITHIN_S).items():
+                found[place.topic][place.partition] = answer.result().offset
+        return found

@@ -1,0 +1,116 @@
+"""Which source transactions a copy is said to hold: never more than it does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cdc.state import Phase, State
+from spark_apply.complete import Barrier, Barriers, Complete, Mark, lowest, position_of, spoken_for
+
+TOPICS = {"shop.public.a": 2, "shop.public.b": 1}
+
+
+def _state(commit: int = 100, **more: object) -> State:
+    known: dict[str, object] = {"identity": {}, "phase": Phase.STREAM, "tables": ("public.a", "public.b")}
+    return State(connector="shop", epoch=1, commit=commit, **{**known, **more})  # type: ignore[arg-type]
+
+
+def _barrier(commit: int, highs: dict[str, dict[int, int]], connector: str = "shop") -> Barrier:
+    return Barrier(connector, frozenset({"public.a"}), position_of(_state(commit)), None, highs)
+
+
+def test_a_barrier_is_passed_where_every_partition_is() -> None:
+    barriers = Barriers()
+    barriers.add(_barrier(10, {"a": {0: 5, 1: 0}, "b": {0: 3}}))
+    barriers.add(_barrier(20, {"a": {0: 9, 1: 0}, "b": {0: 3}}))
+    assert barriers.passed({}) == {}
+    assert barriers.passed({"a": {0: 9, 1: 9}, "b": {0: 2}}) == {}
+    assert barriers.passed({"a": {0: 8}, "b": {0: 3}})["shop"].position == position_of(_state(10))
+    assert barriers.passed({"a": {0: 9}, "b": {0: 4}})["shop"].position == position_of(_state(20))
+    # nothing new in the topics: a position that moved is passed by the same offsets
+    barriers.add(_barrier(30, {"a": {0: 9, 1: 0}, "b": {0: 3}}))
+    assert barriers.passed({"a": {0: 9}, "b": {0: 4}})["shop"].position == position_of(_state(30))
+
+
+def test_connectors_are_complete_each_by_itself() -> None:
+    barriers = Barriers()
+    barriers.add(_barrier(10, {"a": {0: 5}}))
+    barriers.add(_barrier(90, {"b": {0: 5}}, connector="other"))
+    assert {c: b.position for c, b in barriers.passed({"a": {0: 0}, "b": {0: 5}}).items()} == {
+        "other": position_of(_state(90))
+    }
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_said_to_be_complete_is_there(seed: int) -> None:
+    """A model of a connector, a broker whose markers come one after the other, a watcher and a job, in any order."""
+    rng = random.Random(seed)
+    logs: dict[tuple[str, int], list[int]] = {(t, p): [] for t, count in TOPICS.items() for p in range(count)}
+    stable = dict.fromkeys(logs, 0)  # the last stable offset: what read_committed readers get to
+    unmarked: list[tuple[str, int]] = []  # of the transaction committed last: its markers are under way
+    barriers, ends, commit, committed, seen = Barriers(), dict.fromkeys(logs, 0), 0, 0, 0
+    for _ in range(600):
+        step = rng.choice(("write", "mark", "watch", "batch", "batch"))
+        if step == "write" and not unmarked:  # a producer's next transaction begins when all markers are written
+            for _ in range(rng.randint(0, 3)):
+                commit += 1
+                for place in rng.sample(sorted(logs), rng.randint(1, len(logs))):
+                    logs[place].append(commit)
+            unmarked = [place for place in logs if len(logs[place]) > stable[place]]
+            rng.shuffle(unmarked)
+            committed = commit
+        elif step == "mark" and unmarked:
+            place = unmarked.pop()
+            logs[place].append(0)  # a marker has an offset too
+            stable[place] = len(logs[place])
+        elif step == "watch" and committed > seen:
+            seen = committed
+            highs: dict[str, dict[int, int]] = {}
+            for (topic, partition), log in logs.items():
+                highs.setdefault(topic, {})[partition] = len(log)
+            barriers.add(_barrier(seen + 1, highs))
+        elif step == "batch":
+            for place in logs:
+                ends[place] = max(ends[place], rng.randint(ends[place], stable[place]))
+            by_topic: dict[str, dict[int, int]] = {}
+            for (topic, partition), end in ends.items():
+                by_topic.setdefault(topic, {})[partition] = end
+            passed = barriers.passed(by_topic)
+            if passed:
+                said = int(passed["shop"].position.split(".")[1], 16)
+                for place, log in logs.items():
+                    assert all(other >= said for other in log[ends[place] :] if other), "it was said too early"
+    assert seen, "nothing was ever complete: the model shows nothing"
+
+
+def test_a_job_far_behind_keeps_few_barriers_and_the_newest() -> None:
+    barriers = Barriers()
+    for n in range(1, 1000):
+        barriers.add(_barrier(n, {"a": {0: n}}))
+    assert sum(len(ahead) for ahead in barriers._ahead.values()) <= 64
+    assert barriers.passed({"a": {0: 999}})["shop"].position == position_of(_state(999))
+
+
+def test_a_table_whose_topic_is_not_whole_is_not_spoken_for() -> None:
+    both = ("public.a", "public.b")
+    assert spoken_for(_state(), both) == {"public.a", "public.b"}
+    assert spoken_for(_state(phase=Phase.SNAPSHOT), both) is None
+    assert spoken_for(_state(reading={"public.a": {"required": True}}), both) == {"public.b"}
+    assert spoken_for(_state(reading={"public.a": {"required": False}}), both) == {"public.a", "public.b"}
+    assert spoken_for(_state(tables=("public.b",)), both) == {"public.b"}
+
+
+def test_marks_are_kept_as_json_and_the_lowest_counts() -> None:
+    low, high = (Complete("shop", position_of(_state(n)), 5, 6) for n in (1, 2))
+    mark = Mark({0: 7, 11: 9}, low)
+    assert Mark.from_json(mark.to_json()) == mark
+    assert Mark.from_json(Mark({}, None).to_json()) == Mark({}, None)
+    assert mark.holds({0: 7})
+    assert not mark.holds({0: 8})
+    assert not mark.holds({1: 1})
+    assert lowest([mark, Mark({}, high)]) == low
+    assert lowest([mark, None]) is None
+    assert lowest([mark, Mark({}, None)]) is None
+    assert lowest([]) is None
