@@ -192,6 +192,13 @@ class Snapshotter(Protocol):
         not have it, or have told of it before anyone listened.
         """
 
+    def rows(self, table: Table, keys: Sequence[Key], *, first: bool) -> Window | None:
+        """The rows with these keys, one or more, under a new view; None if the table is gone or its key another.
+
+        Rows of keys that the server takes for the same as one of `keys` may be among them; `after` is None. Called
+        where `window` is; `first` means the same.
+        """
+
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         """The row with this key, in the table's key order, as the source has it now; None where it is gone.
 

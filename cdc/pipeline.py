@@ -26,7 +26,7 @@ from cdc.deadletters import DeadLetters, refusal
 from cdc.envelope import Frame, transaction_records
 from cdc.errors import BugError, CdcError, GapError, OperatorError, RetryableError, TooLargeError
 from cdc.interfaces import Handover, Sink, Snapshotter, Source, Window
-from cdc.rereading import Rereading
+from cdc.rereading import Asked, Rereading
 from cdc.state import Phase, State
 from cdc.versions import Versions
 from cdc.wide import WideValues
@@ -396,14 +396,18 @@ class _Session:
             for name in command.tables:
                 if name in unknown:
                     continue
-                if command.stop:
+                if command.keys and not command.stop:
+                    if self._rereading.ask(key, name, command.keys):
+                        log.info("%d rows of table %s are read again, as asked", len(command.keys), name)
+                elif command.stop:
                     gone = self._rereading.remove(name)
                     log.info("table %s is %s", name, "no longer read, as asked" if gone else "not read on request")
                 elif self._rereading.add(name, self._since(), required=False):
                     log.info("table %s is read again, as asked", name)
                 else:
                     log.info("table %s is being read already", name)
-            self._sink.answered(key)
+            if not (command.keys and self._rereading.asked(key)):
+                self._sink.answered(key)
 
     def _may_find_it(self) -> bool:
         """Whether what was in the log when a gap was spoken of is not all read yet."""
@@ -423,7 +427,7 @@ class _Session:
         frame = Frame(
             epoch=position.epoch,
             commit=position.commit,
-            at_ms=due.read_at_ms if isinstance(due, Window) else time.time_ns() // 1_000_000,
+            at_ms=_read_at_ms(due),
             made_at_ms=time.time_ns() // 1_000_000,
             transaction=None,
             where=where,
@@ -435,6 +439,10 @@ class _Session:
             self._uncommitted += self._writer.window(due, frame, position, lsn=at)
             self._first_of = ""
             self._rereading.wrote(due)
+        elif isinstance(due, Asked):
+            self._uncommitted += self._writer.asked(due, frame, position, lsn=at)
+            if self._rereading.answered(due):
+                self._sink.answered(due.command)
         else:
             self._writer.stale(self._rereading.table, due, frame, position, lsn=at)
             self._rereading.deleted(len(due))
@@ -545,3 +553,8 @@ class _Session:
         self._positioned_s = time.monotonic()
         events, self._uncommitted = self._uncommitted, 0
         self._lasting.committed(events, state)
+
+
+def _read_at_ms(due: Window | Asked | Sequence[bytes]) -> int:
+    window = due.window if isinstance(due, Asked) else due
+    return window.read_at_ms if isinstance(window, Window) else time.time_ns() // 1_000_000

@@ -5,6 +5,10 @@ written once the log has been followed past everything the view sees, so each of
 written before, except for keys with an event whose transaction the view did not see, wherever that event stands in the
 log: their rows are left out, the event has told more. No event of the log is left out. At the end, keys of the topic
 whose last record is older than the beginning of the reading are gone from the source: they are deleted.
+
+Rows that were asked for by their keys are read before whole tables, in the same way; the keys that a view does not
+have are deleted at once, by the same rule. Nothing of it is kept with the position: the command waits until all its
+rows are written.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -20,13 +24,14 @@ from typing import Any, Final
 import orjson
 
 from cdc.change import Table, Xid
-from cdc.errors import RetryableError
+from cdc.errors import OperatorError, RetryableError
 from cdc.interfaces import Snapshotter, Window
 from cdc.keys import LiveKeys
 from cdc.state import Key, key_from_json, key_to_json
 
 WINDOW_ROWS: Final = 10_000
 FIRST_ROWS: Final = 1_000
+KEYS_AT_ONCE: Final = 500
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 RETRY_S: Final = 1.0
 GIVE_UP_S: Final = 300.0
@@ -71,6 +76,19 @@ class Reading:
     def from_json(cls, value: Mapping[str, Any]) -> Reading:
         after = value["after"]
         return cls(**{**value, "after": None if after is None else key_from_json(after)})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Keys of one table whose rows a command asks for: as many as one view reads."""
+
+    command: bytes
+    """Its key in the signal topic."""
+    name: str
+    """``schema.table``"""
+    keys: Sequence[Key]
+    window: Window | None = None
+    """Once read: their rows, and at times those of neighbours; None: they cannot be read."""
 
 
 class Touched:
@@ -138,6 +156,9 @@ class Rereading:
         self._most = min(rows, WINDOW_ROWS)
         self._rows = min(rows, FIRST_ROWS)
         self._executor = executor
+        self._asked: dict[bytes, list[Asked]] = {}
+        """What is left of each command."""
+        self._in_hand: Asked | None = None
         self._job: Future[Window | None] | Future[list[bytes]] | None = None
         self._version = 0
         self._failing_since_s: float | None = None
@@ -146,7 +167,7 @@ class Rereading:
         self.touched = Touched()
 
     def __bool__(self) -> bool:
-        return bool(self._readings)
+        return bool(self._readings or self._asked)
 
     def state(self) -> dict[str, dict[str, object]]:
         """The position record's part."""
@@ -180,6 +201,20 @@ class Rereading:
         """The table is read as it is described now: nothing that was said until here asks for another reading."""
         self._asked_at[name] = self._version_of(self._tables[name])
 
+    def ask(self, command: bytes, name: str, keys: Sequence[Key]) -> bool:
+        """Read the rows with these keys; False if that is being done already, or no row can have such keys."""
+        fit = [key for key in keys if len(key) == len(self._tables[name].key)]
+        if command in self._asked or not fit:
+            return False
+        self._asked[command] = [
+            Asked(command, name, fit[at : at + KEYS_AT_ONCE]) for at in range(0, len(fit), KEYS_AT_ONCE)
+        ]
+        return True
+
+    def asked(self, command: bytes) -> bool:
+        """Whether a command is being carried out."""
+        return command in self._asked
+
     def remove(self, name: str) -> bool:
         """Leave a table as far as it has been read; False if it is not being read, or must be."""
         if name not in self._readings or self._readings[name].required:
@@ -189,18 +224,17 @@ class Rereading:
         del self._readings[name]
         return True
 
-    def due(self, position: Callable[[], int], *, settled: bool) -> Window | list[bytes] | None:
+    def due(self, position: Callable[[], int], *, settled: bool) -> Window | Asked | list[bytes] | None:
         """What is to be written at this point of the log: rows, or the keys that the source no longer has.
 
-        Everything before `position` is written, and committed if `settled`. Call `wrote` or `deleted` afterwards.
+        Everything before `position` is written, and committed if `settled`. Call `wrote`, `answered` or `deleted`
+        afterwards.
         """
-        name = self._current()
-        if name is None:
-            return None
         if self._job is None:
             if time.monotonic() >= self._again_at_s:
-                self._begin(name, settled=settled)
+                self._begin(settled=settled)
             return None
+        name = self._in_hand.name if self._in_hand else next(iter(self._readings))
         if not self._job.done():
             return None
         try:
@@ -208,17 +242,28 @@ class Rereading:
         except RetryableError as exc:
             self._failed(name, exc)
             return None
+        except (OperatorError, ValueError) as exc:
+            if self._in_hand is None:
+                raise
+            what = exc.message if isinstance(exc, OperatorError) else "they are no keys of it"
+            log.warning("rows of table %s cannot be read again by their keys: %s", name, what)
+            return self._in_hand
         self._failing_since_s = None
-        if result is None:
+        if isinstance(result, list):
+            return [key for key in result if key not in self.touched]
+        if result is not None and self._version_of(self._tables[name]) != self._version:
+            self._job = None  # its columns have changed since: these rows may be of their old shape
+        elif result is not None and position() < result.end:
+            return None
+        elif self._in_hand:
+            if result is None:
+                log.warning("table %s is gone from the source, or has another key; its topic stays as it is", name)
+            return replace(self._in_hand, window=result)
+        elif result is not None:
+            return result
+        else:
             log.warning("table %s is gone from the source; its topic stays as it is", name)
             self._finish(name, 0)
-        elif isinstance(result, Window):
-            if self._version_of(self._tables[name]) != self._version:
-                self._job = None  # its columns have changed since: these rows may be of their old shape
-            elif position() >= result.end:
-                return result
-        else:
-            return [key for key in result if key not in self.touched]
         return None
 
     def wrote(self, window: Window) -> None:
@@ -241,6 +286,24 @@ class Rereading:
         if size:
             self._rows = max(1, min(self._most, WINDOW_BYTES * len(window.rows) // size))
 
+    def answered(self, asked: Asked) -> bool:
+        """The rows of these keys, and deletes of those that have none, are in the open transaction.
+
+        True if that was all the command asked for.
+        """
+        if self._in_hand is None or self._in_hand.keys is not asked.keys:
+            return False  # writing them has shown that the table must be read from its beginning
+        if asked.window is not None:
+            self.touched.forget_seen(asked.window.sees)
+        left = self._asked[asked.command]
+        del left[0]
+        self._job = self._in_hand = None
+        if left:
+            return False
+        del self._asked[asked.command]
+        self._let_go()
+        return True
+
     def deleted(self, keys: int) -> None:
         """The keys given are in the open transaction, as deletes."""
         self._finish(next(iter(self._readings)), keys)
@@ -253,13 +316,21 @@ class Rereading:
     def _current(self) -> str | None:
         return next(iter(self._readings), None)
 
-    def _begin(self, name: str, *, settled: bool) -> None:
+    def _begin(self, *, settled: bool) -> None:
+        asked = next((left[0] for left in self._asked.values()), None)
+        if asked is not None:
+            table = self._tables[asked.name]
+            fresh = self._follow(table)
+            self._in_hand, self._version = asked, self._version_of(table)
+            self._job = self._executor.submit(self._reader.rows, table, asked.keys, first=fresh)
+            return
+        name = self._current()
+        if name is None:
+            return
         reading, table = self._readings[name], self._tables[name]
         if reading.read and not settled:
             return
-        fresh = self.touched.topic == ""
-        if fresh:
-            self.touched.follow(self._topic(table))
+        fresh = self._follow(table)
         if reading.read:
             self._job = self._executor.submit(self._stale, table, reading.since)
             return
@@ -267,6 +338,14 @@ class Rereading:
         self._job = self._executor.submit(
             self._reader.window, table, reading.after, self._rows, key=reading.key, first=fresh
         )
+
+    def _follow(self, table: Table) -> bool:
+        """Note what the log tells of a table from now on; False if that is being done."""
+        topic = self._topic(table)
+        if self.touched.topic == topic:
+            return False
+        self.touched.follow(topic)
+        return True
 
     def _stale(self, table: Table, since: str) -> list[bytes]:
         """Keys whose last record is of a row, and older than `since`, in order."""
@@ -297,6 +376,6 @@ class Rereading:
 
     def _let_go(self) -> None:
         """What the job in hand finds is of no use; the executor's next job waits for it."""
-        self._job = None
+        self._job = self._in_hand = None
         self.touched.follow("")
         self._rows = min(self._most, FIRST_ROWS)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import orjson
 
-from cdc.change import UNCHANGED, Change, Message, Op, Place, Position, Row, Table, Transaction, Xid
+from cdc.change import UNCHANGED, Change, Message, Op, Place, Position, Row, Table, Transaction, Unsent, Xid
 from cdc.deadletters import Bad, DeadLetters, UnwritableError
 from cdc.envelope import Frame, TableEncoder
 from cdc.errors import BugError
 from cdc.interfaces import Handover, Sink, Snapshotter, Window
 from cdc.keys import LiveKeys
-from cdc.rereading import Touched
+from cdc.rereading import Asked, Touched
+from cdc.state import Key
 from cdc.versions import Reread, Versions
 from cdc.wide import WideValues
 
@@ -79,6 +82,23 @@ class Writer:
             if encoder.wide:
                 self._wide.keep(encoder, key, row, {})
         return written
+
+    def asked(self, asked: Asked, frame: Frame, position: Position, *, lsn: Place) -> int:
+        """Rows that were asked for by their keys, and a delete for each key that has none; how many of both."""
+        window = asked.window
+        if window is None:
+            return 0
+        table, encoder = window.table, self._encoder(window.table, position)
+        left = {key for key in map(partial(_asked_key, encoder), asked.keys) if key is not None}
+        rows = []
+        for row in window.rows:
+            key = encoder.key(row)
+            if key in left:
+                left.discard(key)
+                rows.append(row)
+        gone = sorted(key for key in left if not self._touched.unseen(key, window.sees))
+        self.stale(table, gone, frame, position, lsn=lsn)
+        return len(gone) + self.window(replace(window, rows=rows), frame, position, lsn=lsn)
 
     def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Place) -> None:
         """A delete for each of `keys`, which the source no longer has."""
@@ -264,6 +284,17 @@ class Writer:
 
 def _holes(encoder: TableEncoder, row: Row) -> frozenset[str]:
     return frozenset(c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED)
+
+
+def _asked_key(encoder: TableEncoder, key: Key) -> bytes | None:
+    """The event's key of a row's key; None for a text that no row of the table can have."""
+    row: list[bytes | Unsent] = [UNCHANGED] * len(encoder.table.columns)
+    for index, part in zip(encoder.key_indexes, key, strict=True):
+        row[index] = part
+    try:
+        return encoder.key(tuple(row))
+    except ValueError:
+        return None
 
 
 def _too_large(topic: str) -> UnwritableError:

@@ -98,12 +98,7 @@ def window_statement(table: Table, relation: Relation, *, after: Key | None, row
     Operators of types outside pg_catalog are not in reach of the session's search_path: such keys, and they are rare,
     are ordered by their text, which costs a sort for each window.
     """
-    ordered = Relation(
-        relation.oid,
-        relation.partitioned,
-        frozenset(column.name for column in key_columns(table) if _comparable(column, relation)),
-        relation.encoding,
-    )
+    ordered = _by_index(table, relation)
     order = sql.SQL(", ").join(_order(column, ordered) for column in key_columns(table))
     where: sql.Composable = sql.SQL("")
     if after is not None:
@@ -114,6 +109,30 @@ def window_statement(table: Table, relation: Relation, *, after: Key | None, row
         where,
         order,
         sql.Literal(rows),
+    )
+
+
+def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> sql.Composable:
+    """COPY of the rows with these keys, found by the key's own index."""
+    found_by = _by_index(table, relation)
+    one_of = sql.SQL(", ").join(
+        sql.SQL("({})").format(sql.SQL(", ").join(_bounds(table, found_by, key))) for key in keys
+    )
+    return sql.SQL("COPY (SELECT {} FROM {} WHERE ({}) IN ({})) TO STDOUT").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        _from(table, relation),
+        sql.SQL(", ").join(_order(column, found_by) for column in key_columns(table)),
+        one_of,
+    )
+
+
+def _by_index(table: Table, relation: Relation) -> Relation:
+    """`relation`, its keys compared by their own operators wherever those are in reach."""
+    return Relation(
+        relation.oid,
+        relation.partitioned,
+        frozenset(column.name for column in key_columns(table) if _comparable(column, relation)),
+        relation.encoding,
     )
 
 

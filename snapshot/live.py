@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -21,7 +22,7 @@ from connectors.postgres import session
 from connectors.postgres.catalog import Catalog
 from connectors.postgres.slot import await_older_transactions
 from connectors.postgres.stream import at_record_end, lsn_number
-from snapshot.chunks import Relation, lock_statement, parse_row, window_statement
+from snapshot.chunks import Relation, keys_statement, lock_statement, parse_row, window_statement
 from snapshot.handover import View, key_of
 
 WATERMARK: Final = "cdc.watermark"
@@ -33,6 +34,10 @@ _ESTIMATE: Final = (
     "SELECT sum(greatest(c.reltuples, 0))::int8 FROM pg_class c"
     " WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass))"
 )
+
+
+_Statement = Callable[[Table, Relation], sql.Composable | None]
+"""What to read of a table as it is now; None: nothing can be."""
 
 
 class Windows:
@@ -47,6 +52,21 @@ class Windows:
 
     def read(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
         """See `cdc.interfaces.Snapshotter.window`."""
+
+        def statement(now: Table, relation: Relation) -> sql.Composable:
+            return window_statement(now, relation, after=after if now.key_as_text == key else None, rows=rows)
+
+        return self._under_a_view(table, statement, rows=rows, first=first)
+
+    def find(self, table: Table, keys: Sequence[Key], *, first: bool) -> Window | None:
+        """See `cdc.interfaces.Snapshotter.rows`."""
+
+        def statement(now: Table, relation: Relation) -> sql.Composable | None:
+            return keys_statement(now, relation, keys) if now.key_as_text == table.key_as_text else None
+
+        return self._under_a_view(table, statement, rows=None, first=first)
+
+    def _under_a_view(self, table: Table, statement: _Statement, *, rows: int | None, first: bool) -> Window | None:
         with self._in_use:
             connection, catalog = self._open()
             if first:
@@ -54,7 +74,7 @@ class Windows:
                     catalog, f"reading table {table.qualified}", within_s=None, over=self._closed.is_set
                 )
             try:
-                return self._read(catalog, connection, table, (after, key), rows)
+                return self._read(catalog, connection, table, statement, rows)
             finally:
                 if not connection.closed:
                     connection.rollback()
@@ -74,9 +94,10 @@ class Windows:
         catalog: Catalog,
         connection: psycopg2.extensions.connection,
         table: Table,
-        behind: tuple[Key | None, str],
-        rows: int,
+        statement: _Statement,
+        rows: int | None,
     ) -> Window | None:
+        """`rows`: as many as `statement` asks for, if more may be behind them."""
         there = catalog.relation(table.schema, table.name)
         if there is None:
             return None
@@ -92,10 +113,11 @@ class Windows:
         now = catalog.find(table.schema, table.name, self._config.source.keys)
         if now is None or now.oid != oid:
             raise RetryableError(f"table {table.qualified} was replaced meanwhile")
-        after = behind[0] if now.table.key_as_text == behind[1] else None
+        select = statement(now.table, relation)
+        if select is None:
+            return None
         found = io.BytesIO()
-        statement = window_statement(now.table, relation, after=after, rows=rows)
-        catalog.copy(f"reading table {table.qualified}", statement, found)
+        catalog.copy(f"reading table {table.qualified}", select, found)
         ((estimate,),) = catalog.rows("estimating", _ESTIMATE, (oid, oid))
         connection.commit()
         with suppress(OperatorError):  # the right to it may be missing: then the log comes by a little later

@@ -53,6 +53,10 @@ _CHANGED: Final = frozenset({1054, 1146, 1049, 1412, 1305})
 """Unknown column, no such table or database, definition changed since the view was taken."""
 
 
+_Statement = Callable[[Captured], str | None]
+"""What to read of a table as it is now; None: nothing can be."""
+
+
 class MysqlSnapshotter:
     """Reads on connections of its own, in read-only transactions that end with `close`."""
 
@@ -144,6 +148,21 @@ class MysqlSnapshotter:
         return None if made.hides_nothing else made
 
     def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
+        def statement(now: Captured) -> str:
+            behind = after if now.table.key_as_text == key else None
+            return selects.window_statement(now.table, Relation(now.columns), after=behind, rows=rows)
+
+        return self._under_a_view(table, statement, rows=rows, first=first)
+
+    def rows(self, table: Table, keys: Sequence[Key], *, first: bool) -> Window | None:
+        def statement(now: Captured) -> str | None:
+            if now.table.key_as_text != table.key_as_text:
+                return None
+            return selects.keys_statement(now.table, Relation(now.columns), keys)
+
+        return self._under_a_view(table, statement, rows=None, first=first)
+
+    def _under_a_view(self, table: Table, statement: _Statement, *, rows: int | None, first: bool) -> Window | None:
         with self._in_use:
             if self._closed.is_set():
                 raise RetryableError("reading was ended")
@@ -151,7 +170,7 @@ class MysqlSnapshotter:
                 self._window = self._connect(())
             connection = self._window
             try:
-                return self._read_window(connection, table, (after, key), rows, first=first)
+                return self._read_window(connection, table, statement, rows, first=first)
             finally:
                 if connection.open:
                     _end_view(connection)
@@ -160,20 +179,22 @@ class MysqlSnapshotter:
         self,
         connection: session.Connection,
         table: Table,
-        behind: tuple[Key | None, str],
-        rows: int,
+        statement: _Statement,
+        rows: int | None,
         *,
         first: bool,
     ) -> Window | None:
+        """`rows`: as many as `statement` asks for, if more may be behind them."""
         if Catalog(connection).find(table.schema, table.name, self._config.source.keys) is None:
             return None
         taken, end = take_view([connection], [table], lambda: self._connect(()), over=self._closed.is_set, all_=first)
         now = Catalog(connection).find(table.schema, table.name, self._config.source.keys)
         if now is None:
             return None
-        after = behind[0] if now.table.key_as_text == behind[1] else None
-        statement = selects.window_statement(now.table, Relation(now.columns), after=after, rows=rows)
-        read = list(_stream(connection, f"reading table {table.qualified}", statement))
+        select = statement(now)
+        if select is None:
+            return None
+        read = list(_stream(connection, f"reading table {table.qualified}", select))
         return Window(
             table=now.table,
             rows=read,

@@ -148,6 +148,9 @@ class PostgresSnapshotter:
     def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
         return self._windows.read(table, after, rows, key=key, first=first)
 
+    def rows(self, table: Table, keys: Sequence[Key], *, first: bool) -> Window | None:
+        return self._windows.find(table, keys, first=first)
+
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         if self._asking is None:
             self._asking = session.connect(self._params)

@@ -17,6 +17,7 @@ from connectors.mysql.events import TableColumn
 from snapshot.handover import INTEGERS, key_columns
 
 _NUMBER: Final = re.compile(rb"-?\d+(?:\.\d+)?").fullmatch
+_TIME: Final = re.compile(rb"[0-9 :.-]+").fullmatch
 _BY_TEXT: Final = ("date", "datetime", "timestamp", "binary", "varbinary")
 """Types whose own order is the order of their text's bytes."""
 _OWN_ORDER: Final = (*_BY_TEXT, "char", "varchar")
@@ -66,6 +67,16 @@ def row_statement(table: Table, relation: Relation, key: Sequence[bytes]) -> str
     return f"{_select(table, relation)} WHERE {' AND '.join(same)}"
 
 
+def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> str:
+    """The rows with these keys, by the key's own index where it has one that texts can be compared in."""
+    columns = key_columns(table)
+    one_of = ", ".join(
+        f"({', '.join(_own_literal(column, part) for column, part in zip(columns, key, strict=True))})" for key in keys
+    )
+    by = ", ".join(_own(column, relation) for column in columns)
+    return f"{_select(table, relation)} WHERE ({by}) IN ({one_of})"
+
+
 def ends_statement(table: Table) -> str:
     """The least and the greatest key, of a table with a key of one integer."""
     name = values.quoted_name(table.key[0])
@@ -101,6 +112,8 @@ def _literal(column: Column, part: bytes) -> str:
     if column.type in INTEGERS:
         return str(int(part))
     if _base(column) in ("date", "datetime", "timestamp"):
+        if not _TIME(part):
+            raise ValueError("a key that is no date and no time")
         return f"'{part.decode('ascii')}'"
     return f"x'{part.hex()}'"
 

@@ -29,7 +29,7 @@ LOOK_EVERY_S = 2.0
 
 def fold(spark: SparkSession, source: ApplySource, applier: Applier, topic: str, begin: Offsets) -> Offsets:
     """Fold a topic in from `begin` to its present end, as one batch; returns that end."""
-    end = topics.ends(source, topic)
+    end = topics.committed_ends(source, topic)
     if any(at > begin.get(partition, 0) for partition, at in end.items()):
         applier(topics.read(spark, source, topic, begin, end))
     return end

@@ -29,7 +29,7 @@ _DAY_MICROS = 86_400_000_000
 
 def contents(store: Store, table: TargetTable) -> Contents:
     """All rows of a table's copy, by key."""
-    found = (json.loads(document) for document in store.documents(table))
+    found = (json.loads(row.document) for row in store.rows(table))
     rows = ({column.name: row.get(column.name) for column in table.columns} for row in found)
     return {key_of(table, row): row for row in rows}
 
@@ -44,13 +44,14 @@ def expected(table: TargetTable, after: Mapping[str, Any], version: int) -> dict
     row = {}
     for column in table.columns:
         kind = next((kind for kind, numbers in column.versions if version in numbers), TEXT)
-        row[column.name] = _document_value(
+        row[column.name] = document_value(
             kind, after.get(column.name), kept_as_text=spark_type(column.kind) == spark_type(TEXT)
         )
     return row
 
 
-def _document_value(kind: Kind, value: Any, *, kept_as_text: bool = False) -> Any:  # noqa: ANN401 - JSON
+def document_value(kind: Kind, value: Any, *, kept_as_text: bool = False) -> Any:  # noqa: ANN401 - JSON
+    """A document's value of an event's; `kept_as_text`: the column is stored as STRING."""
     if value is None:
         return None
     if kind.name == "time_micros":
@@ -58,7 +59,7 @@ def _document_value(kind: Kind, value: Any, *, kept_as_text: bool = False) -> An
     if kept_as_text:
         return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     if kind.name == "array" and kind.element is not None:
-        return [_document_value(kind.element, item) for item in value]
+        return [document_value(kind.element, item) for item in value]
     if kind.name == "date":
         return _STAND_INS.get(str(value)) or date_text(value)
     if kind.name in ("timestamp_millis", "timestamp_micros"):

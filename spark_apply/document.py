@@ -17,6 +17,8 @@ Years beyond 9999 are written ``+10000``, those before year 1 ``-0043`` (44 BC),
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -30,11 +32,17 @@ DOCUMENT = "_cdc_document"
 
 def with_document(rows: DataFrame, table: TargetTable) -> DataFrame:
     """`rows` (any DataFrame with the table's typed columns) and ``_cdc_document STRING``: each row's JSON."""
+    return rows.withColumn(DOCUMENT, document(rows, table))
+
+
+def document(rows: DataFrame, table: TargetTable, *, only: Collection[str] | None = None) -> Column:
+    """The JSON of each of `rows`, or of `only` these columns."""
     fields = [
         _readable(F.col(quoted(column.name)), column.kind, rows.schema[column.name].dataType).alias(column.name)
         for column in table.columns
+        if only is None or column.name in only
     ]
-    return rows.withColumn(DOCUMENT, F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}))
+    return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
 
 
 def _readable(value: Column, kind: Kind, stored_as: T.DataType) -> Column:

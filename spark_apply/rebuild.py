@@ -155,8 +155,8 @@ def compare(live: Store, beside: Store, table: TargetTable) -> Differences:
 
 
 def _digests(store: Store, table: TargetTable) -> Iterator[tuple[bytes, bytes]]:
-    for document in store.documents(table):
-        found = orjson.loads(document)
+    for stored in store.rows(table):
+        found = orjson.loads(stored.document)
         key = orjson.dumps([found.get(name) for name in table.key])
         row = orjson.dumps([found.get(column.name) for column in table.columns])
         yield hashlib.blake2b(key, digest_size=16).digest(), hashlib.blake2b(row, digest_size=8).digest()

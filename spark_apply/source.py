@@ -77,6 +77,20 @@ def committed(source: ApplySource, topic: str, partitions: int) -> Iterator[Mess
 
     Raises OperatorError when the broker does not answer.
     """
+    unread = set(range(partitions))
+    for message in _records(source, topic, dict.fromkeys(unread, 0)):
+        if message.error() is None:
+            yield message
+        else:
+            unread.discard(message.partition() or 0)
+        if not unread:
+            return
+
+
+def _records(source: ApplySource, topic: str, begins: Mapping[int, int]) -> Iterator[Message]:
+    """Committed records from these offsets on, and for each end of a partition that is met, its error; for ever."""
+    if not begins:
+        return
     consumer = Consumer(
         {
             **client(source),
@@ -89,9 +103,9 @@ def committed(source: ApplySource, topic: str, partitions: int) -> Iterator[Mess
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        unread, answered_at = set(range(partitions)), time.monotonic()
-        while unread:
+        consumer.assign([TopicPartition(topic, number, offset) for number, offset in begins.items()])
+        answered_at = time.monotonic()
+        while True:
             messages = consumer.consume(_TAKEN, _POLL_S)
             if not messages and time.monotonic() - answered_at > _ANSWER_WITHIN_S:
                 msg = f"topic {topic} cannot be read: no answer in {_ANSWER_WITHIN_S:.0f} s"
@@ -99,12 +113,9 @@ def committed(source: ApplySource, topic: str, partitions: int) -> Iterator[Mess
             for message in messages:
                 answered_at = time.monotonic()
                 error = message.error()
-                if error is None:
-                    yield message
-                elif error.name() == "_PARTITION_EOF":
-                    unread.discard(message.partition() or 0)
-                else:
+                if error is not None and error.name() != "_PARTITION_EOF":
                     raise unreachable(source, KafkaException(error))
+                yield message
     finally:
         consumer.close()
 
@@ -142,9 +153,32 @@ def _ends(source: ApplySource, names: Sequence[str], isolation: str) -> dict[tup
         consumer.close()
 
 
-def ends(source: ApplySource, topic: str) -> Offsets:
-    """How far a reader of committed records can read each partition of a topic now."""
-    return {partition: end for (_, partition), end in _ends(source, [topic], "read_committed").items()}
+def committed_ends(source: ApplySource, topic: str) -> dict[int, int]:
+    """By partition, the offset behind the last record that a read_committed reader can see now."""
+    return {number: end for (_, number), end in _ends(source, [topic], "read_committed").items()}
+
+
+def written_ends(source: ApplySource, topic: str) -> dict[int, int]:
+    """By partition, the offset behind the last record there is now, whatever becomes of its transaction."""
+    return {number: end for (_, number), end in _ends(source, [topic], "read_uncommitted").items()}
+
+
+def keys_between(
+    source: ApplySource, topic: str, begins: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[bytes]:
+    """Keys of the committed records from `begins` up to `ends`, both as `committed_ends` gives them."""
+    left = {number: end for number, end in ends.items() if begins.get(number, 0) < end}
+    for message in _records(source, topic, {number: begins.get(number, 0) for number in left}):
+        number, offset = message.partition() or 0, message.offset() or 0
+        error = message.error()
+        if error is None and offset < left.get(number, 0):
+            key = message.key()
+            if isinstance(key, bytes):
+                yield key
+        if offset >= left.get(number, 0) - (error is None):
+            left.pop(number, None)
+        if not left:
+            return
 
 
 def stream(spark: SparkSession, source: ApplySource, names: Sequence[str]) -> DataFrame:

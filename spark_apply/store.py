@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -67,6 +67,15 @@ class Due:
         return cls(found["id"], {int(partition): at for partition, at in found["begin"].items()})
 
 
+class StoredRow(NamedTuple):
+    """A row of a copy."""
+
+    id: str
+    """What the store finds it by."""
+    document: str
+    """Its JSON (`spark_apply.document`); a column that came later than the row may be missing."""
+
+
 class Store(Protocol):
     """Copies of tables. Every write is guarded by position: any event may come again, at any time."""
 
@@ -98,13 +107,20 @@ class Store(Protocol):
         Called when all that it speaks of has been applied.
         """
 
-    def documents(self, table: TargetTable) -> Iterator[str]:
-        """Every row as its JSON document (`spark_apply.document`), any order; what is durable now."""
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        """Every row in any order, or those with one of these ids; what is durable now.
+
+        Also of a copy that this object has not opened, beside the job that writes it. Raises OperatorError if it is not
+        there.
+        """
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        """The id of a row by the JSON of its key, as events have it and as documents do."""
 
     def beside(self, table: TargetTable) -> Store:
         """A new, empty copy beside the live one, which no reader sees; leftovers of an earlier one are removed.
 
-        It takes `apply`, `position` and `documents`, ends with `close` of this store, and has the live one's identity:
+        It takes `apply`, `position` and `rows`, ends with `close` of this store, and has the live one's identity:
         what a checkpoint says of the one is true of the other. `table` is of the newest version.
         """
 

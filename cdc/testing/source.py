@@ -298,6 +298,15 @@ class MemorySnapshotter:
         read = [row for _, row in found]
         return Window(table, read, last, view.sees, self._log.end, None, time.time_ns() // 10**6)
 
+    def rows(self, table: Table, keys: Sequence[Key], *, first: bool) -> Window | None:
+        self._at("snapshot.window")
+        if first:
+            self._log.reveal_before(self._log.end)
+        view = self._log.view()
+        found = self._log.rows(table, view)
+        read = [found[key] for key in keys if key in found]
+        return Window(table, read, None, view.sees, self._log.end, None, time.time_ns() // 10**6)
+
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         self._at("snapshot.row")
         return self._log.rows(table).get(tuple(key))

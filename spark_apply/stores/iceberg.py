@@ -23,10 +23,11 @@ import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -34,10 +35,10 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
-from spark_apply.document import DOCUMENT, with_document
+from spark_apply.document import DOCUMENT, document, with_document
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
-from spark_apply.store import Applied, Batch, Due, only_options
+from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION, row_type
 
@@ -48,6 +49,7 @@ _SUMMARY = f"spark.sql.iceberg.snapshot-property.{_POSITION_PROPERTY}"
 _VIEW = "_cdc_batch"
 _DUE, _CAUGHT_UP, _REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
 _MAIN, _PREVIOUS, _BESIDE = "main", "cdc_previous", "cdc_beside_"
+_ID = "_cdc_id"
 
 _PROPERTIES = {
     "format-version": "2",
@@ -176,13 +178,32 @@ class IcebergStore:
             raise BugError(f"store {self._catalog} was opened for its marks alone")
         return self._session
 
-    def documents(self, table: TargetTable) -> Iterator[str]:
-        return (row[DOCUMENT] for row in with_document(self.read(table), table).select(DOCUMENT).toLocalIterator())
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        rows = self.read(table)
+        for column in row_type(table):
+            if column.name not in rows.columns:  # of a version that the job has not come to yet
+                rows = rows.withColumn(column.name, F.lit(None).cast(column.dataType))
+        if ids is not None:
+            key = T.StructType([field for field in row_type(table) if field.name in table.key])
+            asked = self._spark.createDataFrame([(id_,) for id_ in ids], "id string")
+            asked = asked.select(F.from_json("id", key).alias("key")).select("key.*")
+            rows = rows.join(F.broadcast(asked), [*table.key], "left_semi")
+        found = with_document(rows, table).withColumn(_ID, document(rows, table, only=table.key))
+        return (StoredRow(row[_ID], row[DOCUMENT]) for row in found.select(_ID, DOCUMENT).toLocalIterator())
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del event_key
+        return document_key
 
     def read(self, table: TargetTable) -> DataFrame:
         """The whole table as it is now: the source's columns and ``_cdc_position STRING``."""
-        self._spark.catalog.refreshTable(self.table_name(table))
-        return self._spark.table(self._copy_name(table))
+        name = self.table_name(table)
+        try:
+            self._spark.catalog.refreshTable(name)
+            return self._spark.table(self._copy_name(table))
+        except AnalysisException as exc:
+            msg = f"Iceberg table {name} cannot be read"
+            raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
 
     def beside(self, table: TargetTable) -> IcebergStore:
         self._evolve(table, self.table_name(table), _row_type(table))
@@ -338,7 +359,7 @@ def mark_in_folder(metadata: Path) -> str | None:
 def _merge(table: TargetTable, name: str) -> str:
     columns = [quoted(column.name) for column in table.columns]
     same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
-    newer = f"t.{POSITION} < s.{POSITION}"
+    newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that another hand wrote may have none
     values = ", ".join(f"{column} = s.{column}" for column in (*columns, POSITION))
     return (  # every name in it is quoted; no value is
         f"MERGE INTO {name} t USING {_VIEW} s ON {same_key} "  # noqa: S608

@@ -29,7 +29,7 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import index_name
-from spark_apply.store import Applied, Batch, Due, only_options
+from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, OP, POSITION
 
@@ -156,11 +156,23 @@ class OpenSearchStore:
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         self._note(table, {"complete": mark.to_json()}, "complete")
 
-    def documents(self, table: TargetTable) -> Iterator[str]:
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = self.index(table)
-        self._client.indices.refresh(index=index)
-        hits = scan(self._client, index=index, query={"query": {"match_all": {}}}, size=_REQUEST_ACTIONS)
-        return (orjson.dumps(hit["_source"]).decode() for hit in hits)
+        asked = list(ids or ())
+        parts = [asked[at : at + _REQUEST_ACTIONS] for at in range(0, len(asked), _REQUEST_ACTIONS)]
+        queries = [{"match_all": {}}] if ids is None else [{"ids": {"values": part}} for part in parts]
+        try:
+            self._client.indices.refresh(index=index)
+            for query in queries:
+                for hit in scan(self._client, index=index, query={"query": query}, size=_REQUEST_ACTIONS):
+                    yield StoredRow(hit["_id"], orjson.dumps(hit["_source"]).decode())
+        except OpenSearchException as exc:
+            msg = f"index {index} cannot be read ({_reason(exc)})"
+            raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del document_key
+        return document_id(event_key)
 
     def beside(self, table: TargetTable) -> OpenSearchStore:
         alias = self.index(table)

@@ -26,7 +26,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import folder_name
-from spark_apply.store import Applied, Batch, Due, only_options
+from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, OP, POSITION
 
@@ -154,8 +154,17 @@ class TantivyStore:
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         _write(self.folder(table).resolve() / _MARK, mark.to_json())
 
-    def documents(self, table: TargetTable) -> Iterator[str]:
-        return (document for _, _, document in _rows(_existing(self.folder(table))))
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        index = _existing(self.folder(table))
+        if ids is None:
+            return (StoredRow(id_, document) for id_, _, document in _rows(index))
+        query = tantivy.Query.term_set_query(index.schema, FIELD_KEY, list(ids))
+        found = _found(index, query, limit=index.searcher().num_docs)
+        return (StoredRow(id_, document) for id_, _, document in found)
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del document_key
+        return document_id(event_key)
 
     def search(self, table: str, words: str, *, limit: int = 10) -> list[str]:
         """Documents of ``schema.table`` that match a query of the engine's language, best first.

@@ -134,6 +134,10 @@ class CrashingSnapshotter(Wrapped):
         self._at("snapshot.window")
         return self._part.window(*arguments, **more)
 
+    def rows(self, *arguments: Any, **more: Any) -> Any:
+        self._at("snapshot.window")
+        return self._part.rows(*arguments, **more)
+
     def row(self, *arguments: Any) -> Any:
         return self._between("snapshot.row", None, "row", *arguments)
 

@@ -26,6 +26,7 @@ from cdc.state import Phase as Stage
 from cdc.testing import POINTS, Killed, MemorySnapshotter, Outcome, Record
 from tests.property.test_pipeline_laws import (
     CONNECTOR,
+    KEYS,
     PREFIX,
     STEPS,
     TABLES,
@@ -35,6 +36,7 @@ from tests.property.test_pipeline_laws import (
     Step,
     Violation,
     World,
+    _key,
     holds,
 )
 
@@ -154,10 +156,16 @@ class Life(RuleBasedStateMachine):
         Life.steps += 1
         self.world.plan.append((point, passing, error))
 
-    @rule(table=st.integers(0, len(TABLES) - 1), stop=st.sampled_from([False, False, False, True]), now=st.booleans())
-    def ask(self, table: int, stop: bool, now: bool) -> None:
+    @rule(
+        table=st.integers(0, len(TABLES) - 1),
+        stop=st.sampled_from([False, False, False, True]),
+        keys=st.lists(KEYS, max_size=3),
+        now=st.booleans(),
+    )
+    def ask(self, table: int, stop: bool, keys: list[int], now: bool) -> None:
         Life.steps += 1
-        command = Command(tables=(TABLES[table].qualified,), stop=stop)
+        of = TABLES[table]
+        command = Command(tables=(of.qualified,), stop=stop, keys=tuple(_key(of, key) for key in keys))
         if now:
             self.world.ask(command)
         else:
@@ -256,6 +264,13 @@ def test_control_a_first_view_that_does_not_wait_is_caught(monkeypatch: pytest.M
     """What was written before anyone noted keys may not be visible yet."""
     read = MemorySnapshotter.window
     monkeypatch.setattr(MemorySnapshotter, "window", lambda *a, key, first: read(*a, key=key, first=False))
+    assert caught()
+
+
+def test_control_keys_over_events_that_their_view_did_not_see_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first view of keys that does not wait: the log may have told more of them before anyone listened."""
+    read = MemorySnapshotter.rows
+    monkeypatch.setattr(MemorySnapshotter, "rows", lambda *a, first: read(*a, first=False))
     assert caught()
 
 

@@ -148,7 +148,7 @@ def test_a_reader_that_waits_sees_both_rows(
                 assert code == 0, error
                 waited.append(time.monotonic() - begun)
                 for table in (debits, credits_):
-                    found = _ids(search.documents(table))
+                    found = _ids(row.document for row in search.rows(table))
                     assert n in found, (n, table.name)
                     assert 1000 not in found
             # nobody writes what is captured: others do, and then nobody at all
@@ -167,7 +167,7 @@ def test_a_reader_that_waits_sees_both_rows(
                 cursor.execute("COMMIT")
             _, token, _ = _command(capsys, "token", str(connector.file))
             assert _command(capsys, "wait", str(file), "--token", token, "--timeout", "60s")[0] == 0
-            assert 1000 in _ids(search.documents(debits))
+            assert 1000 in _ids(row.document for row in search.rows(debits))
             # a token that is not reached in time: what is complete, and what to look at
             later = token.rsplit(".", 2)[0] + ".7fffffffffffffff.00000000"
             code, _, error = _command(
@@ -260,4 +260,4 @@ def _sample(path: Path, tables: list[TargetTable], samples: dict[str, dict[str, 
         return
     position = min(one.position for one in complete)
     if position not in samples:
-        samples[position] = {table.name: _ids(store.documents(table)) for table in tables}
+        samples[position] = {table.name: _ids(row.document for row in store.rows(table)) for table in tables}

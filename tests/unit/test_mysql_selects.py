@@ -8,7 +8,15 @@ from cdc.change import Table
 from connectors.mysql import values
 from connectors.mysql.places import GtidSet
 from snapshot.binlog_view import BinlogView
-from snapshot.selects import Relation, chunk_statement, interpolated, lock_statement, row_statement, window_statement
+from snapshot.selects import (
+    Relation,
+    chunk_statement,
+    interpolated,
+    keys_statement,
+    lock_statement,
+    row_statement,
+    window_statement,
+)
 
 TOLD = (
     values.from_catalog("id", "bigint unsigned", None, nullable=False),
@@ -36,9 +44,9 @@ def test_texts_are_read_by_their_bytes_and_nothing_in_them_is_sql() -> None:
 
 
 def test_a_key_of_several_columns_is_spelled_out() -> None:
-    made = chunk_statement(keyed("id", "at"), HERE, after=(b"1", b"2024-01-02 03:04:05.678"), upto=(b"9", b"x"))
+    made = chunk_statement(keyed("id", "at"), HERE, after=(b"1", b"2024-01-02 03:04:05.678"), upto=(b"9", b"2025"))
     assert "(`id` > 1) OR (`id` = 1 AND `at` > '2024-01-02 03:04:05.678')" in made
-    assert "(`id` < 9) OR (`id` = 9 AND `at` <= 'x')" in made
+    assert "(`id` < 9) OR (`id` = 9 AND `at` <= '2025')" in made
 
 
 def test_windows_use_the_keys_own_order() -> None:
@@ -53,9 +61,17 @@ def test_one_row_and_the_lock() -> None:
     assert lock_statement([keyed("id")]) == "LOCK TABLES `d`.`t` READ"
 
 
+def test_rows_by_their_keys() -> None:
+    keys = [(b"1", b"\xc3\xa9"), (b"2", b"' OR 1=1")]
+    made = keys_statement(keyed("id", "na`me"), HERE, keys)
+    assert made.endswith(" WHERE (`id`, `na``me`) IN ((1, _utf8mb4 x'c3a9'), (2, _utf8mb4 x'27204f5220313d31'))")
+
+
 def test_a_key_that_is_no_number_never_becomes_sql() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         chunk_statement(keyed("id"), HERE, after=(b"1 OR 1=1",), upto=None)
+    with pytest.raises(ValueError, match="no date and no time"):
+        keys_statement(keyed("at"), HERE, [(b"' OR 1=1",)])
 
 
 def test_cuts_lie_between_the_ends() -> None:

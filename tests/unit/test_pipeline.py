@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 import cdc.pipeline
+import cdc.rereading
 from cdc.change import UNCHANGED, Idle, Offset, Row, Table, Transaction
 from cdc.commands import Command
 from cdc.errors import CdcError, GapError, OperatorError, RetryableError
@@ -60,6 +61,13 @@ class Bench:
 
     def run(self, *tables: Table, **more: Any) -> None:
         self.pipeline(*tables, **more).run(until_caught_up=True)
+
+    def ask(self, command: Command) -> None:
+        """As `cdc snapshot` does."""
+        key = b"%d" % len(self.kafka.topics["p.signal-c"])
+        record = Record("p.signal-c", key, command.to_bytes(key.decode()), self.kafka.begin("cli"))
+        self.kafka.topics["p.signal-c"].append(record)
+        self.kafka.end("cli", Outcome.COMMITTED)
 
     def state(self) -> State:
         return State.from_bytes(self.kafka.committed("p.position-c")[-1].value or b"", where="here")
@@ -464,12 +472,52 @@ def test_a_gap_found_where_the_log_is_followed(bench: Bench) -> None:
     for _ in range(2):
         with pytest.raises(GapError):
             bench.run(A, at=broken)
-    ask = Command(tables=(), after_gap=True).to_bytes("1")
-    bench.kafka.topics["p.signal-c"].append(Record("p.signal-c", b"1", ask, bench.kafka.begin("cli")))
-    bench.kafka.end("cli", Outcome.COMMITTED)
+    bench.ask(Command(tables=(), after_gap=True))
     bench.run(A, at=broken)
     assert bench.state().epoch == 2
     assert set(bench.fold(A)) == {"1", "2"}
+
+
+def test_rows_asked_for_by_their_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key's row comes again, those that are gone are deleted, others are left alone; a crash repeats it."""
+    monkeypatch.setattr(cdc.rereading, "KEYS_AT_ONCE", 2)
+    bench.log.commit(*(insert(A, _row(name)) for name in "123456"))
+    bench.run(A)
+    before = len(bench.events(A))
+    keys = tuple((name,) for name in (b"2", b"gone", b"4", b"never", b"6"))
+    command = Command(tables=(A.qualified,), keys=(*keys, (b"not", b"a key")))
+    bench.ask(command)
+    with pytest.raises(Killed):
+        bench.run(A, at=Faults(("snapshot.window", 2), error=Killed))
+    bench.run(A)
+    again = [(r.key, r.value and orjson.loads(r.value)["op"]) for r in bench.kafka.committed("p.s.a")[before:]]
+    assert set(again) == {
+        *((b'{"id":"%b"}' % name, "r") for name in (b"2", b"4", b"6")),
+        *((b'{"id":"%b"}' % name, op) for name in (b"gone", b"never") for op in ("d", None)),
+    }
+    assert bench.fold(A) == dict.fromkeys("123456", "n")
+    told = len(bench.events(A))
+    bench.run(A)
+    assert len(bench.events(A)) == told, "a command is carried out once"
+
+
+def test_a_command_whose_keys_cannot_be_read_stops_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(A)
+
+    errors = iter([OperatorError("this text is no number"), ValueError("nor is this")])
+
+    def refused(*_: object, **__: object) -> None:
+        raise next(errors)
+
+    monkeypatch.setattr(MemorySnapshotter, "rows", refused)
+    bench.ask(Command(tables=(A.qualified,), keys=((b"y",),)))
+    bench.ask(Command(tables=(A.qualified,), keys=((b"x",),)))
+    bench.ask(Command(tables=(A.qualified,), keys=((b"too", b"many"),)))
+    bench.log.commit(insert(A, _row("2")))
+    bench.run(A)
+    assert set(bench.fold(A)) == {"1", "2"}
+    assert next(errors, None) is None
 
 
 def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench) -> None:
@@ -480,9 +528,7 @@ def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench)
     bench.run(docs)
     bench.log.held_from = None
     bench.log.commit(update(docs, (b"1", b"b", new)))
-    ask = Command(tables=(), after_gap=True).to_bytes("1")
-    bench.kafka.topics["p.signal-c"].append(Record("p.signal-c", b"1", ask, bench.kafka.begin("cli")))
-    bench.kafka.end("cli", Outcome.COMMITTED)
+    bench.ask(Command(tables=(), after_gap=True))
     late = iter([update(docs, (b"1", b"c", UNCHANGED))])
 
     def meanwhile(point: str) -> None:

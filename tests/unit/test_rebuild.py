@@ -13,7 +13,7 @@ from cdc.change import Kind
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import ConfigError
 from spark_apply.rebuild import Differences, _asked_for, compare
-from spark_apply.store import Due, Store
+from spark_apply.store import Due, Store, StoredRow
 from spark_apply.tables import TargetTable, Version, target
 
 ORDERS = target(
@@ -33,10 +33,10 @@ CONFIG = ApplyConfig(
 class Rows:
     """As much of a store as is compared."""
 
-    rows: list[dict[str, Any]]
+    there: list[dict[str, Any]]
 
-    def documents(self, _table: TargetTable) -> Iterator[str]:
-        return map(json.dumps, self.rows)
+    def rows(self, _table: TargetTable) -> Iterator[StoredRow]:
+        return (StoredRow("", json.dumps(row)) for row in self.there)
 
 
 @pytest.mark.parametrize(
