@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -64,6 +64,18 @@ def schema_versions(source: ApplySource) -> dict[str, list[Version]]:
 
 def _committed(source: ApplySource, topic: str) -> Iterator[bytes]:
     """Committed values of partition 0, from the first to the end as it is now."""
+    for message in _records(source, topic, {0: 0}):
+        if message.error() is not None:
+            return
+        value = message.value()
+        if value is not None:
+            yield value
+
+
+def _records(source: ApplySource, topic: str, begins: Mapping[int, int]) -> Iterator[Message]:
+    """Committed records from these offsets on, and for each end of a partition that is met, its error; for ever."""
+    if not begins:
+        return
     consumer = Consumer(
         {
             **client(source),
@@ -76,7 +88,7 @@ def _committed(source: ApplySource, topic: str) -> Iterator[bytes]:
         }
     )
     try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
+        consumer.assign([TopicPartition(topic, number, offset) for number, offset in begins.items()])
         answered_at = time.monotonic()
         while True:
             message = consumer.poll(_POLL_S)
@@ -87,14 +99,9 @@ def _committed(source: ApplySource, topic: str) -> Iterator[bytes]:
                 continue
             answered_at = time.monotonic()
             error = message.error()
-            if error is None:
-                value = message.value()
-                if value is not None:
-                    yield value
-            elif error.name() == "_PARTITION_EOF":
-                return
-            else:
+            if error is not None and error.name() != "_PARTITION_EOF":
                 raise unreachable(source, KafkaException(error))
+            yield message
     finally:
         consumer.close()
 
@@ -130,6 +137,34 @@ def _ends(source: ApplySource, names: Sequence[str], isolation: str) -> dict[tup
         raise unreachable(source, exc) from exc
     finally:
         consumer.close()
+
+
+def committed_ends(source: ApplySource, topic: str) -> dict[int, int]:
+    """By partition, the offset behind the last record that a read_committed reader can see now."""
+    return {number: end for (_, number), end in _ends(source, [topic], "read_committed").items()}
+
+
+def written_ends(source: ApplySource, topic: str) -> dict[int, int]:
+    """By partition, the offset behind the last record there is now, whatever becomes of its transaction."""
+    return {number: end for (_, number), end in _ends(source, [topic], "read_uncommitted").items()}
+
+
+def keys_between(
+    source: ApplySource, topic: str, begins: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[bytes]:
+    """Keys of the committed records from `begins` up to `ends`, both as `committed_ends` gives them."""
+    left = {number: end for number, end in ends.items() if begins.get(number, 0) < end}
+    for message in _records(source, topic, {number: begins.get(number, 0) for number in left}):
+        number, offset = message.partition() or 0, message.offset() or 0
+        error = message.error()
+        if error is None and offset < left.get(number, 0):
+            key = message.key()
+            if isinstance(key, bytes):
+                yield key
+        if offset >= left.get(number, 0) - (error is None):
+            left.pop(number, None)
+        if not left:
+            return
 
 
 def stream(spark: SparkSession, source: ApplySource, names: Sequence[str]) -> DataFrame:

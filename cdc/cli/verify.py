@@ -1,0 +1,141 @@
+"""`cdc verify`: whether derived stores are what the source holds; where they are not, name it, and mend it if asked."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import orjson
+
+from cdc import registry
+from cdc.commands import Command
+from cdc.config import ConnectorConfig, load_apply, load_connector
+from cdc.errors import ConfigError, OperatorError
+from cdc.state import Key, State
+
+MENDED: Final = 10_000
+"""Keys of a table that are asked for at most: beyond that, reading all of it is less work."""
+_KEYS_A_COMMAND: Final = 1_000
+
+
+@click.command()
+@click.argument("connector_file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+@click.argument("apply_file", metavar="APPLY.yaml", type=click.Path(path_type=Path))
+@click.option("--table", metavar="SCHEMA.TABLE", help="Only this one.")
+@click.option("--store", help="Only this one, by its name in APPLY.yaml.")
+@click.option("--repair", is_flag=True, help="Ask the connector to publish the rows that differ again, and only those.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+def verify(
+    connector_file: Path, apply_file: Path, *, table: str | None, store: str | None, repair: bool, as_json: bool
+) -> int:
+    """Compare derived stores with the source, row by row, while both are written.
+
+    Names the keys that differ, and the columns. A row counts as different only if nothing has changed it while it was
+    looked at; one that changes each time is undecided. To tell what is wrong from what is late, connector and job must
+    be at work; what is equal can be told without them.
+
+    Exit code 0 where they agree, 1 where they differ.
+    """
+    connector, config = load_connector(connector_file), load_apply(apply_file)
+    if config.source.topic_prefix != connector.sink.prefix:
+        raise ConfigError(
+            f"{apply_file} follows the topics of prefix {config.source.topic_prefix}, "
+            f"and {connector_file} publishes under {connector.sink.prefix}",
+            hint="which two files belong together?",
+        )
+    if importlib.util.find_spec("pyspark") is None:
+        raise ConfigError("pyspark is not installed; stores are read with it", hint="pip install 'cdc-toolkit[spark]'")
+    on_terminal = sys.stderr.isatty()
+    with registry.part("cdc.published:open_published")(connector) as published:
+        copies: list[Any] = registry.part("spark_apply.verify:verify")(
+            config,
+            published,
+            partial(_standing, connector),
+            table=table,
+            store=store,
+            progress=_progress if on_terminal else None,
+        )
+    if on_terminal:
+        click.echo("\r\x1b[K", err=True, nl=False)
+    agree = all(copy.agrees for copy in copies)
+    asked = _repair(connector, connector_file, copies) if repair and not agree else {}
+    if as_json:
+        found = {"agree": agree, "copies": [copy.as_json() for copy in copies], "asked": asked}
+        click.echo(orjson.dumps(found).decode())
+    else:
+        for line in _lines([copy.as_json() for copy in copies]):
+            click.echo(line)
+    for name, count in asked.items():
+        click.echo(
+            f"asked {connector.name} for {count:,} rows of {name}; verify again when they have arrived", err=True
+        )
+    return int(not agree)
+
+
+def _standing(connector: ConnectorConfig) -> State:
+    state: State | None = registry.part("sinks.positions:read_standing")(connector.sink, connector.name).state
+    if state is None:
+        raise OperatorError(f"connector {connector.name} has never run", hint="cdc run CONNECTOR.yaml")
+    return state
+
+
+def _progress(line: str) -> None:
+    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+
+
+def _repair(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> dict[str, int]:
+    """Ask for the rows that differ; by table, how many. Raises OperatorError for too many, before any is asked for."""
+    wanted: dict[str, dict[Key, None]] = {}
+    for copy in copies:
+        of = wanted.setdefault(copy.table, {})
+        of.update(dict.fromkeys(one.text for one in copy.differences if one.text is not None))
+        if copy.unchecked or len(of) > MENDED:
+            raise OperatorError(
+                f"{copy.table}: more than {MENDED:,} rows differ, which is too many to ask for one by one",
+                hint=f"cdc snapshot start {file} --table {copy.table}  # publishes all its rows again",
+            )
+    send = registry.part("sinks.commands:send_command")
+    for name, keys in wanted.items():
+        for part in _parts(list(keys)):
+            identifier = uuid.uuid4().hex
+            command = Command(tables=(name,), keys=tuple(part))
+            send(connector.sink, connector.name, identifier.encode(), command.to_bytes(identifier))
+    return {name: len(keys) for name, keys in wanted.items() if keys}
+
+
+def _parts(keys: Sequence[Key]) -> Iterable[Sequence[Key]]:
+    return (keys[at : at + _KEYS_A_COMMAND] for at in range(0, len(keys), _KEYS_A_COMMAND))
+
+
+_COUNTS: Final = ("rows", "equal", "differing", "missing", "extra", "undecided")
+
+
+def _lines(copies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    rows = [("table", "store", *_COUNTS)]
+    for copy in copies:
+        counts = (copy[name] if isinstance(copy[name], int) else len(copy[name]) for name in _COUNTS)
+        rows.append((copy["table"], copy["store"], *(f"{count:,}" for count in counts)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    for copy in copies:
+        where = f"{copy['table']} in {copy['store']}"
+        for one in copy["differing"]:
+            yield f"differs    {where}  {_key(one['key'])}  {', '.join(one['columns'])}"
+        for what in ("missing", "extra", "undecided"):
+            for key in copy[what]:
+                yield f"{what:<9}  {where}  {_key(key)}"
+        if copy["unchecked"]:
+            yield f"{where}: {copy['unchecked']:,} more rows differed at first and were not looked at again"
+        if copy["unwritable"]:
+            yield f"{where}: {copy['unwritable']:,} rows of the source have keys that cannot be written as JSON"
+
+
+def _key(key: Mapping[str, object]) -> str:
+    return orjson.dumps(key).decode()

@@ -1,0 +1,87 @@
+"""Two sides' rows by key, and the keys whose rows differ; on disk, so that memory stays flat. Pure but for that.
+
+Both sides are written down as (key, digest) in the order they come, and one sort finds the rest: as good as comparing
+bucket by bucket, without reading either side a second time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Self
+
+import orjson
+
+_CACHE_KB = 65_536
+
+
+class SourceRow(NamedTuple):
+    """A row of the source."""
+
+    key: str
+    digest: bytes
+    text: str
+    """The key in the source's own terms."""
+
+
+class CopiedRow(NamedTuple):
+    """A row of the store."""
+
+    key: str
+    digest: bytes
+    id: str
+    """What the store finds it by."""
+
+
+class Candidate(NamedTuple):
+    """A key that is not the same on both sides."""
+
+    key: str
+    text: str | None
+    """None: the source has no such row."""
+    ids: tuple[str, ...]
+    """Of the store's rows with this key."""
+
+
+class Differences:
+    """One source side, and one store's side after the other; a context manager."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)  # a file of SQLite's, gone when it is closed
+        self._db.executescript(
+            f"PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -{_CACHE_KB};"
+            "CREATE TABLE source (key TEXT, digest BLOB, text TEXT);"
+            "CREATE TABLE copy (key TEXT, digest BLOB, id TEXT); BEGIN"
+        )
+
+    def add_source(self, rows: Iterable[SourceRow]) -> int:
+        """Rows of the source; each key once. Returns how many."""
+        return max(self._db.executemany("INSERT INTO source VALUES (?, ?, ?)", rows).rowcount, 0)
+
+    def begin_copy(self) -> None:
+        """Forget the copy of the store before."""
+        self._db.execute("DELETE FROM copy")
+
+    def add_copy(self, rows: Iterable[CopiedRow]) -> int:
+        """Rows of the store. Returns how many."""
+        return max(self._db.executemany("INSERT INTO copy VALUES (?, ?, ?)", rows).rowcount, 0)
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Keys with other rows on the one side than on the other, or with more than one in the store; in order."""
+        found = self._db.execute(
+            "SELECT key, max(text), json_group_array(id) FILTER (WHERE copied) FROM ("
+            " SELECT key, digest, text, NULL AS id, 0 AS copied FROM source"
+            " UNION ALL SELECT key, digest, NULL, id, 1 FROM copy"
+            ") GROUP BY key HAVING count(*) <> 2 OR sum(copied) <> 1 OR min(digest) <> max(digest) ORDER BY key"
+        )
+        for key, text, ids in found:
+            yield Candidate(key, text, tuple(orjson.loads(ids)) if ids else ())
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
