@@ -130,7 +130,7 @@ def test_a_reader_that_waits_sees_both_rows(
         assert code == 1
         assert "store search is not complete yet" in error
         with _job(file):
-            code, _, error = _command(capsys, "wait", str(file), "--token", token, "--timeout", "60s")
+            code, _, error = _command(capsys, "wait", str(file), "--token", token, "--timeout", "170s")
             assert code == 0, error
             debits, credits_ = _tables(file)[::-1]
             assert (debits.name, credits_.name) == NAMES
@@ -150,7 +150,7 @@ def test_a_reader_that_waits_sees_both_rows(
                     cursor.execute("COMMIT")
                 _, token, _ = _command(capsys, "token", str(connector.file))
                 begun = time.monotonic()
-                code, _, error = _command(capsys, "wait", str(file), "--token", token, "--timeout", "30s")
+                code, _, error = _command(capsys, "wait", str(file), "--token", token, "--timeout", "60s")
                 assert code == 0, error
                 waited.append(time.monotonic() - begun)
                 for store in (search, lake):
@@ -174,7 +174,7 @@ def test_a_reader_that_waits_sees_both_rows(
             with held.cursor() as cursor:
                 cursor.execute("COMMIT")
             _, token, _ = _command(capsys, "token", str(connector.file))
-            assert _command(capsys, "wait", str(file), "--token", token, "--timeout", "30s")[0] == 0
+            assert _command(capsys, "wait", str(file), "--token", token, "--timeout", "60s")[0] == 0
             assert 1000 in _ids(row.document for row in search.rows(debits))
             # a token that is not reached in time: what is complete, and what to look at
             later = token.rsplit(".", 2)[0] + ".7fffffffffffffff.00000000"
@@ -236,7 +236,7 @@ def test_a_job_that_is_killed_never_says_more_than_it_has_done(
         eventually(lambda: len(schema_versions(load_apply(file).source)) == 2, "both tables are described")
         tables = _tables(file)
         ledger.start()
-        for kill in range(3):
+        for kill in range(2):
             job = subprocess.Popen([sys.executable, "-m", "cdc", "apply", str(file)], env=os.environ)
             try:
                 until, begun = None, len(samples)
@@ -245,7 +245,7 @@ def test_a_job_that_is_killed_never_says_more_than_it_has_done(
                     _sample(tmp_path / "search", tables, samples)
                     if until is None and len(samples) > begun + 2:
                         until = time.monotonic() + rng.uniform(0.2, 2.5)
-                if kill == 2:
+                if kill == 1:
                     ledger.stop()
             finally:
                 job.send_signal(signal.SIGKILL)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from cdc.errors import OperatorError
 from cdc.state import Phase, State
+from spark_apply.batches import Route
 from spark_apply.complete import Barrier, Barriers, Complete, Mark, lowest, position_of, spoken_for
+from spark_apply.publishing import Publisher
+from spark_apply.stores.iceberg import mark_in_folder
+from spark_apply.tables import TargetTable
 
 TOPICS = {"shop.public.a": 2, "shop.public.b": 1}
 
@@ -114,3 +123,86 @@ def test_marks_are_kept_as_json_and_the_lowest_counts() -> None:
     assert lowest([mark, None]) is None
     assert lowest([mark, Mark({}, None)]) is None
     assert lowest([]) is None
+
+
+class Copy:
+    """As much of a store as a Publisher needs."""
+
+    def __init__(self, mark: Mark | None = None) -> None:
+        self.kept = mark
+
+    def mark(self, table: TargetTable) -> Mark | None:
+        return self.kept
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        self.kept = mark
+
+
+def _publisher(*copies: Copy) -> tuple[Publisher, Barriers]:
+    table = TargetTable("shop", "public", "a", "shop.public.a", ("id",), (), 1)
+    barriers = Barriers()
+    routes = {table.topic: Route(table, cast("Any", {f"copy{n}": copy for n, copy in enumerate(copies)}))}
+    return Publisher(routes, cast("Any", SimpleNamespace(barriers=barriers, failure=None))), barriers
+
+
+def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:
+    copy = Copy()
+    publisher, barriers = _publisher(copy)
+    publisher.begin(None, checkpoint="c")
+    assert copy.kept is None
+    barriers.add(_barrier(10, {"shop.public.a": {0: 5}}))
+    publisher.tend()
+    publisher.applied({"shop.public.a": {0: 4}})
+    assert copy.kept == Mark({0: 4}, None)
+    publisher.applied({"shop.public.a": {0: 5}})
+    assert copy.kept is not None
+    assert copy.kept.complete is not None
+    assert copy.kept.complete.position == position_of(_state(10))
+    # the source is idle, its position moves, no batch comes
+    barriers.add(_barrier(20, {"shop.public.a": {0: 5}}))
+    publisher.tend()
+    assert copy.kept.complete.position == position_of(_state(20))
+    # the table is being read again at the source: it stays where it was
+    barriers.add(Barrier("shop", frozenset(), position_of(_state(30)), None, {}))
+    publisher.applied({"shop.public.a": {0: 9}})
+    assert copy.kept.ends == {0: 9}
+    assert copy.kept.complete.position == position_of(_state(20))
+
+
+def test_a_copy_that_is_filled_again_is_complete_no_more() -> None:
+    was = Complete("shop", position_of(_state(10)), None, 1)
+    copy = Copy(Mark({0: 5}, was))
+    publisher, _ = _publisher(copy)
+    publisher.begin(None, checkpoint="c")
+    assert copy.kept == Mark({}, None)
+
+
+def test_a_copy_older_than_the_checkpoint_stops_the_job() -> None:
+    """What it lacks would never come, and yet be said to be there."""
+    was = Complete("shop", position_of(_state(10)), None, 1)
+    applied = {"shop.public.a": {0: 5}}
+    publisher, barriers = _publisher(Copy(Mark({0: 5}, was)), Copy(Mark({0: 4}, was)))
+    with pytest.raises(OperatorError, match=r"store copy1: its copy of public\.a is older than the checkpoint /c/1"):
+        publisher.begin(applied, checkpoint="/c/1")
+    copy = Copy(Mark({0: 5}, was))
+    publisher, barriers = _publisher(copy)
+    publisher.begin(applied, checkpoint="/c/1")
+    barriers.add(_barrier(8, {"shop.public.a": {0: 5}}))
+    publisher.tend()
+    assert copy.kept == Mark({0: 5}, was), "what is complete stays so"
+
+
+def test_a_table_that_was_rolled_back_says_nothing(tmp_path: Path) -> None:
+    """Its property came along, its rows did not: the snapshot it speaks of is no ancestor of the current one."""
+    mark = json.dumps({"ends": {"0": 5}, "complete": None, "snapshot": 2})
+    snapshots = [{"snapshot-id": 1}, {"snapshot-id": 2, "parent-snapshot-id": 1}]
+    snapshots.append({"snapshot-id": 3, "parent-snapshot-id": 2})
+    assert mark_in_folder(tmp_path) is None
+    for version, (current, properties, said) in enumerate(
+        [(2, {}, None), (2, {"cdc.mark": mark}, mark), (3, {"cdc.mark": mark}, mark), (1, {"cdc.mark": mark}, None)],
+        start=1,
+    ):
+        found = {"properties": properties, "current-snapshot-id": current, "snapshots": snapshots}
+        (tmp_path / f"v{version}.metadata.json").write_text(json.dumps(found))
+        (tmp_path / "version-hint.text").write_text(str(max(1, version - 1)))  # may lag
+        assert mark_in_folder(tmp_path) == said
