@@ -11,6 +11,9 @@ from cdc.change import Table
 from cdc.state import Key
 from spark_apply.form import Form
 
+_PLAIN = 1e15
+"""Whole numbers below are printed without an exponent."""
+
 
 def key_text(table: Table, form: Form, key: Mapping[str, Any]) -> Key | None:
     """The texts of a document's key columns, in key order; None where there is no telling."""
@@ -42,8 +45,9 @@ def _guesses(value: Any) -> Iterator[bytes]:  # noqa: ANN401 - JSON
     elif isinstance(value, int):
         yield b"%d" % value
     elif isinstance(value, float):
+        if value.is_integer() and abs(value) < _PLAIN:
+            yield b"%d" % int(value)
         yield repr(value).encode()
-        yield b"%d" % int(value) if value.is_integer() else b""
     elif isinstance(value, str):
         yield value.encode()
         moment = value.removesuffix("Z").replace("T", " ")

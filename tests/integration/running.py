@@ -115,8 +115,11 @@ INTEGER = KeyShape("id int", "id", "{n}", lambda key: key["id"])
 class Writer(threading.Thread):
     """Transactions on `(key…, n int, v text)` until told to stop: updates, deletes, inserts, key changes."""
 
-    def __init__(self, database: Database, table: str, *, keys: int, shape: KeyShape = INTEGER) -> None:
+    def __init__(
+        self, database: Database, table: str, *, keys: int, shape: KeyShape = INTEGER, pause_s: float = 0.002
+    ) -> None:
         super().__init__(daemon=True)
+        self._pause_s = pause_s
         self._connection = database.connect()
         self._table = table
         self._keys = keys
@@ -130,7 +133,7 @@ class Writer(threading.Thread):
         try:
             with self._connection.cursor() as cursor:
                 for n in itertools.count(1):
-                    if self._over.wait(0.002):  # a busy table, not a busy machine
+                    if self._over.wait(self._pause_s):  # a busy table, not a busy machine
                         return
                     at = n * 7919 % keys
                     again, back, some = (at + 100) % keys, (at + 300) % keys, of(*range(at, at + 4))
@@ -155,9 +158,11 @@ class Writer(threading.Thread):
 
 
 @contextlib.contextmanager
-def writing(database: Database, table: str, *, keys: int, shape: KeyShape = INTEGER) -> Iterator[Writer]:
+def writing(
+    database: Database, table: str, *, keys: int, shape: KeyShape = INTEGER, pause_s: float = 0.002
+) -> Iterator[Writer]:
     """A writer at work inside the block."""
-    writer = Writer(database, table, keys=keys, shape=shape)
+    writer = Writer(database, table, keys=keys, shape=shape, pause_s=pause_s)
     writer.start()
     try:
         yield writer

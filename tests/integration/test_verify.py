@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.integration.running import Running, filled, writing
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
-KEYS = 3_000
+KEYS = 10_000
 KINDS = """
 CREATE TABLE kinds (
   at timestamp, name text, day date, PRIMARY KEY (at, name, day), small real, large double precision,
@@ -61,15 +62,23 @@ class Stage:
     def verify(self, *words: str) -> tuple[int, dict[str, Any]]:
         """Exit code and report."""
         self._capsys.readouterr()
+        begun = time.monotonic()
         code = cdc.main(["verify", str(self.connector.file), str(self.file), "--json", *words], standalone_mode=False)
-        return code, json.loads(self._capsys.readouterr().out)
+        out = self._capsys.readouterr().out
+        with self._capsys.disabled():
+            print(
+                f"verify: {time.monotonic() - begun:.1f} s",
+                [len(c["undecided"]) for c in json.loads(out)["copies"]],
+                flush=True,
+            )
+        return code, json.loads(out)
 
     def complete(self) -> None:
         """Wait until both copies hold what is committed now."""
         self._capsys.readouterr()
         cdc.main(["token", str(self.connector.file)], standalone_mode=False)
         token = self._capsys.readouterr().out.strip()
-        words = ["wait", str(self.file), "--token", token, "--timeout", "60s"]
+        words = ["wait", str(self.file), "--token", token, "--timeout", "180s"]
         assert not cdc.main(words, standalone_mode=False), self._capsys.readouterr().err
 
     @contextmanager
@@ -144,11 +153,11 @@ def test_no_false_alarm_every_difference_named_and_mended(
     )
     stage = Stage(postgres18, kafka, prefix, tmp_path, capsys)
     monkeypatch.setenv("TEST_DATABASE_URL", stage.connector.environment["TEST_DATABASE_URL"])
-    with Running(stage.connector) as running, writing(postgres18, "public.t", keys=KEYS):
+    with Running(stage.connector) as running, writing(postgres18, "public.t", keys=KEYS, pause_s=0.05):
         running.await_line("following the log")
         with stage.job():
             stage.complete()
-            for _ in range(3):
+            for _ in range(2):
                 code, report = stage.verify()
                 assert (code, report["agree"]) == (0, True), report
                 copies = report["copies"]
