@@ -115,7 +115,7 @@ def damage(stage: Stage) -> None:
     name, spark = lake.table_name(table), lake.read(table).sparkSession
     spark.sql(f"UPDATE {name} SET v = 'damaged' WHERE id = -1")
     spark.sql(f"DELETE FROM {name} WHERE id = -2")
-    spark.sql(f"INSERT INTO {name} (id, n, v) VALUES (-3, 0, 'extra')")
+    spark.sql(f"INSERT INTO {name} (id, n, v, _cdc_position) VALUES (-3, 0, 'extra', NULL)")
     index = tantivy.Index.open(str(search.folder(table)))
     writer = index.writer(num_threads=1)
     for key in (-1, -2):
