@@ -93,7 +93,6 @@ def run_apply(
         topics = sorted(applier.routes)
         behind = once and not source.await_markers(config.source, topics)
         watcher = Watcher(config.source, [route.table for route in applier.routes.values()])
-        watcher.begin()
         with _stopped_by_signals(stop), watcher:
             checkpoint = _checkpoint(config, identities)
             publisher = Publisher(applier.routes, watcher)

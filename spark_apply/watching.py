@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from cdc.config import ApplySource
-from cdc.errors import CdcError, OperatorError
+from cdc.errors import BugError, CdcError, OperatorError
 from cdc.state import State
 from spark_apply import source
 from spark_apply.complete import Barrier, Barriers, position_of, spoken_for
@@ -35,7 +35,10 @@ _FATAL = frozenset(
 
 
 class Watcher:
-    """One thread. `begin` looks once; as a context manager it goes on looking until the end of the block."""
+    """Makes a barrier of each connector's State as the block is entered, and on a thread further ones until its end.
+
+    Entering raises OperatorError.
+    """
 
     def __init__(self, config: ApplySource, tables: Iterable[TargetTable]) -> None:
         self._config = config
@@ -54,8 +57,7 @@ class Watcher:
         self.failure: CdcError | None = None
         """Why it watches no more."""
 
-    def begin(self) -> None:
-        """Make a barrier of each connector's State as it is now. Raises OperatorError."""
+    def _begin(self) -> None:
         there = source.topics(self._config)
         wanted = {source.position_topic(self._config.topic_prefix, name): name for name in self._followed}
         self._positions = {topic: name for topic, name in wanted.items() if topic in there}
@@ -66,6 +68,7 @@ class Watcher:
                 **source.client(self._config),
                 "group.id": f"{self._config.topic_prefix}.apply-positions",  # nothing is committed under it
                 "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
@@ -86,6 +89,11 @@ class Watcher:
             raise source.unreachable(self._config, exc) from exc
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self._close()
+            raise
         if self._consumer is not None:
             self._thread.start()
         return self
@@ -96,6 +104,10 @@ class Watcher:
         self._stop.set()
         if self._consumer is not None:
             self._thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        if self._consumer is not None:
             self._consumer.close()
 
     def _run(self) -> None:
@@ -114,6 +126,9 @@ class Watcher:
             except CdcError as exc:
                 self.failure = exc
                 return
+            except Exception as exc:  # noqa: BLE001 - or the thread would end without a word
+                self.failure = BugError(f"watching the positions failed: {type(exc).__name__}: {exc}")
+                return
 
     def _read(self, consumer: Consumer) -> set[str]:
         """Take what has come; gives the topics whose end was met."""
@@ -125,7 +140,7 @@ class Watcher:
                     ended.add(topic)
                 elif error.code() in _FATAL:
                     msg = f"topic {topic} can be read no more ({error.name()})"
-                    raise OperatorError(msg, hint="it says where the connector stands: was it deleted?")
+                    raise OperatorError(msg, hint="was it deleted, or may this user not read it any more?")
                 continue  # what passes, the client mends by itself
             self._read_to[topic] = (message.offset() or 0) + 1
             connector = self._positions[topic]
@@ -145,6 +160,10 @@ class Watcher:
 
     def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
         there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # anew: partitions can be added
+        gone = sorted(set(topics) - set(there))
+        if gone:
+            raise OperatorError(f"topic {gone[0]} is gone", hint="was it deleted while the job follows it?")
+        # What was written, not what is stable: markers of the State's own transaction may be missing yet.
         places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
         found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
         if places:

@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import OperatorError
+from cdc.state import Phase
+from spark_apply.complete import Complete, lowest
 from spark_apply.contents import Contents, contents, expected, key_of
 from spark_apply.job import ApplySummary, run_apply
 from spark_apply.source import schema_versions
@@ -75,6 +77,14 @@ class Setting:
         try:
             types = next(iter(config.tables.values())).types
             return contents(store, self.target(table, types))
+        finally:
+            store.close()
+
+    def marks(self, *tables: SourceTable) -> list[Any]:
+        """What the copies say of themselves, without Spark."""
+        store = open_store(self.config().stores["copy"], name="copy", prefix=self.prefix, spark=None)
+        try:
+            return [store.mark(self.target(table)) for table in tables]
         finally:
             store.close()
 
@@ -257,6 +267,29 @@ def _until(true: Callable[[], bool], within_s: float = 40) -> None:
         time.sleep(0.05)
 
 
+def a_copy_says_how_far_it_is_complete(setting: Setting) -> None:
+    """Inside the store, so that a reader needs no Spark; when only the position moved; not while it is refilled."""
+    table, other, publisher = setting.table(), setting.table("items"), setting.publisher()
+    publisher.create([table, other])
+    publisher.stand(Phase.SNAPSHOT, 10, [table, other], table.event("r", order(1), position(9, 0)))
+    setting.apply()
+    assert [mark and mark.complete for mark in setting.marks(table, other)] == [None, None]
+    publisher.stand(Phase.STREAM, 20, [table, other], table.event("c", order(2), position(19)), source_ms=1234)
+    publisher.publish(table.event("c", order(3), position(25)))  # of a transaction whose position is not there yet
+    setting.apply()
+    found = setting.marks(table, other)
+    assert lowest(found) == Complete(setting.prefix, position(20, 0), 1234, lowest(found).published_ms)
+    # no events, but the source goes on: one table's rows are being read again, because its topic is not whole
+    publisher.stand(Phase.STREAM, 30, [table, other], reading={other.qualified: {"required": True}})
+    assert setting.apply().batches <= 1  # the position's own records are in no topic that is applied
+    assert [mark.complete.position for mark in setting.marks(table, other)] == [position(30, 0), position(20, 0)]
+    # the topics are read from their beginning: rows that were deleted since may show meanwhile
+    shutil.rmtree(setting.folder / "checkpoints")
+    publisher.stand(Phase.SNAPSHOT, 40, [table, other])
+    setting.apply()
+    assert [mark and mark.complete for mark in setting.marks(table, other)] == [None, None]
+
+
 LAWS = (
     a_copy_is_the_fold_of_committed_events,
     an_older_event_never_wins,
@@ -264,4 +297,5 @@ LAWS = (
     a_copy_that_was_lost_is_filled_again,
     odd_names_are_names,
     a_running_job_follows_until_it_is_stopped,
+    a_copy_says_how_far_it_is_complete,
 )

@@ -11,7 +11,10 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cdc.state import Phase, State
+
 COMPACT = (",", ":")
+Record = tuple[str, bytes, bytes | None]
 Columns = Mapping[str, Mapping[str, Any]]
 """Column name -> its record in the schema topic, without the name."""
 
@@ -115,7 +118,8 @@ class Publisher:
         """Make the topics, and publish the tables' versions."""
         config = {"cleanup.policy": "compact"}
         tables = list(tables)
-        wanted = [NewTopic(f"{self.prefix}.schema", 1, 1, config=config)]
+        ours = (f"{self.prefix}.schema", f"{self.prefix}.position-{self.prefix}")
+        wanted = [NewTopic(name, 1, 1, config=config) for name in ours]
         wanted += [NewTopic(table.topic, partitions, 1, config=config) for table in tables]
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         futures = admin.create_topics(wanted)
@@ -128,6 +132,15 @@ class Publisher:
             for table in tables:
                 key, value = table.schema_record()
                 self._producer.produce(f"{self.prefix}.schema", key=key, value=value)
+
+    def stand(
+        self, phase: Phase, commit: int, tables: Iterable[SourceTable], records: Iterable[Record] = (), **more: Any
+    ) -> None:
+        """Write records and, last, where the connector stands, in one transaction."""
+        names = tuple(table.qualified for table in tables)
+        state = State(connector=self.prefix, identity={}, phase=phase, epoch=1, commit=commit, tables=names, **more)
+        last = (f"{self.prefix}.position-{self.prefix}", self.prefix.encode(), state.to_bytes())
+        self.publish([*records, last])
 
     def publish(self, records: Iterable[tuple[str, bytes, bytes | None]], *, commit: bool = True) -> None:
         """Write records in one transaction, committed or aborted."""

@@ -22,7 +22,6 @@ from cdc.cli.main import cdc
 from cdc.config import load_apply
 from spark_apply.job import run_apply
 from spark_apply.source import schema_versions
-from spark_apply.store import open_store
 from spark_apply.stores.tantivy import TantivyStore
 from spark_apply.tables import TargetTable, target
 from tests.conftest import Database, _database, _mysql_database
@@ -53,15 +52,13 @@ def _with_tables(database: Any) -> Any:
     return database
 
 
-def _apply_file(folder: Path, prefix: str, kafka: str, schema: str, stores: dict[str, str]) -> Path:
-    """`stores`: name to type."""
+def _apply_file(folder: Path, prefix: str, kafka: str, schema: str) -> Path:
     file = folder / "apply.yaml"
-    made = {name: {"type": kind, "path": str(folder / name)} for name, kind in stores.items()}
     config = {
         "name": "copies",
         "source": {"bootstrap_servers": kafka, "topic_prefix": prefix},
-        "stores": made,
-        "tables": {f"{schema}.{name}": {"stores": list(stores)} for name in NAMES},
+        "stores": {"search": {"type": "tantivy", "path": str(folder / "search")}},
+        "tables": {f"{schema}.{name}": {"stores": ["search"]} for name in NAMES},
         "checkpoint": str(folder / "checkpoint"),
     }
     file.write_text(json.dumps(config))
@@ -111,16 +108,16 @@ def test_a_reader_that_waits_sees_both_rows(
     kafka: str,
     prefix: str,
     tmp_path: Path,
-    apply_spark: SparkSession,
+    apply_spark: SparkSession,  # the job's own is this one
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Twenty transactions over two tables, one held open beside them, tokens of an idle database, and one too early."""
+    """Transactions over two tables, one held open beside them, tokens of an idle database, and tokens too early."""
     database, schema = origin
     connector = Connector(tmp_path, prefix, database.url, kafka, [f"{schema}.{name}" for name in NAMES])
     monkeypatch.setenv("TEST_DATABASE_URL", connector.environment["TEST_DATABASE_URL"])
     database.execute("INSERT INTO debits VALUES (0, 0)")
-    file = _apply_file(tmp_path, prefix, kafka, schema, {"search": "tantivy", "lake": "iceberg"})
+    file = _apply_file(tmp_path, prefix, kafka, schema)
     with Running(connector) as running, closing(database.connect()) as held, closing(database.connect()) as session:
         running.await_line(FOLLOWING)
         database.execute("INSERT INTO credits VALUES (0, 0)")
@@ -137,12 +134,9 @@ def test_a_reader_that_waits_sees_both_rows(
             with held.cursor() as cursor:
                 cursor.execute("BEGIN")
                 cursor.execute("INSERT INTO debits VALUES (1000, 1)")
-            spark = apply_spark.newSession()
-            config = load_apply(file)
-            lake = open_store(config.stores["lake"], name="lake", prefix=prefix, spark=spark)
             search = TantivyStore(tmp_path / "search")
             waited = []
-            for n in range(1, 21):
+            for n in range(1, 21 if schema == "public" else 6):
                 with session.cursor() as cursor:
                     cursor.execute("BEGIN")
                     cursor.execute(f"INSERT INTO debits VALUES ({n}, {n})")
@@ -153,12 +147,10 @@ def test_a_reader_that_waits_sees_both_rows(
                 code, _, error = _command(capsys, "wait", str(file), "--token", token, "--timeout", "60s")
                 assert code == 0, error
                 waited.append(time.monotonic() - begun)
-                for store in (search, lake):
-                    for table in (debits, credits_):
-                        found = _ids(row.document for row in store.rows(table))
-                        assert n in found, (n, store, table.name)
-                        assert 1000 not in found
-            print("waited", [round(s, 2) for s in waited])
+                for table in (debits, credits_):
+                    found = _ids(row.document for row in search.rows(table))
+                    assert n in found, (n, table.name)
+                    assert 1000 not in found
             # nobody writes what is captured: others do, and then nobody at all
             database.execute("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
             idle = []
@@ -169,8 +161,9 @@ def test_a_reader_that_waits_sees_both_rows(
                 assert code == 0, error
                 assert json.loads(out)["reached"] is True
                 idle.append(time.monotonic() - begun)
-            print("idle", [round(s, 2) for s in idle])
-            assert sorted(idle)[1] < 3, idle  # about a second, on a busy machine
+            with capsys.disabled():
+                print(f"waited {sorted(waited)[len(waited) // 2]:.2f} s, idle {sorted(idle)[1]:.2f} s")
+            assert sorted(idle)[1] < 3, idle  # about a second; the machine may be busy
             with held.cursor() as cursor:
                 cursor.execute("COMMIT")
             _, token, _ = _command(capsys, "token", str(connector.file))
@@ -185,12 +178,11 @@ def test_a_reader_that_waits_sees_both_rows(
             assert "store search is complete up to 00000001." in error
             assert "cdc status" in error
             code, out, _ = _command(capsys, "status", str(file), "--json")
-            shown = json.loads(out)["stores"]
-            assert set(shown) == {"search", "lake"}
-            for connectors in shown.values():
-                assert connectors[prefix]["position"] >= token.partition(":")[2]
-                assert connectors[prefix]["freshness_seconds"] < 30
-                assert connectors[prefix]["incomplete"] == []
+            assert code == 0
+            shown = json.loads(out)["stores"]["search"][prefix]
+            assert shown["position"] >= token.partition(":")[2]
+            assert shown["freshness_seconds"] < 30
+            assert (shown["tables"], shown["incomplete"]) == ([table.qualified for table in _tables(file)], [])
 
 
 class Ledger(threading.Thread):
@@ -204,7 +196,7 @@ class Ledger(threading.Thread):
 
     def run(self) -> None:
         rng, (one, other) = random.Random(5), self._connections
-        while not self._over.wait(rng.uniform(0, 0.02)):
+        while not self._over.wait(rng.uniform(0, 0.06)):
             self.written += 2
             with one.cursor() as cursor, other.cursor() as overlapping:
                 overlapping.execute(f"BEGIN; INSERT INTO debits VALUES ({self.written}, 1)")
@@ -227,7 +219,7 @@ def test_a_job_that_is_killed_never_says_more_than_it_has_done(
     """At every position that is ever published, the index holds all of the source's transactions below it."""
     _with_tables(postgres18)
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, [f"public.{name}" for name in NAMES])
-    file = _apply_file(tmp_path, prefix, kafka, "public", {"search": "tantivy"})
+    file = _apply_file(tmp_path, prefix, kafka, "public")
     postgres18.execute(*(f"INSERT INTO {name} VALUES (0, 0)" for name in NAMES))
     ledger, samples = Ledger(postgres18), dict[str, dict[str, set[int]]]()
     rng = random.Random(3)
@@ -242,8 +234,9 @@ def test_a_job_that_is_killed_never_says_more_than_it_has_done(
                 until, begun = None, len(samples)
                 while until is None or time.monotonic() < until:
                     assert job.poll() is None
+                    time.sleep(0.02)
                     _sample(tmp_path / "search", tables, samples)
-                    if until is None and len(samples) > begun + 2:
+                    if until is None and len(samples) > begun + 1:
                         until = time.monotonic() + rng.uniform(0.2, 2.5)
                 if kill == 1:
                     ledger.stop()
@@ -252,7 +245,7 @@ def test_a_job_that_is_killed_never_says_more_than_it_has_done(
                 job.wait()
         events = {name: connector.events(f"public.{name}") for name in NAMES}
     assert ledger.written > 50
-    assert len(samples) > 10
+    assert len(samples) > 3
     for position, found in samples.items():
         for name in NAMES:
             below = {e["after"]["id"] for e in events[name] if e["source"]["position"] < position}
