@@ -160,12 +160,12 @@ def _run(
     stop: threading.Event,
     tell: Progress,
 ) -> None:
-    idle = threading.Lock()
+    idle, ending = threading.Lock(), threading.Event()
     failures: list[Exception] = []
 
     def apply(records: DataFrame, batch_id: int) -> None:
         with idle:
-            if stop.is_set():
+            if stop.is_set() or ending.is_set():
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # never return: Spark would take the batch for done
             try:
@@ -197,8 +197,10 @@ def _run(
                     idle.release()
     finally:
         if query.isActive:
+            ending.set()
             with idle:  # a batch under way is finished first
-                query.stop()
+                pass
+            query.stop()  # which waits for one that begins now, and that for the lock
     if not stop.is_set():
         _raise_failure(query, failures, checkpoint)
     publisher.tend()
