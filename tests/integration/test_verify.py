@@ -170,4 +170,5 @@ def test_no_false_alarm_every_difference_named_and_mended(
             code, report = stage.verify("--table", "public.t")
             assert (code, report["agree"]) == (0, True), report
     again = [e for e in stage.connector.events("public.t") if e["source"]["snapshot"] == "incremental"]
-    assert [(e["op"], (e["after"] or e["before"])["id"]) for e in again] == [("d", -3), ("r", -2), ("r", -1)]
+    told = sorted((e["op"], (e["after"] or e["before"])["id"]) for e in again)
+    assert told == [("d", -3), ("r", -2), ("r", -1)]
