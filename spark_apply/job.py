@@ -165,12 +165,13 @@ def _run(
     stop: threading.Event,
     tell: Progress,
 ) -> None:
-    idle, swaps = threading.Lock(), SwapWatch(spark, config.source, applier, publisher.replaced)
+    idle, ending = threading.Lock(), threading.Event()
+    swaps = SwapWatch(spark, config.source, applier, publisher.replaced)
     failures: list[Exception] = []
 
     def apply(records: DataFrame, batch_id: int) -> None:
         with idle:
-            if stop.is_set():
+            if stop.is_set() or ending.is_set():
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # never return: Spark would take the batch for done
             try:
@@ -209,8 +210,10 @@ def _run(
         failures.append(exc)
     finally:
         if query.isActive:
+            ending.set()
             with idle:  # a batch under way is finished first
-                query.stop()
+                pass
+            query.stop()  # which waits for one that begins now, and that for the lock
     if failures or not stop.is_set():
         _raise_failure(query, failures, checkpoint)
     publisher.tend()

@@ -38,7 +38,7 @@ class Reader:
         self._open: dict[str, Store] = {}
         self._followed: dict[str, dict[str, list[TargetTable]]] = {name: {} for name in config.stores}
         versions = source.schema_versions(config.source)
-        for table, settings in choose(config.tables, versions).items():
+        for table, settings in sorted(choose(config.tables, versions).items()):
             made = target(versions[table], settings.types)
             for store in settings.stores:
                 self._followed[store].setdefault(made.connector, []).append(made)

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from cdc.config import ApplySource
-from cdc.errors import CdcError, OperatorError
+from cdc.errors import BugError, CdcError, OperatorError
 from cdc.state import State
 from spark_apply import source
 from spark_apply.complete import Barrier, Barriers, position_of, spoken_for
@@ -35,7 +35,7 @@ _FATAL = frozenset(
 
 
 class Watcher:
-    """Has a barrier of each connector's State as it is when the block is entered; a thread makes more until its end.
+    """Makes a barrier of each connector's State as the block is entered, and on a thread further ones until its end.
 
     Entering raises OperatorError.
     """
@@ -126,6 +126,9 @@ class Watcher:
             except CdcError as exc:
                 self.failure = exc
                 return
+            except Exception as exc:  # noqa: BLE001 - or the thread would end without a word
+                self.failure = BugError(f"watching the positions failed: {type(exc).__name__}: {exc}")
+                return
 
     def _read(self, consumer: Consumer) -> set[str]:
         """Take what has come; gives the topics whose end was met."""
@@ -157,6 +160,9 @@ class Watcher:
 
     def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
         there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # anew: partitions can be added
+        gone = sorted(set(topics) - set(there))
+        if gone:
+            raise OperatorError(f"topic {gone[0]} is gone", hint="was it deleted while the job follows it?")
         # What was written, not what is stable: markers of the State's own transaction may be missing yet.
         places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
         found: dict[str, dict[int, int]] = {topic: {} for topic in topics}

@@ -13,7 +13,10 @@ import psycopg2
 import pytest
 from confluent_kafka import Producer
 
+from cdc.commands import Command
+from cdc.config import KafkaConfig
 from cdc.dev.stack import DevServers
+from sinks.commands import send_command
 from sinks.names import table_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
@@ -306,3 +309,29 @@ def test_a_key_that_changes_while_it_is_read(
     connector.catch_up()
     connector.catch_up()
     same(connector, postgres18, "public.t")
+
+
+def test_rows_asked_for_by_their_keys(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Of a key of several types: the rows that are there come again, the others are deleted; nothing else is read."""
+    postgres18.execute(
+        "CREATE TABLE t (at timestamp, name text, day date, n numeric, v text, PRIMARY KEY (at, name, day, n))",
+        "INSERT INTO t SELECT timestamp '2024-02-29 12:00:00.5' + x * interval '1 s', E'n\\'\\\\\"é' || x,"
+        " date '0044-03-15 BC' + x, x / 4.0, 'v' FROM generate_series(1, 20) x",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    texts = postgres18.rows("SELECT format('%s', at), name, format('%s', day), n::text FROM t ORDER BY at")
+    keys = [tuple(str(part).encode() for part in row) for row in texts]
+    postgres18.execute("DELETE FROM t WHERE name LIKE '%é3'")
+    connector.catch_up()
+    before = len(connector.events("public.t"))
+    asked = (keys[0], keys[2], keys[4], (*keys[5][:3], b"99"))
+    config = KafkaConfig(bootstrap_servers=kafka, topic_prefix=prefix)
+    send_command(config, prefix, b"1", Command(tables=("public.t",), keys=asked).to_bytes("1"))
+    connector.catch_up()
+    connector.catch_up()
+    again = connector.events("public.t")[before:]
+    told = [(e["op"], (e["after"] or e["before"])["n"], e["source"]["snapshot"]) for e in again]
+    numbers = [key[3].decode() for key in asked]
+    assert sorted(told) == sorted((op, number, "incremental") for op, number in zip("rdrd", numbers, strict=True))
+    assert len(connector.fold("public.t")) == 19

@@ -161,7 +161,8 @@ def test_a_reader_that_waits_sees_both_rows(
                 assert code == 0, error
                 assert json.loads(out)["reached"] is True
                 idle.append(time.monotonic() - begun)
-            print(f"waited {sorted(waited)[len(waited) // 2]:.2f} s, idle {sorted(idle)[1]:.2f} s")
+            with capsys.disabled():
+                print(f"waited {sorted(waited)[len(waited) // 2]:.2f} s, idle {sorted(idle)[1]:.2f} s")
             assert sorted(idle)[1] < 3, idle  # about a second; the machine may be busy
             with held.cursor() as cursor:
                 cursor.execute("COMMIT")
@@ -195,7 +196,7 @@ class Ledger(threading.Thread):
 
     def run(self) -> None:
         rng, (one, other) = random.Random(5), self._connections
-        while not self._over.wait(rng.uniform(0, 0.02)):
+        while not self._over.wait(rng.uniform(0, 0.06)):
             self.written += 2
             with one.cursor() as cursor, other.cursor() as overlapping:
                 overlapping.execute(f"BEGIN; INSERT INTO debits VALUES ({self.written}, 1)")
@@ -233,8 +234,9 @@ def test_a_job_that_is_killed_never_says_more_than_it_has_done(
                 until, begun = None, len(samples)
                 while until is None or time.monotonic() < until:
                     assert job.poll() is None
+                    time.sleep(0.02)
                     _sample(tmp_path / "search", tables, samples)
-                    if until is None and len(samples) > begun + 2:
+                    if until is None and len(samples) > begun + 1:
                         until = time.monotonic() + rng.uniform(0.2, 2.5)
                 if kill == 1:
                     ledger.stop()
@@ -243,7 +245,7 @@ def test_a_job_that_is_killed_never_says_more_than_it_has_done(
                 job.wait()
         events = {name: connector.events(f"public.{name}") for name in NAMES}
     assert ledger.written > 50
-    assert len(samples) > 10
+    assert len(samples) > 3
     for position, found in samples.items():
         for name in NAMES:
             below = {e["after"]["id"] for e in events[name] if e["source"]["position"] < position}

@@ -1,0 +1,174 @@
+"""`cdc verify` between a busy PostgreSQL and its copies: no false alarm, every difference by name, and its repair."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import tantivy
+from pyspark.sql import SparkSession
+
+from cdc.cli.main import cdc
+from cdc.config import load_apply
+from spark_apply.job import run_apply
+from spark_apply.source import schema_versions
+from spark_apply.store import connect
+from spark_apply.stores.iceberg import IcebergStore
+from spark_apply.stores.tantivy import FIELD_KEY, FIELD_ROW, TantivyStore
+from spark_apply.tables import TargetTable, target
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.running import Running, filled, writing
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+KEYS = 5_000
+KINDS = """
+CREATE TABLE kinds (
+  at timestamp, name text, day date, PRIMARY KEY (at, name, day), small real, large double precision,
+  price numeric(10,2), digits numeric, yes boolean, moment timestamptz, raw bytea, doc jsonb, words text[],
+  numbers real[], clock time, kept double precision, gone int
+)"""
+
+
+class Stage:
+    """A connector, a job, and `cdc verify` in this process."""
+
+    def __init__(self, database: Database, kafka: str, prefix: str, folder: Path, capsys: Any) -> None:
+        self.connector = Connector(folder, prefix, database.url, kafka, ["public.t", "public.kinds"])
+        self.file = folder / "apply.yaml"
+        stores = {"lake": "iceberg", "search": "tantivy"}
+        config = {
+            "name": "copies",
+            "source": {"bootstrap_servers": kafka, "topic_prefix": prefix},
+            "stores": {name: {"type": kind, "path": str(folder / name)} for name, kind in stores.items()},
+            "tables": {
+                "public.t": {"stores": list(stores)},
+                "public.kinds": {"stores": list(stores), "types": {"kept": "string"}},
+            },
+            "checkpoint": str(folder / "checkpoint"),
+        }
+        self.file.write_text(json.dumps(config))
+        self._capsys = capsys
+
+    def verify(self, *words: str) -> tuple[int, dict[str, Any]]:
+        """Exit code and report."""
+        self._capsys.readouterr()
+        code = cdc.main(["verify", str(self.connector.file), str(self.file), "--json", *words], standalone_mode=False)
+        return code, json.loads(self._capsys.readouterr().out)
+
+    def complete(self) -> None:
+        """Wait until both copies hold what is committed now."""
+        self._capsys.readouterr()
+        cdc.main(["token", str(self.connector.file)], standalone_mode=False)
+        token = self._capsys.readouterr().out.strip()
+        words = ["wait", str(self.file), "--token", token, "--timeout", "180s"]
+        assert not cdc.main(words, standalone_mode=False), self._capsys.readouterr().err
+
+    @contextmanager
+    def job(self) -> Iterator[None]:
+        stop, failed = threading.Event(), list[BaseException]()
+
+        def run() -> None:
+            try:
+                run_apply(load_apply(self.file), once=False, stop=stop)
+            except BaseException as exc:  # noqa: BLE001 - the test raises it
+                failed.append(exc)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(60)
+            for exc in failed:
+                raise exc
+
+    def tables(self) -> dict[str, TargetTable]:
+        versions = schema_versions(load_apply(self.file).source)
+        return {name: target(of, {"kept": "string"} if name == "public.kinds" else {}) for name, of in versions.items()}
+
+
+def damage(stage: Stage) -> None:
+    """In both copies of t: a cell of -1 changed, -2 taken away, a row -3 that the source does not have."""
+    _, stores = connect(load_apply(stage.file))
+    table, lake, search = stage.tables()["public.t"], stores["lake"], stores["search"]
+    assert isinstance(lake, IcebergStore)
+    assert isinstance(search, TantivyStore)
+    name, spark = lake.table_name(table), lake.read(table).sparkSession
+    spark.sql(f"UPDATE {name} SET v = 'damaged' WHERE id = -1")
+    spark.sql(f"DELETE FROM {name} WHERE id = -2")
+    spark.sql(f"INSERT INTO {name} (id, n, v, _cdc_position) VALUES (-3, 0, 'extra', NULL)")
+    index = tantivy.Index.open(str(search.folder(table)))
+    writer = index.writer(num_threads=1)
+    for key in (-1, -2):
+        writer.delete_documents_by_term(FIELD_KEY, f'{{"id":{key}}}')
+    for key, text in ((-1, "damaged"), (-3, "extra")):
+        made = tantivy.Document()
+        made.add_text(FIELD_KEY, f'{{"id":{key}}}')
+        made.add_bytes(FIELD_ROW, orjson.dumps(["", json.dumps({"id": key, "n": 0, "v": text})]))
+        writer.add_document(made)
+    writer.commit()
+    writer.wait_merging_threads()
+    for store in stores.values():
+        store.close()
+
+
+def test_no_false_alarm_every_difference_named_and_mended(
+    *,
+    postgres18: Database,
+    kafka: str,
+    prefix: str,
+    tmp_path: Path,
+    apply_spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under write load all the while."""
+    filled(postgres18, "public.t", keys=KEYS)
+    postgres18.execute(
+        "INSERT INTO t VALUES (-1, 0, 'seed'), (-2, 0, 'seed')",
+        KINDS,
+        "INSERT INTO kinds SELECT timestamp '2024-02-29 12:00:00.5' + x * interval '1.25 s', 'né\"e\\' || x, "
+        "date '0044-03-15 BC' + x, x / 3.0, x / 3.0, x / 7.0, x / 7.0, x % 2 = 0, now(), decode('00ff', 'hex'), "
+        "'{\"a\": 1.50}', ARRAY['a', NULL, 'b\"c'], ARRAY[0.1, 'NaN', '-0'], '24:00', x / 3.0, x "
+        "FROM generate_series(1, 50) x",
+    )
+    stage = Stage(postgres18, kafka, prefix, tmp_path, capsys)
+    monkeypatch.setenv("TEST_DATABASE_URL", stage.connector.environment["TEST_DATABASE_URL"])
+    with Running(stage.connector) as running, writing(postgres18, "public.t", keys=KEYS, pause_s=0.05):
+        running.await_line("following the log")
+        with stage.job():
+            stage.complete()
+            for _ in range(2):
+                code, report = stage.verify()
+                assert (code, report["agree"]) == (0, True), report
+                copies = report["copies"]
+                assert [(c["table"], c["store"]) for c in copies] == [
+                    (f"public.{table}", store) for table in ("kinds", "t") for store in ("lake", "search")
+                ]
+                assert [c["rows"] for c in copies[:2]] == [50, 50]
+                assert all(c["rows"] == c["equal"] for c in copies[:2])
+                assert all(c["rows"] > 1000 for c in copies[2:])
+        damage(stage)
+        with stage.job():
+            code, report = stage.verify("--table", "public.t", "--repair")
+            assert (code, report["agree"], report["asked"]) == (1, False, {"public.t": 3})
+            for copy in report["copies"]:
+                assert copy["differing"] == [{"key": {"id": -1}, "columns": ["v"]}]
+                assert copy["missing"] == [{"id": -2}]
+                assert copy["extra"] == [{"id": -3}]
+            running.await_line("3 rows of table public.t are read again")
+            code, report = stage.verify("--table", "public.t")
+            assert (code, report["agree"]) == (0, True), report
+    again = [e for e in stage.connector.events("public.t") if e["source"]["snapshot"] == "incremental"]
+    told = sorted((e["op"], (e["after"] or e["before"])["id"]) for e in again)
+    assert told == [("d", -3), ("r", -2), ("r", -1)]
