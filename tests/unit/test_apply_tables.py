@@ -28,7 +28,14 @@ def test_a_record_of_the_schema_topic() -> None:
         {"name": "total", "type": "numeric(10,2)", "kind": "decimal", "precision": 10, "scale": 2},
         {"name": "tags", "type": "text[]", "kind": "array", "element": {"kind": "string"}},
     ]
-    about = {"schema": "public", "table": "orders", "topic": "shop.public.orders", "version": 1, "key": ["id"]}
+    about = {
+        "connector": "shop",
+        "schema": "public",
+        "table": "orders",
+        "topic": "shop.public.orders",
+        "version": 1,
+        "key": ["id"],
+    }
     found = parse_version(json.dumps({**about, "columns": columns}).encode())
     assert found == _version(1, ("total", Kind("decimal", 10, 2)), ("tags", Kind("array", element=Kind("string"))))
 
