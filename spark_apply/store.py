@@ -135,7 +135,7 @@ class Store(Protocol):
         """Until when the copy that `roll_back` puts back was the live one; None if there is none."""
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
-        """Put the previous copy back, with `due`, in one step; the live one is removed."""
+        """Put the previous copy back, with `due`, in one step; the live one is given up."""
 
     def due(self, table: TargetTable) -> Due | None:
         """What the live copy came with and has not been `caught_up` with: before all else its writer opens it anew."""

@@ -214,11 +214,10 @@ class TantivyStore:
     def roll_back(self, table: TargetTable, due: Due) -> None:
         link = self.folder(table)
         with _alone(link):
-            replaced, kept = link.resolve(), _previous(link).resolve()
+            kept = _previous(link).resolve()
             _write(kept / _DUE, due.to_json())
             _point(link, kept)
-            _previous(link).unlink()
-            shutil.rmtree(replaced)
+            _previous(link).unlink()  # what was live may have a writer yet: the next `beside` removes it
 
     def due(self, table: TargetTable) -> Due | None:
         folder = self.folder(table).resolve()

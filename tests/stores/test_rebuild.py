@@ -217,28 +217,32 @@ def _until(true: Callable[[], bool], within_s: float = 120) -> None:
 
 
 def test_readers_and_a_running_job_all_along(shop: Shop) -> None:
-    """Every read is wholly the old copy or the new; the job goes on into the new one; deletes stay deleted."""
+    """Every read is wholly the old copy or the new; the job goes on into the new one, and back into the old."""
     shop.corrupt()
+    old = shop.corrupted()
     done: list[rebuild.Rebuilt] = []
-    with _job(shop), _reading(shop) as seen:
-        rebuilding = threading.Thread(target=lambda: done.extend(run_rebuild(shop.config)))
-        rebuilding.start()
-        number = 100
-        while rebuilding.is_alive():
-            shop.publish(("c", order(number)), ("u", order(number, "paid")), ("d", order(number - 1 - number % 3)))
-            number += 1
-            time.sleep(0.05)
-        rebuilding.join()
-        shop.publish(("u", order(3, "last")), ("c", order(5000)), ("d", order(5000)), ("d", order(4)))
-        _until(lambda: shop.all_contents() == dict.fromkeys(STORES, shop.folded()))
+    with _job(shop):
+        with _reading(shop) as seen:
+            rebuilding = threading.Thread(target=lambda: done.extend(run_rebuild(shop.config)))
+            rebuilding.start()
+            number = 100
+            while rebuilding.is_alive():
+                shop.publish(("c", order(number)), ("u", order(number, "paid")), ("d", order(number - 1 - number % 3)))
+                number += 1
+                time.sleep(0.05)
+            rebuilding.join()
+            shop.publish(("u", order(2, "last")), ("c", order(5000)), ("d", order(5000)), ("d", order(4)))
+            _until(lambda: shop.all_contents() == dict.fromkeys(STORES, shop.folded()))
+        assert len(run_rollback(shop.config)) == len(STORES)
+        shop.publish(("c", order(6000)), ("d", order(5)))
+        caught_up = {**shop.folded(), CHANGED: old[CHANGED], ADDED: old[ADDED]}
+        _until(lambda: shop.all_contents() == dict.fromkeys(STORES, caught_up))
     assert {copy.store for copy in done} == set(STORES)
     for copy in done:
         assert min(copy.differences.only_old, copy.differences.only_new, copy.differences.different) >= 1
     for name, reads in seen.items():
         assert reads == sorted(reads, reverse=True), f"{name}: {reads}"  # old, …, old, new, …, new
         assert (reads[0], reads[-1]) == ("old", "new")
-    shop.apply()
-    assert shop.all_contents() == dict.fromkeys(STORES, shop.folded())
 
 
 def test_what_the_job_writes_into_the_old_copy_is_due(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
