@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import hypothesis
 import psycopg2
 import pymysql
 import pytest
@@ -25,6 +26,9 @@ from cdc.errors import CdcError
 from tests.canary import WATCH
 
 pytest_plugins: list[str] = []
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # the machine is shared: time says nothing of the code
+hypothesis.settings.load_profile("untimed")
 
 
 def _engine_answers() -> bool:

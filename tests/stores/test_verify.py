@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +29,7 @@ from tests.integration.running import Running, filled, writing
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
-KEYS = 10_000
+KEYS = 5_000
 KINDS = """
 CREATE TABLE kinds (
   at timestamp, name text, day date, PRIMARY KEY (at, name, day), small real, large double precision,
@@ -62,16 +61,8 @@ class Stage:
     def verify(self, *words: str) -> tuple[int, dict[str, Any]]:
         """Exit code and report."""
         self._capsys.readouterr()
-        begun = time.monotonic()
         code = cdc.main(["verify", str(self.connector.file), str(self.file), "--json", *words], standalone_mode=False)
-        out = self._capsys.readouterr().out
-        with self._capsys.disabled():
-            print(
-                f"verify: {time.monotonic() - begun:.1f} s",
-                [len(c["undecided"]) for c in json.loads(out)["copies"]],
-                flush=True,
-            )
-        return code, json.loads(out)
+        return code, json.loads(self._capsys.readouterr().out)
 
     def complete(self) -> None:
         """Wait until both copies hold what is committed now."""
@@ -115,7 +106,7 @@ def damage(stage: Stage) -> None:
     name, spark = lake.table_name(table), lake.read(table).sparkSession
     spark.sql(f"UPDATE {name} SET v = 'damaged' WHERE id = -1")
     spark.sql(f"DELETE FROM {name} WHERE id = -2")
-    spark.sql(f"INSERT INTO {name} (id, n, v) VALUES (-3, 0, 'extra')")
+    spark.sql(f"INSERT INTO {name} (id, n, v, _cdc_position) VALUES (-3, 0, 'extra', NULL)")
     index = tantivy.Index.open(str(search.folder(table)))
     writer = index.writer(num_threads=1)
     for key in (-1, -2):
@@ -179,4 +170,5 @@ def test_no_false_alarm_every_difference_named_and_mended(
             code, report = stage.verify("--table", "public.t")
             assert (code, report["agree"]) == (0, True), report
     again = [e for e in stage.connector.events("public.t") if e["source"]["snapshot"] == "incremental"]
-    assert [(e["op"], (e["after"] or e["before"])["id"]) for e in again] == [("d", -3), ("r", -2), ("r", -1)]
+    told = sorted((e["op"], (e["after"] or e["before"])["id"]) for e in again)
+    assert told == [("d", -3), ("r", -2), ("r", -1)]
