@@ -30,8 +30,8 @@ demo: $(JARS)    ## start the servers, change rows, watch them arrive, compare e
 	$(BIN)/cdc demo
 
 test: $(JARS) lint type  ## everything, on real servers: two halves at once, as each mostly waits
-	@aside() { $(BIN)/python -m pytest $(ASIDE) > $(VENV)/.aside.log 2>&1; code=$$?; cat $(VENV)/.aside.log; return $$code; }; \
-	aside & beside=$$!; $(BIN)/python -m pytest $(addprefix --ignore=,$(ASIDE)); rest=$$?; wait $$beside && exit $$rest
+	@aside() { $(BIN)/python -m pytest --durations=20 $(ASIDE) > $(VENV)/.aside.log 2>&1; code=$$?; cat $(VENV)/.aside.log; return $$code; }; \
+	aside & beside=$$!; $(BIN)/python -m pytest --durations=20 $(addprefix --ignore=,$(ASIDE)); rest=$$?; wait $$beside && exit $$rest
 
 test-quick: $(STAMP)  ## what needs no server
 	$(BIN)/python -m pytest $(ALONE)

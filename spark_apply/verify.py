@@ -43,8 +43,8 @@ AT_ONCE = 5_000
 ROUNDS = 6
 NAMED = 10_000
 """Differences after which no more of a copy's are looked for: it is to be made anew, not mended."""
-STILL_S = 60.0
-"""How long connector or job may make no progress while it is waited for."""
+STILL_S = 300.0
+"""How long connector or job may make no progress while it is waited for: a large batch is one step."""
 _LOOK_S = 0.2
 _TOLD_ROWS = 100_000
 

@@ -29,7 +29,7 @@ from tests.integration.running import Running, filled, writing
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
-KEYS = 5_000
+KEYS = 2_000
 KINDS = """
 CREATE TABLE kinds (
   at timestamp, name text, day date, PRIMARY KEY (at, name, day), small real, large double precision,
@@ -88,9 +88,10 @@ class Stage:
             yield
         finally:
             stop.set()
-            thread.join(60)
+            thread.join(300)
             for exc in failed:
                 raise exc
+            assert not thread.is_alive()
 
     def tables(self) -> dict[str, TargetTable]:
         versions = schema_versions(load_apply(self.file).source)
