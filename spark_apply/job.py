@@ -220,12 +220,12 @@ def _run(
 
 
 def _apply(applier: Applier, swaps: SwapWatch, records: DataFrame) -> None:
-    """Fold a batch in; once more, whole, if it failed because a copy was replaced under it."""
+    """Fold a batch in; once more, whole, if a copy was replaced under it, or a store's engine refused a commit."""
     swaps.look()
     try:
         applier(records)
-    except Exception:
-        if not swaps.look(now=True):
+    except Exception as exc:
+        if not swaps.look(now=True) and isinstance(exc, CdcError):
             raise
         applier(records)
 

@@ -13,6 +13,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import psycopg2
 import pymysql
@@ -245,32 +246,32 @@ def test_a_paused_mysql_does_not_answer_until_resumed(folder: Path, name: str) -
         assert database.rows("SELECT 1") == [(1,)]
 
 
+@BOTH
 @pytest.mark.filterwarnings("ignore:'db' is deprecated")  # mysql-replication asks pymysql so
-def test_a_mysql_database_of_its_own_tells_its_rows_by_name(mysql_database: MySQLDatabase) -> None:
+def test_a_mysql_database_tells_its_rows_by_name(folder: Path, name: str) -> None:
     """The binlog, read by a user with no more rights than it takes, holds the rows with their columns' names."""
-    user = f"cdc_capture_{mysql_database.name}"
-    mysql_database.execute("FLUSH BINARY LOGS")  # what other tests have written would be read for minutes
-    ((start,),) = [row[:1] for row in mysql_database.rows("SHOW BINARY LOGS")[-1:]]
-    mysql_database.execute(
-        f"CREATE USER {user}@'%' IDENTIFIED BY 'secret'",
-        f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}@'%'",
-        "CREATE TABLE t (id int PRIMARY KEY, word text)",
-        "INSERT INTO t VALUES (1, 'grün')",
-    )
-    with closing(mysql_database.connect()) as administrator:
-        address = {"host": "127.0.0.1", "port": administrator.port, "user": user, "password": "secret"}
-    reader = BinLogStreamReader(
-        connection_settings=address,
-        server_id=7,
-        log_file=start,
-        log_pos=4,
-        resume_stream=True,
-        only_events=[WriteRowsEvent],
-        only_schemas=[mysql_database.name],
-        is_mariadb="maria" in mysql_database.rows("SELECT version()")[0][0].lower(),
-    )
-    with closing(reader):
-        assert [row["values"] for event in reader for row in event.rows] == [{"id": 1, "word": "grün"}]
+    with stack.DevServers(folder, servers=[name]) as dev:
+        database = MySQLDatabase(dev[name].url, mysqld.DATABASE)
+        ((start,),) = [row[:1] for row in database.rows("SHOW BINARY LOGS")[-1:]]
+        database.execute(
+            "CREATE USER reader@'%' IDENTIFIED BY 'secret'",
+            "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader@'%'",
+            "CREATE TABLE t (id int PRIMARY KEY, word text)",
+            "INSERT INTO t VALUES (1, 'grün')",
+        )
+        port = urlsplit(dev[name].url).port
+        reader = BinLogStreamReader(
+            connection_settings={"host": "127.0.0.1", "port": port, "user": "reader", "password": "secret"},
+            server_id=7,
+            log_file=start,
+            log_pos=4,
+            resume_stream=True,
+            only_events=[WriteRowsEvent],
+            only_schemas=[mysqld.DATABASE],
+            is_mariadb=name == "mariadb",
+        )
+        with closing(reader):
+            assert [row["values"] for event in reader for row in event.rows] == [{"id": 1, "word": "grün"}]
 
 
 def test_one_server_s_databases_are_apart(mysql: MySQLDatabase, mariadb: MySQLDatabase) -> None:
