@@ -30,6 +30,9 @@ pytest_plugins: list[str] = []
 hypothesis.settings.register_profile("untimed", deadline=None)  # the machine is shared: time says nothing of the code
 hypothesis.settings.load_profile("untimed")
 
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+"""A test's Spark lives for seconds: what the JVM's second compiler takes of two cores, it never gives back."""
+
 
 def _engine_answers() -> bool:
     """Whether containers can be had here."""
