@@ -39,7 +39,7 @@ def source(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> Ite
             yield database.url, PostgresWorkload(database.url, rows=ROWS, seed=SEED)
     else:
         for other in _mysql_database(servers(request.param)):
-            yield other.url, MysqlWorkload(other, rows=ROWS // 2, seed=SEED)
+            yield other.url, MysqlWorkload(other, rows=ROWS, seed=SEED)
 
 
 @pytest.fixture
