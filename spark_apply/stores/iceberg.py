@@ -22,11 +22,13 @@ import contextlib
 import datetime as dt
 import json
 import re
+import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -48,6 +50,8 @@ _MARK_PROPERTY = "cdc.mark"
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{_POSITION_PROPERTY}"
 _VIEW = "_cdc_batch"
 _DUE, _CAUGHT_UP, _REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
+_CONFLICT = "CommitFailedException"
+_TRIES, _WAIT_S = 20, 0.02
 _MAIN, _PREVIOUS, _BESIDE = "main", "cdc_previous", "cdc_beside_"
 _ID = "_cdc_id"
 
@@ -207,13 +211,16 @@ class IcebergStore:
 
     def beside(self, table: TargetTable) -> IcebergStore:
         self._evolve(table, self.table_name(table), _row_type(table))
-        loaded = self._loaded(table)
         branch = self._beside[table.qualified] = f"{_BESIDE}{uuid.uuid4().hex}"
-        change = loaded.manageSnapshots().createBranch(branch, loaded.currentSnapshot().snapshotId())
-        for name in loaded.refs():
-            if name.startswith(_BESIDE):
-                change = change.removeBranch(name)
-        change.commit()
+
+        def make(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+            change = loaded.manageSnapshots().createBranch(branch, loaded.currentSnapshot().snapshotId())
+            for name in loaded.refs():
+                if name.startswith(_BESIDE):
+                    change = change.removeBranch(name)
+            change.commit()
+
+        self._commit(table, make)
         copy = IcebergStore(self._catalog, self._spark, branch=branch)
         copy.clear(table)
         return copy
@@ -231,19 +238,23 @@ class IcebergStore:
         self._positions[table.qualified] = None
 
     def swap(self, table: TargetTable, due: Due) -> None:
-        loaded, branch = self._loaded(table), self._beside.pop(table.qualified)
-        beside = loaded.refs().get(branch)
-        if beside is None:
-            msg = f"Iceberg table {self.table_name(table)}: another rebuild has taken the place of this one"
-            raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
-        transaction = loaded.newTransaction()
-        now = dt.datetime.now(dt.UTC).isoformat()
-        transaction.updateProperties().set(_DUE, due.to_json()).set(_REPLACED_AT, now).commit()
-        change, live = transaction.manageSnapshots(), loaded.currentSnapshot().snapshotId()
-        kept = loaded.refs().get(_PREVIOUS)
-        change = change.createTag(_PREVIOUS, live) if kept is None else change.replaceTag(_PREVIOUS, live)
-        change.replaceBranch(_MAIN, beside.snapshotId()).removeBranch(branch).commit()
-        transaction.commitTransaction()
+        branch = self._beside.pop(table.qualified)
+
+        def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+            beside = loaded.refs().get(branch)
+            if beside is None:
+                msg = f"Iceberg table {self.table_name(table)}: another rebuild has taken the place of this one"
+                raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
+            transaction = loaded.newTransaction()
+            now = dt.datetime.now(dt.UTC).isoformat()
+            transaction.updateProperties().set(_DUE, due.to_json()).set(_REPLACED_AT, now).commit()
+            names, live = transaction.manageSnapshots(), loaded.currentSnapshot().snapshotId()
+            kept = loaded.refs().get(_PREVIOUS)
+            names = names.createTag(_PREVIOUS, live) if kept is None else names.replaceTag(_PREVIOUS, live)
+            names.replaceBranch(_MAIN, beside.snapshotId()).removeBranch(branch).commit()
+            transaction.commitTransaction()
+
+        self._commit(table, change)
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
         if not self._spark.catalog.tableExists(self.table_name(table)):
@@ -254,12 +265,14 @@ class IcebergStore:
         return dt.datetime.fromisoformat(loaded.properties()[_REPLACED_AT])
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
-        loaded = self._loaded(table)
-        transaction = loaded.newTransaction()
-        transaction.updateProperties().set(_DUE, due.to_json()).commit()
-        change = transaction.manageSnapshots().replaceBranch(_MAIN, loaded.refs()[_PREVIOUS].snapshotId())
-        change.removeTag(_PREVIOUS).commit()
-        transaction.commitTransaction()
+        def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+            transaction = loaded.newTransaction()
+            transaction.updateProperties().set(_DUE, due.to_json()).commit()
+            names = transaction.manageSnapshots().replaceBranch(_MAIN, loaded.refs()[_PREVIOUS].snapshotId())
+            names.removeTag(_PREVIOUS).commit()
+            transaction.commitTransaction()
+
+        self._commit(table, change)
 
     def due(self, table: TargetTable) -> Due | None:
         return _due_in(self._loaded(table).properties())
@@ -280,11 +293,23 @@ class IcebergStore:
         return name if self._branch == _MAIN else f"{name}.{quoted(f'branch_{self._branch}')}"
 
     def _loaded(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Table
-        """The table as it is now, by Iceberg's own interface: a property set by SQL costs ten times as much."""
+        """The table as it is now, by Iceberg's own interface."""
         session: Any = self._spark
         loaded = self._java.spark.Spark3Util.loadIcebergTable(session._jsparkSession, self.table_name(table))  # noqa: SLF001
         loaded.refresh()
         return loaded
+
+    def _commit(self, table: TargetTable, change: Callable[[Any], None]) -> None:
+        """Make a change of the table's names, anew each time that another's commit (the job's) came first."""
+        for number in range(1, _TRIES + 1):
+            try:
+                change(self._loaded(table))
+            except Py4JJavaError as exc:
+                if number == _TRIES or _CONFLICT not in str(exc.java_exception.getClass().getName()):
+                    raise
+                time.sleep(_WAIT_S * number)
+            else:
+                return
 
     @property
     def _java(self) -> Any:  # noqa: ANN401 - the package org.apache.iceberg
