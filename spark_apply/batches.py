@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -11,10 +12,14 @@ from pyspark.storagelevel import StorageLevel
 
 from cdc.errors import BugError, OperatorError
 from spark_apply.latest import latest
+from spark_apply.names import quoted
 from spark_apply.source import parse
-from spark_apply.store import Applied, Batch, Store
+from spark_apply.store import Applied, Batch, Moment, Store, is_whole
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, typed
+
+Key = tuple[str, str]
+"""Topic and store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,7 @@ class TableCount:
     written: int | None = 0
     deleted: int | None = 0
     stale: int | None = 0
+    duplicate: int | None = 0
     position: str | None = None
 
     def add(self, events: int, batch: Batch, applied: Applied) -> None:
@@ -43,6 +49,7 @@ class TableCount:
         self.written = _sum(self.written, applied.written)
         self.deleted = _sum(self.deleted, applied.deleted)
         self.stale = _sum(self.stale, applied.stale)
+        self.duplicate = _sum(self.duplicate, applied.duplicate)
         self.position = max(self.position or "", batch.position)
 
 
@@ -62,33 +69,54 @@ class Applier:
     """By table and store."""
     batches: int = 0
 
-    def __call__(self, records: DataFrame) -> None:
-        """Fold one batch in; when this returns, every store has it."""
-        newest = latest(parse(records)).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
+    def __call__(self, records: DataFrame, moments: Mapping[Key, Moment]) -> None:
+        """Fold one batch in; when this returns, every store has it.
+
+        `moments` are those of whole stores, with this batch in them: of each, all its tables' or those of one topic.
+        """
+        limits = {topic: moment.limit for (topic, _), moment in moments.items()}
+        with ExitStack() as stack:
+            newest = _kept(stack, latest(parse(records), limits))
+            whole: dict[str, list[tuple[Batch, int]]] = {}
             for found in sorted(_survey(newest), key=lambda row: str(row["topic"])):
-                self._apply(newest, found)
-        finally:
-            newest.unpersist()
+                topic, events = found["topic"], found["events"]
+                with ExitStack() as own:
+                    batch = self._typed(stack if topic in limits else own, newest, found)
+                    for name, store in self.routes[topic].stores.items():
+                        if is_whole(store):
+                            whole.setdefault(name, []).append((batch, events))
+                        else:
+                            applied = store.apply(_newest(batch) if topic in limits else batch)
+                            self._count(name, batch, events, applied)
+            for name in sorted({name for _, name in moments}):
+                self._fold(name, whole.get(name, []), moments)
         self.batches += 1
 
-    def _apply(self, newest: DataFrame, found: Row) -> None:
+    def _fold(self, name: str, batches: list[tuple[Batch, int]], moments: Mapping[Key, Moment]) -> None:
+        """Hand a whole store all that a batch has for it."""
+        routes = {topic: self.routes[topic] for topic, store in moments if store == name}
+        store = next(route.stores[name] for route in routes.values())
+        if is_whole(store):
+            at = {route.table.qualified: moments[topic, name] for topic, route in routes.items()}
+            applied = store.fold([batch for batch, _ in batches], at)
+            for batch, events in batches:
+                self._count(name, batch, events, applied[batch.table.qualified])
+
+    def _typed(self, stack: ExitStack, newest: DataFrame, found: Row) -> Batch:
+        """The rows of a topic, once they are known to fit; kept until the batch ends."""
         topic = found["topic"]
         if found["foreign"] is not None:
             at = found["foreign"]
             msg = f"topic {topic}, partition {at['partition']}, offset {at['offset']}: this record is not an event"
             raise OperatorError(msg, hint="what else writes to this topic? docs/events.md says what may be in it")
         route = self._route(topic, found["version"])
-        rows = typed(newest.where(F.col("topic") == topic), route.table).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            _check_fit(rows, route.table)
-            batch = Batch(route.table, rows, found["keys"], found["position"])
-            for name, store in route.stores.items():
-                applied = store.apply(batch)
-                counted = self.counts.setdefault((route.table.qualified, name), TableCount())
-                counted.add(found["events"], batch, applied)
-        finally:
-            rows.unpersist()
+        rows = _kept(stack, typed(newest.where(F.col("topic") == topic), route.table))
+        _check_fit(rows, route.table)
+        return Batch(route.table, rows, found["keys"], found["position"])
+
+    def _count(self, store: str, batch: Batch, events: int, applied: Applied) -> None:
+        counted = self.counts.setdefault((batch.table.qualified, store), TableCount())
+        counted.add(events, batch, applied)
 
     def _route(self, topic: str, version: int) -> Route:
         route = self.routes[topic]
@@ -98,6 +126,19 @@ class Applier:
             msg = f"{route.table.qualified}: an event names version {version}, which the schema topic does not hold"
             raise BugError(msg, hint="was the schema topic made anew? A fresh snapshot writes it again")
         return route
+
+
+def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
+    """`rows`, computed once, until the block ends."""
+    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    stack.callback(rows.unpersist)
+    return rows
+
+
+def _newest(batch: Batch) -> Batch:
+    """A batch that has several events of a key, with the newest of each alone."""
+    newest = batch.rows.groupBy(KEY).agg(F.max_by(F.struct(*map(quoted, batch.rows.columns)), POSITION).alias("newest"))
+    return replace(batch, rows=newest.select("newest.*"))
 
 
 def _survey(newest: DataFrame) -> list[Row]:

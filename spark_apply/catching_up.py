@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from cdc.config import ApplySource
 from spark_apply import source as topics
 from spark_apply.batches import Applier, Route
-from spark_apply.store import Offsets
+from spark_apply.complete import Mark
+from spark_apply.store import EVERYTHING, Moment, Offsets, is_whole
 
 LOOK_EVERY_S = 2.0
 
@@ -31,8 +32,21 @@ def fold(spark: SparkSession, source: ApplySource, applier: Applier, topic: str,
     """Fold a topic in from `begin` to its present end, as one batch; returns that end."""
     end = topics.committed_ends(source, topic)
     if any(at > begin.get(partition, 0) for partition, at in end.items()):
-        applier(topics.read(spark, source, topic, begin, end))
+        route = applier.routes[topic]
+        whole = {
+            (topic, name): _moment(store.mark(route.table), end)
+            for name, store in route.stores.items()
+            if is_whole(store)
+        }
+        applier(topics.read(spark, source, topic, begin, end), whole)
     return end
+
+
+def _moment(mark: Mark | None, end: Offsets) -> Moment:
+    """A copy that takes in what lies before `end`, and shows as much of it as before."""
+    if mark is None:
+        return Moment(Mark(end, None), "")
+    return Moment(Mark(end, mark.complete), mark.complete.position if mark.complete else EVERYTHING)
 
 
 @dataclass(slots=True)

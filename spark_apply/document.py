@@ -38,19 +38,20 @@ def with_document(rows: DataFrame, table: TargetTable) -> DataFrame:
 def document(rows: DataFrame, table: TargetTable, *, only: Collection[str] | None = None) -> Column:
     """The JSON of each of `rows`, or of `only` these columns."""
     fields = [
-        _readable(F.col(quoted(column.name)), column.kind, rows.schema[column.name].dataType).alias(column.name)
+        readable(F.col(quoted(column.name)), column.kind, rows.schema[column.name].dataType).alias(column.name)
         for column in table.columns
         if only is None or column.name in only
     ]
     return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
 
 
-def _readable(value: Column, kind: Kind, stored_as: T.DataType) -> Column:
+def readable(value: Column, kind: Kind, stored_as: T.DataType) -> Column:
+    """What a document has of a value that is stored so."""
     if isinstance(stored_as, T.ArrayType):
         element, element_type = kind.element, stored_as.elementType
         if element is None:
             return value
-        return F.transform(value, lambda item: _readable(item, element, element_type))
+        return F.transform(value, lambda item: readable(item, element, element_type))
     if isinstance(stored_as, T.DecimalType) and kind.name == "decimal":
         return value.cast("string")
     if isinstance(stored_as, T.DateType):

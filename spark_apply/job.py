@@ -26,12 +26,12 @@ from cdc.config import ApplyConfig, ApplyTable
 from cdc.errors import BugError, CdcError, OperatorError
 from spark_apply import checkpoint as checkpoints
 from spark_apply import source
-from spark_apply.batches import Applier, Route, TableCount
+from spark_apply.batches import Applier, Key, Route, TableCount
 from spark_apply.catching_up import SwapWatch
 from spark_apply.failures import spark_failure
 from spark_apply.publishing import Publisher
 from spark_apply.session import open_session
-from spark_apply.store import Store, open_store
+from spark_apply.store import Moment, Store, open_store
 from spark_apply.tables import Version, choose, target
 from spark_apply.watching import Watcher
 
@@ -175,8 +175,8 @@ def _run(
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # never return: Spark would take the batch for done
             try:
-                _apply(applier, swaps, records)
-                publisher.applied(checkpoints.ends_of(spark, checkpoint, batch_id))
+                ends = checkpoints.ends_of(spark, checkpoint, batch_id)
+                publisher.applied(ends, _apply(applier, swaps, records, lambda: publisher.moments(ends)))
             except Exception as exc:
                 failures.append(exc)
                 raise
@@ -219,15 +219,20 @@ def _run(
     publisher.tend()
 
 
-def _apply(applier: Applier, swaps: SwapWatch, records: DataFrame) -> None:
+def _apply(
+    applier: Applier, swaps: SwapWatch, records: DataFrame, moments: Callable[[], dict[Key, Moment]]
+) -> dict[Key, Moment]:
     """Fold a batch in; once more, whole, if a copy was replaced under it, or a store's engine refused a commit."""
     swaps.look()
+    at = moments()
     try:
-        applier(records)
+        applier(records, at)
     except Exception as exc:
         if not swaps.look(now=True) and isinstance(exc, CdcError):
             raise
-        applier(records)
+        at = moments()
+        applier(records, at)
+    return at
 
 
 def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:

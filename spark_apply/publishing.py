@@ -6,12 +6,10 @@ import time
 from collections.abc import Mapping
 
 from cdc.errors import OperatorError
-from spark_apply.batches import Route
+from spark_apply.batches import Key, Route
 from spark_apply.complete import Barrier, Complete, Ends, Mark
+from spark_apply.store import EVERYTHING, Moment, is_whole
 from spark_apply.watching import Watcher
-
-Key = tuple[str, str]
-"""Topic and store."""
 
 
 class Publisher:
@@ -36,7 +34,7 @@ class Publisher:
             table, store = route.table, route.stores[name]
             mark = store.mark(table)
             if applied is None:
-                if mark is not None:
+                if mark is not None or is_whole(store):
                     store.set_mark(table, Mark({}, None))
                 continue
             if mark is None or not mark.holds(applied.get(topic, {})):
@@ -45,9 +43,19 @@ class Publisher:
                 raise OperatorError(msg, hint=hint)
             self._marks[topic, name] = mark
 
-    def applied(self, ends: Ends) -> None:
-        """All stores hold everything below `ends`: say so."""
+    def moments(self, ends: Ends) -> dict[Key, Moment]:
+        """For the whole stores, what is whole once the batch that goes to `ends` is folded in."""
+        marks = self._due(ends)
+        return {
+            (topic, name): self._moment(route, marks[topic, name])
+            for (topic, name), route in self._followers()
+            if is_whole(route.stores[name])
+        }
+
+    def applied(self, ends: Ends, moments: Mapping[Key, Moment]) -> None:
+        """All stores hold everything below `ends`, and the whole ones say so since they have these moments."""
         self._ends = ends
+        self._marks.update({follower: moment.mark for follower, moment in moments.items()})
         self._publish()
 
     def replaced(self, topic: str, store: str, ends: Mapping[int, int]) -> None:
@@ -70,16 +78,38 @@ class Publisher:
     def _publish(self) -> None:
         """Write the marks that have changed."""
         self._watcher.barriers.news.clear()
-        passed = self._watcher.barriers.passed(self._ends)
+        together: dict[str, dict[str, Moment]] = {}
+        for (topic, name), mark in self._due(self._ends).items():
+            route = self._routes[topic]
+            if mark == self._marks.get((topic, name)):
+                continue
+            if is_whole(route.stores[name]):
+                together.setdefault(name, {})[route.table.qualified] = self._moment(route, mark)
+            else:
+                route.stores[name].set_mark(route.table, mark)
+            self._marks[topic, name] = mark
+        for name, moments in together.items():
+            store = next(route.stores[name] for route in self._routes.values() if name in route.stores)
+            if is_whole(store):
+                store.fold((), moments)
+
+    def _due(self, ends: Ends) -> dict[Key, Mark]:
+        """What all copies can say of themselves when they hold everything below `ends`."""
+        passed = self._watcher.barriers.passed(ends)
         now_ms = time.time_ns() // 1_000_000
+        found = {}
         for (topic, name), route in self._followers():
             known = self._marks.get((topic, name))
             before = known.complete if known else None
             complete = _newer(before, passed.get(route.table.connector), route.table.qualified, now_ms)
-            mark = Mark(self._ends.get(topic, {}), complete)
-            if mark != known:
-                route.stores[name].set_mark(route.table, mark)
-                self._marks[topic, name] = mark
+            found[topic, name] = Mark(ends.get(topic, {}), complete)
+        return found
+
+    def _moment(self, route: Route, mark: Mark) -> Moment:
+        """Nothing is whole before the connector says so; one that never says anything is not waited for."""
+        if mark.complete is not None:
+            return Moment(mark, mark.complete.position)
+        return Moment(mark, "" if route.table.connector in self._watcher.seen else EVERYTHING)
 
     def _followers(self) -> list[tuple[Key, Route]]:
         return [((topic, name), route) for topic, route in sorted(self._routes.items()) for name in route.stores]

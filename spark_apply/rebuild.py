@@ -4,7 +4,8 @@
     2  the topic folded in, as one batch            rebuild removes what lies beside it
     3  what has come meanwhile
     4  live one and new one compared; 3 again
-    5  swapped, in one step, with what is due       from here on the job catches the new one up
+    5  swapped, in one step, with what is due       from here on the job catches the new one up; a whole store's job
+                                                    waits from 4 on, and nothing is due
 
 The source is not asked for anything, and the job may run all the while (`spark_apply.catching_up` says how it comes to
 write into the new copy, and why that ends right). Step 2 writes the newest event of each key, so it has no old rows to
@@ -36,7 +37,7 @@ from spark_apply.catching_up import fold
 from spark_apply.failures import spark_failure
 from spark_apply.job import choose_tables, open_stores, require_topics
 from spark_apply.session import open_session
-from spark_apply.store import Due, Offsets, Store
+from spark_apply.store import Due, Offsets, Store, is_whole
 from spark_apply.tables import TargetTable, target
 
 Progress = Callable[[str], None]
@@ -128,7 +129,12 @@ def _rebuild(
     end = fold(spark, config.source, applier, table.topic, end)
     done = []
     for name, store in stores.items():
-        store.swap(table, Due(uuid.uuid4().hex, end))
+        whole = end
+        if is_whole(store):
+            store.hold(table)
+            only = Applier({table.topic: Route(table, {name: beside[name]})}, _refuse_newer)
+            whole = fold(spark, config.source, only, table.topic, end)
+        store.swap(table, Due(uuid.uuid4().hex, whole))
         events = applier.counts[table.qualified, name].events if applier.counts else 0
         done.append(Rebuilt(table.qualified, name, events, differences[name]))
     return done

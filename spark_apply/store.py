@@ -7,7 +7,7 @@ import difflib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeGuard, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +19,7 @@ from spark_apply.tables import TargetTable
 
 STORES: Mapping[str, str] = {
     "iceberg": "spark_apply.stores.iceberg:open_store",
+    "postgres": "spark_apply.stores.postgres:open_store",
     "opensearch": "spark_apply.stores.opensearch:open_store",
     "tantivy": "spark_apply.stores.tantivy:open_store",
 }
@@ -45,6 +46,8 @@ class Applied:
     deleted: int | None = None
     stale: int | None = None
     """Rows the store already had in the same or a newer state."""
+    duplicate: int | None = None
+    """Rows that the store knows to have been handed before, by their offsets."""
 
 
 Offsets = Mapping[int, int]
@@ -65,6 +68,20 @@ class Due:
     def from_json(cls, text: str) -> Due:
         found = json.loads(text)
         return cls(found["id"], {int(partition): at for partition, at in found["begin"].items()})
+
+
+EVERYTHING = "~"
+"""Sorts after every position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Up to where a whole store may show a table once it has a batch."""
+
+    mark: Mark
+    """What it then says of its copy."""
+    limit: str
+    """The position up to which source transactions are whole; `EVERYTHING` where nobody can say what is."""
 
 
 class StoredRow(NamedTuple):
@@ -145,6 +162,28 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go; safe to call twice."""
+
+
+class WholeStore(Store, Protocol):
+    """A store whose readers see whole source transactions only: what is of others waits in it until they are."""
+
+    whole: bool
+    """True."""
+
+    def fold(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> Mapping[str, Applied]:
+        """Take batches in, show what lies before each table's limit, and set the marks: all in one transaction.
+
+        `moments` by ``schema.table``, for all tables of `batches` and for any others; returns by the same. A batch has
+        the newest event of each key before the table's limit, and every event from it on.
+        """
+
+    def hold(self, table: TargetTable) -> None:
+        """Let nobody write the live copy until `swap`, or `close`: what is swapped in has all that it has."""
+
+
+def is_whole(store: Store) -> TypeGuard[WholeStore]:
+    """Whether a store takes whole micro-batches, by `WholeStore.fold`, and never `Store.apply`."""
+    return bool(getattr(store, "whole", False))
 
 
 StoreFactory = Callable[..., Store]

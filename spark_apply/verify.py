@@ -31,11 +31,12 @@ from cdc.errors import ConfigError, OperatorError
 from cdc.published import Published, PublishedRow
 from cdc.state import Key, Phase, State, key_from_json, key_to_json
 from spark_apply import source
+from spark_apply.complete import position_of
 from spark_apply.differences import Candidate, CopiedRow, Differences, SourceRow
 from spark_apply.form import Form, Values
 from spark_apply.keytext import key_text
 from spark_apply.session import open_session
-from spark_apply.store import Store, open_store
+from spark_apply.store import Store, is_whole, open_store
 from spark_apply.tables import TargetTable, choose, target
 
 AT_ONCE = 5_000
@@ -339,14 +340,15 @@ class _Again:
             if state.phase is Phase.STREAM and state.commit >= end and not required:
                 break
         ends = source.written_ends(self._ground.topics, made.topic)
-        for mark in _moving(lambda: self._store.mark(made), lambda mark: mark.ends if mark else None):
+        for mark in _moving(lambda: self._store.mark(made), lambda mark: mark):
             if mark is None:
                 raise OperatorError(
                     f"rows of {table} differ, and store {self._name} is behind the topics and does not move: "
                     "whether the copy is wrong or only behind cannot be told",
                     hint="start the job, and verify again: cdc apply APPLY.yaml",
                 )
-            if mark.holds(ends):
+            shown = mark.complete is not None and mark.complete.position >= position_of(state)
+            if mark.holds(ends) and (shown or not is_whole(self._store)):
                 break
 
 

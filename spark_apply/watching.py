@@ -46,6 +46,8 @@ class Watcher:
         self._followed: dict[str, dict[str, str]] = {}
         for table in tables:
             self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
+        self.seen: set[str] = set()
+        """Connectors that have said where they stand."""
         self._newest: dict[str, State] = {}
         self._positions: dict[str, str] = {}
         self._read_to: dict[str, int] = {}
@@ -146,6 +148,7 @@ class Watcher:
             connector = self._positions[topic]
             if message.key() == connector.encode() and value is not None:
                 self._newest[connector] = State.from_bytes(value, where=f"topic {topic}")
+                self.seen.add(connector)
         return ended
 
     def _make(self) -> None:

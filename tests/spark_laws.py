@@ -250,9 +250,9 @@ def a_running_job_follows_until_it_is_stopped(setting: Setting) -> None:
     )
     job.start()
     try:
-        _until(lambda: any(line.startswith("batch 1") for line in lines) or not job.is_alive())
+        until(lambda: any(line.startswith("batch 1") for line in lines) or not job.is_alive())
         publisher.publish(table.event("u", order(1, "paid"), position(11)))
-        _until(lambda: any(line.startswith("batch 2") for line in lines) or not job.is_alive())
+        until(lambda: any(line.startswith("batch 2") for line in lines) or not job.is_alive())
     finally:
         stop.set()
         job.join(30)
@@ -260,7 +260,7 @@ def a_running_job_follows_until_it_is_stopped(setting: Setting) -> None:
     assert row["status"] == "paid"
 
 
-def _until(true: Callable[[], bool], within_s: float = 40) -> None:
+def until(true: Callable[[], bool], within_s: float = 40) -> None:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"

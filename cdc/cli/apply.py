@@ -44,10 +44,10 @@ def _progress(line: str) -> None:
 
 
 def _table(summary: dict[str, Any]) -> str:
-    rows: list[tuple[str, ...]] = [("table", "store", "events", "rows", "written", "deleted", "stale")]
+    rows: list[tuple[str, ...]] = [("table", "store", "events", "rows", "written", "deleted", "stale", "duplicate")]
     for table, stores in summary["tables"].items():
         for store, count in stores.items():
-            cells = (count[name] for name in ("events", "keys", "written", "deleted", "stale"))
+            cells = (count[name] for name in ("events", "keys", "written", "deleted", "stale", "duplicate"))
             rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

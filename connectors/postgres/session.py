@@ -7,7 +7,6 @@ bytes for the same value: that is what makes snapshot and stream equal.
 from __future__ import annotations
 
 import functools
-import ipaddress
 import logging
 import os
 import re
@@ -17,6 +16,7 @@ import psycopg2
 import psycopg2.extensions
 
 from cdc.errors import CdcError, ConfigError, OperatorError, RetryableError
+from cdc.hosts import is_local
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -65,7 +65,7 @@ def parameters(url: str, application: str) -> dict[str, str]:
         "tcp_user_timeout": "60000",
     }
     host, address = (given.get(n) or os.environ.get(v, "") for n, v in (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR")))
-    if not _is_local(host, address):
+    if not is_local(host, address):
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":
             defaults["sslrootcert"] = "system"
@@ -78,7 +78,7 @@ def weakness(params: dict[str, str]) -> str | None:
     host, address = (
         params.get(n) or os.environ.get(v, "") for n, v in (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR"))
     )
-    if _is_local(host, address):
+    if is_local(host, address):
         return None
     mode = params.get("sslmode", "")
     return _UNCHECKED.get(mode, f"sslmode={mode} may go without encryption, and never checks who answers")
@@ -97,20 +97,6 @@ _UNCHECKED: Final = {
     "require": "sslmode=require does not check who answers",
     "disable": "sslmode=disable sends password and rows unencrypted",
 }
-
-
-def _is_local(host: str, address: str) -> bool:
-    if address or host:
-        hosts = (address or host).split(",")
-        return all(h.startswith("/") or h == "localhost" or _is_loopback(h) for h in hosts)
-    return True
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def place(params: dict[str, str]) -> str:

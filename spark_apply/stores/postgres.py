@@ -1,0 +1,442 @@
+"""The transactional warehouse: a PostgreSQL table for each source table, in step with each other.
+
+    stores:
+      warehouse: {type: postgres, url: "postgresql://user:${PASSWORD}@host/warehouse"}
+
+    <schema>.<table>              the live copy: the source's columns, its key, and _cdc_position
+    cdc_apply.copies              of each copy: identity, position, mark, due
+    cdc_apply.waiting_<number>    events of source transactions that are not whole yet
+    cdc_apply.gone_<number>       keys that were deleted, of connectors that do not say what is whole
+    cdc_apply.copy_<number>       a copy beside the live one, or the one before it
+
+A micro-batch is one transaction of all tables: COPY to temporary tables, then what lies before each table's limit is
+folded in with one statement, guarded by position, and what lies behind it is put with the events that wait. Positions
+and consumed offsets are in the same transaction. So a reader sees whole source transactions, of all tables alike, and
+what a crash makes the job hand over again is known by its offsets. Events from before the position that a copy is
+complete up to can only be late ones, deleted rows' included: they are left out (those of re-read rows have the
+position just before the next commit's, and pass).
+
+A copy that is read from the beginning of its topic shows what it had until all of that is whole; then one transaction
+replaces its rows: what the topic does not have is gone from it.
+
+See https://www.postgresql.org/docs/current/sql-insert.html#SQL-ON-CONFLICT.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from psycopg2 import sql
+from pyspark.sql import SparkSession
+
+from cdc.change import Position
+from cdc.config import StoreConfig
+from cdc.errors import BugError, ConfigError, OperatorError, RetryableError
+from spark_apply import pgtables as tables
+from spark_apply.complete import Mark
+from spark_apply.pgserver import Server
+from spark_apply.pgtables import OURS, Cursor, Had, Tables, check_names, columns_of, moved_on
+from spark_apply.pgtypes import documents, pg_type
+from spark_apply.store import EVERYTHING, Applied, Batch, Due, Moment, StoredRow, only_options
+from spark_apply.tables import TargetColumn, TargetTable
+
+_LIVE, _BESIDE, _PREVIOUS = "live", "beside", "previous"
+_BY_ID = ("integer", "bigint", "text", "numeric", "boolean", "date")
+_META = sql.Identifier(OURS, "copies")
+_TABLES = """
+CREATE SCHEMA IF NOT EXISTS cdc_apply;
+CREATE TABLE IF NOT EXISTS cdc_apply.copies (
+    number integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    prefix text NOT NULL,
+    schema text NOT NULL,
+    name text NOT NULL,
+    role text NOT NULL,
+    relation oid,
+    identity text NOT NULL,
+    position text,
+    mark text,
+    reload boolean NOT NULL DEFAULT true,
+    due text,
+    replaced_at timestamptz,
+    UNIQUE (schema, name, role)
+)
+"""
+
+
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:
+    """Reach the database at the url of `config`; makes nothing. Raises OperatorError when it does not answer."""
+    del spark
+    only_options(config, name, ())
+    if config.url is None:
+        raise ConfigError(f"stores.{name}: url is missing", hint="url: postgresql://user:${PASSWORD}@host/warehouse")
+    return PostgresStore(Server(config.url, f"stores.{name}"), prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A row of ``cdc_apply.copies``."""
+
+    number: int
+    relation: int | None
+    identity: str
+    position: str | None
+    mark: Mark | None
+    reload: bool
+    due: Due | None
+    replaced_at: dt.datetime | None
+
+
+class PostgresStore:
+    """A `spark_apply.store.WholeStore`."""
+
+    whole = True
+
+    def __init__(self, server: Server, prefix: str, role: str = _LIVE) -> None:
+        self._server = server
+        self._prefix = prefix
+        self._role = role
+        self._tables: dict[str, TargetTable] = {}
+        self._staged: dict[str, tuple[int, int, int]] = {}
+        self._besides: list[PostgresStore] = []
+
+    def open(self, table: TargetTable) -> str:
+        self._write_alone(table)
+        with self._server.transaction(f"opening {table.qualified}") as cur:
+            self._prepare(cur)
+            copy = self._copy(cur, table)
+            there = columns_of(cur, sql.Identifier(table.schema, table.name))
+            if copy is None or (copy.relation is None and not there):
+                copy = self._create(cur, table)
+            elif copy.relation is None:  # the whole database was restored from a dump, or this table was
+                cur.execute(
+                    sql.SQL("UPDATE {} SET relation = to_regclass(%s), mark = NULL WHERE number = %s").format(_META),
+                    (sql.Identifier(table.schema, table.name).as_string(cur), copy.number),
+                )
+            tables.evolve(cur, self._of(table, copy))
+            self._staged.pop(table.qualified, None)
+        self._tables[table.qualified] = table
+        return copy.identity
+
+    def apply(self, batch: Batch) -> Applied:
+        raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
+
+    def fold(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
+        try:
+            return self._fold_all(batches, moments)
+        except RetryableError:  # it may have been committed: then its offsets tell, and nothing is done twice
+            return self._fold_all(batches, moments)
+
+    def _fold_all(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
+        by_table = {batch.table.qualified: batch for batch in batches}
+        with self._server.transaction("applying a batch") as cur:
+            return {name: self._fold(cur, name, by_table.get(name), moment) for name, moment in sorted(moments.items())}
+
+    def _fold(self, cur: Cursor, name: str, batch: Batch | None, moment: Moment) -> Applied:
+        table = batch.table if batch is not None else self._tables[name]
+        self._lock(cur, table)
+        copy = self._copy(cur, table)
+        if copy is None or copy.relation is None:
+            msg = f"PostgreSQL table {table.schema}.{table.name} was dropped or made anew while the job wrote it"
+            raise OperatorError(msg, hint="start the job again: it fills the table from the topics")
+        of = self._of(table, copy)
+        staged = (self._server.session, copy.number, table.version)
+        if self._staged.get(name) != staged:
+            tables.restage(cur, of)
+            self._staged[name] = staged
+        before = copy.mark.complete if copy.mark else None
+        late = _late(before.position) if before and not copy.reload else ""
+        had = Had(copy.mark.ends if copy.mark else {}, late, copy.reload)
+        applied = tables.fold(cur, of, batch, moment.limit, had)
+        mark = replace(moment.mark, ends=moved_on(had.ends, moment.mark.ends))
+        position = max(copy.position or "", batch.position if batch is not None else "") or None
+        cur.execute(
+            sql.SQL("UPDATE {} SET mark = %s, position = %s, reload = reload AND %s WHERE number = %s").format(_META),
+            (mark.to_json(), position, moment.limit == "", copy.number),
+        )
+        return applied
+
+    def position(self, table: TargetTable) -> str | None:
+        copy = self._read(table)
+        return copy.position if copy else None
+
+    def mark(self, table: TargetTable) -> Mark | None:
+        copy = self._read(table)
+        return None if copy is None or copy.relation is None or copy.due else copy.mark
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        with self._server.transaction("setting a mark") as cur:
+            copy = self._required(cur, table)
+            change = sql.SQL("UPDATE {} SET mark = %s WHERE number = %s").format(_META)
+            if not mark.ends:  # all is read from the beginning
+                of = self._of(table, copy)
+                for kind in ("waiting", "gone"):
+                    cur.execute(sql.SQL("TRUNCATE {}").format(of.ours(kind)))
+                change = sql.SQL("UPDATE {} SET mark = %s, reload = true WHERE number = %s").format(_META)
+            cur.execute(change, (mark.to_json(), copy.number))
+
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        copy = self._read(table)
+        if copy is None or copy.relation is None:
+            msg = f"PostgreSQL table {table.schema}.{table.name} cannot be read"
+            raise OperatorError(msg, hint="has the apply job made it? cdc apply")
+        of = self._of(table, copy)
+        with self._server.reading(f"reading {table.qualified}") as (cur, many):
+            had = columns_of(cur, of.rows)
+            columns = [column for column in table.columns if column.name in had]
+            keys = [column for column in columns if column.name in table.key]
+            row = sql.Identifier("t")
+            key = documents(keys, of=row)
+            query = sql.SQL("SELECT {}, {} FROM {} t").format(key, documents(columns, of=row), of.rows)
+            if ids is not None:
+                query = sql.SQL("{} {}").format(query, _having(keys, key))
+            many.execute(query, None if ids is None else (_asked(ids, keys),))
+            for id_, document in many:
+                yield StoredRow(id_, document)
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del event_key
+        return document_key
+
+    def beside(self, table: TargetTable) -> PostgresStore:
+        with self._server.transaction(f"making a copy beside {table.qualified}") as cur:
+            self._lock(cur, table)
+            live = self._required(cur, table)
+            of = self._of(table, live)
+            if live.reload:
+                msg = f"PostgreSQL table {table.schema}.{table.name} is being filled from the beginning of its topic"
+                raise OperatorError(msg, hint="wait until cdc status shows a position for it")
+            _refuse_views(cur, of)
+            tables.evolve(cur, of)
+            self._remove(cur, table, _BESIDE)
+            mark = Mark({}, live.mark.complete if live.mark else None)
+            number = self._note(cur, table, _BESIDE, live.identity, mark)
+            made = Tables(table, number, (OURS, f"copy_{number}"))
+            tables.create(cur, made, like=of.rows)
+            tables.grant_as(cur, of.rows, made.rows)
+        copy = PostgresStore(self._server.another(), self._prefix, _BESIDE)
+        self._besides.append(copy)
+        return copy
+
+    def hold(self, table: TargetTable) -> None:
+        """Let nobody write the live copy until `swap`, or `close`."""
+        cur = self._server.begin("swapping")
+        self._lock(cur, table)
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        with self._server.transaction("swapping") as cur:
+            self._lock(cur, table)
+            live, made = self._required(cur, table), self._copy(cur, table, _BESIDE)
+            if made is None:
+                msg = f"PostgreSQL table {table.schema}.{table.name}: another rebuild has taken the place of this one"
+                raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
+            lacks = [n for n, end in (live.mark.ends if live.mark else {}).items() if due.begin.get(n, 0) < end]
+            if lacks:
+                raise BugError(f"{table.qualified}: a copy is swapped in that lacks what the live one has")
+            complete = live.mark.complete if live.mark else None
+            new = self._of(table, made, _BESIDE)
+            tables.restage(cur, new)
+            limit = complete.position if complete else EVERYTHING
+            tables.fold(cur, new, None, limit, Had(due.begin, "", reload=made.reload))
+            cur.execute(sql.SQL("UPDATE {} SET reload = false WHERE number = %s").format(_META), (made.number,))
+            self._remove(cur, table, _PREVIOUS)
+            self._set_aside(cur, table, live, _PREVIOUS)
+            self._put_in_place(cur, table, made, Mark(due.begin, complete))
+            self._staged.clear()
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        copy = self._read(table, _PREVIOUS)
+        return copy.replaced_at if copy else None
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        with self._server.transaction("rolling back") as cur:
+            self._lock(cur, table)
+            live, kept = self._required(cur, table), self._copy(cur, table, _PREVIOUS)
+            if kept is None:
+                raise OperatorError(f"{table.qualified}: there is no earlier copy", hint="a rollback uses it up")
+            self._remove(cur, table, _BESIDE)
+            self._set_aside(cur, table, live, _BESIDE)
+            self._remove(cur, table, _BESIDE)
+            self._put_in_place(cur, table, kept, kept.mark, Due(due.id, kept.mark.ends if kept.mark else {}))
+
+    def due(self, table: TargetTable) -> Due | None:
+        copy = self._read(table)
+        return copy.due if copy else None
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        with self._server.transaction("catching up") as cur:
+            cur.execute(
+                sql.SQL("UPDATE {} SET due = NULL WHERE number = %s AND due = %s").format(_META),
+                (self._required(cur, table).number, due.to_json()),
+            )
+
+    def close(self) -> None:
+        for copy in self._besides:
+            copy.close()
+        self._server.close()
+        self._tables.clear()
+
+    def _prepare(self, cur: Cursor) -> None:
+        cur.execute("SELECT pg_advisory_xact_lock(hashtextextended('cdc_apply', 0))")
+        cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
+        ((missing,),) = cur.fetchall()
+        if missing:
+            cur.execute(_TABLES)
+
+    def _write_alone(self, table: TargetTable) -> None:
+        """Raises OperatorError where another job writes this copy."""
+        name = json.dumps(["writer", table.schema, table.name])
+        if table.qualified not in self._tables and not self._server.lock(name):
+            msg = f"PostgreSQL table {table.schema}.{table.name} has a writer already"
+            raise OperatorError(msg, hint="do two jobs write this store? SELECT * FROM pg_stat_activity; stop one")
+
+    def _lock(self, cur: Cursor, table: TargetTable) -> None:
+        """Change what a reader sees of a table alone, until the transaction ends; copies beside are one job's own."""
+        if self._role == _LIVE:
+            name = json.dumps(["copies", table.schema, table.name])
+            cur.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
+
+    def _create(self, cur: Cursor, table: TargetTable) -> _Copy:
+        check_names(table)
+        if columns_of(cur, sql.Identifier(table.schema, table.name)):
+            msg = f"PostgreSQL table {table.schema}.{table.name} is there already and was not made by this toolkit"
+            raise OperatorError(msg, hint="give the store another database, or drop the table")
+        self._remove(cur, table, _LIVE)
+        number = self._note(cur, table, _LIVE, str(uuid.uuid4()), None)
+        made = Tables(table, number, (OURS, f"copy_{number}"))
+        tables.create(cur, made, like=None)
+        cur.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(table.schema)))
+        self._put_in_place(cur, table, replace(self._required(cur, table), number=number), None)
+        return self._required(cur, table)
+
+    def _note(self, cur: Cursor, table: TargetTable, role: str, identity: str, mark: Mark | None) -> int:
+        cur.execute(
+            sql.SQL(
+                "INSERT INTO {} (prefix, schema, name, role, identity, mark) VALUES (%s, %s, %s, %s, %s, %s)"
+                " RETURNING number"
+            ).format(_META),
+            (self._prefix, table.schema, table.name, role, identity, mark and mark.to_json()),
+        )
+        ((number,),) = cur.fetchall()
+        return int(number)
+
+    def _remove(self, cur: Cursor, table: TargetTable, role: str) -> None:
+        """Forget a copy, and drop what is left of it in our schema."""
+        cur.execute(
+            sql.SQL("DELETE FROM {} WHERE schema = %s AND name = %s AND role = %s RETURNING number").format(_META),
+            (table.schema, table.name, role),
+        )
+        for (number,) in cur.fetchall():
+            tables.drop(cur, Tables(table, number, (OURS, f"copy_{number}")))
+
+    def _set_aside(self, cur: Cursor, table: TargetTable, live: _Copy, role: str) -> None:
+        aside = sql.Identifier(f"copy_{live.number}")
+        place = sql.Identifier(table.schema, table.name)
+        cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(place, aside))
+        moved = sql.SQL("{}.{}").format(sql.Identifier(table.schema), aside)
+        cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(moved, sql.Identifier(OURS)))
+        cur.execute(
+            sql.SQL("UPDATE {} SET role = %s, replaced_at = now() WHERE number = %s").format(_META), (role, live.number)
+        )
+
+    def _put_in_place(
+        self, cur: Cursor, table: TargetTable, copy: _Copy, mark: Mark | None, due: Due | None = None
+    ) -> None:
+        """Give a copy of our schema the table's name."""
+        beside, place = sql.Identifier(OURS, f"copy_{copy.number}"), sql.Identifier(table.schema, table.name)
+        cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(beside, sql.Identifier(table.schema)))
+        moved = sql.Identifier(table.schema, f"copy_{copy.number}")
+        cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(table.name)))
+        cur.execute(
+            sql.SQL(
+                "UPDATE {} SET role = %s, relation = to_regclass(%s), mark = %s, due = %s, replaced_at = NULL"
+                " WHERE number = %s"
+            ).format(_META),
+            (_LIVE, place.as_string(cur), mark and mark.to_json(), due and due.to_json(), copy.number),
+        )
+
+    def _of(self, table: TargetTable, copy: _Copy, role: str | None = None) -> Tables:
+        live = (role or self._role) == _LIVE
+        return Tables(table, copy.number, (table.schema, table.name) if live else (OURS, f"copy_{copy.number}"))
+
+    def _required(self, cur: Cursor, table: TargetTable) -> _Copy:
+        found = self._copy(cur, table)
+        if found is None:
+            msg = f"PostgreSQL has no copy of {table.qualified}"
+            raise OperatorError(msg, hint="cdc apply makes it, and fills it from the topics")
+        return found
+
+    def _read(self, table: TargetTable, role: str | None = None) -> _Copy | None:
+        with self._server.transaction("reading how far a copy is") as cur:
+            cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
+            ((missing,),) = cur.fetchall()
+            return None if missing else self._copy(cur, table, role)
+
+    def _copy(self, cur: Cursor, table: TargetTable, role: str | None = None) -> _Copy | None:
+        """What is known of a copy; `relation` is None where the table that it speaks of is not there."""
+        role = role or self._role
+        place = sql.Identifier(table.schema, table.name).as_string(cur)
+        cur.execute(
+            sql.SQL(
+                "SELECT number, CASE WHEN role <> 'live' OR relation = to_regclass(%s) THEN coalesce(relation, 0) END,"
+                " identity, position, mark, reload, due, replaced_at, prefix FROM {}"
+                " WHERE schema = %s AND name = %s AND role = %s"
+            ).format(_META),
+            (place, table.schema, table.name, role),
+        )
+        for number, relation, identity, position, mark, reload, due, replaced_at, prefix in cur.fetchall():
+            if prefix != self._prefix:
+                msg = f"PostgreSQL table {table.schema}.{table.name} is a copy of other topics ({prefix}.…)"
+                raise OperatorError(msg, hint="give the store a database of its own")
+            return _Copy(
+                number,
+                relation,
+                identity,
+                position,
+                Mark.from_json(mark) if mark else None,
+                reload,
+                Due.from_json(due) if due else None,
+                replaced_at,
+            )
+        return None
+
+
+def _late(complete: str) -> str:
+    """Re-read rows have the position just before the next commit's: they are not late."""
+    at = Position.parse(complete)
+    return Position(at.epoch, max(at.commit - 1, 0), 0).text
+
+
+def _refuse_views(cur: Cursor, of: Tables) -> None:
+    """Raises OperatorError where a view would go on with the copy that is replaced."""
+    cur.execute(
+        "SELECT DISTINCT v.oid::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid"
+        " JOIN pg_class v ON v.oid = r.ev_class WHERE d.refobjid = to_regclass(%s)"
+        " AND d.classid = 'pg_rewrite'::regclass AND v.oid <> d.refobjid ORDER BY 1",
+        (of.rows.as_string(cur),),
+    )
+    views = [name for (name,) in cur.fetchall()]
+    if views:
+        msg = f"{of.table.qualified}: views stay with the table that a rebuild replaces: {', '.join(views)}"
+        raise OperatorError(msg, hint=f"DROP VIEW {', '.join(views)}; make them again after the rebuild")
+
+
+def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:
+    """The rows with one of the ids that `_asked` gives, by the primary key where JSON gives its types back exactly."""
+    if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
+        return sql.SQL("WHERE {} = ANY (%s)").format(key)
+    fields = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(pg_type(column))) for column in keys
+    )
+    named = sql.SQL(", ").join(sql.Identifier(column.name) for column in keys)
+    of_row = sql.SQL(", ").join(sql.Identifier("t", column.name) for column in keys)
+    return sql.SQL("WHERE ({}) IN (SELECT {} FROM json_to_recordset(%s::json) AS a({}))").format(of_row, named, fields)
+
+
+def _asked(ids: Collection[str], keys: Sequence[TargetColumn]) -> object:
+    if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
+        return list(ids)
+    return f"[{','.join(ids)}]"

@@ -1,0 +1,231 @@
+"""The transactional warehouse on a real server."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config import StoreConfig
+from cdc.errors import OperatorError
+from cdc.state import Phase
+from spark_apply.job import run_apply
+from spark_apply.rebuild import run_rebuild, run_rollback
+from spark_apply.store import open_store
+from tests.conftest import Database
+from tests.spark_kinds import EVERY_KIND, every_kind_rows
+from tests.spark_laws import LAWS, Setting, order, until
+from tests.spark_records import Record, SourceTable, position
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+# One table is one copy wherever the job runs from: there is no "elsewhere" in the same database.
+_LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_filled_again")
+
+
+@pytest.fixture
+def setting(apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="postgres", url=postgres18.url))
+
+
+@pytest.mark.parametrize("law", _LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+    law(setting)
+
+
+def test_every_kind(setting: Setting, postgres18: Database) -> None:
+    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
+    publisher.create([table])
+    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
+    publisher.publish(records)
+    setting.apply()
+    found, folded = setting.contents(table), setting.folded(table, records)
+    assert found.keys() == folded.keys()
+    for key, row in folded.items():
+        row["c_float32"] = _single(row["c_float32"])
+        if row["c_decimal_any"] == "-0.0":
+            row["c_decimal_any"] = "0.0"  # numeric has no sign on zero, so a source sends none
+        there = {**found[key], "c_float32": _single(found[key]["c_float32"])}
+        assert {name: value for name, value in there.items() if value != row[name]} == {}
+    types = dict(postgres18.rows(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'kinds'::regclass"
+    ))  # fmt: skip
+    assert (types["c_decimal"], types["c_json"], types["c_bytes"], types["c_zoned"]) == (
+        *("numeric(20,4)", "json", "bytea"), "timestamp with time zone",
+    )  # fmt: skip
+
+
+def _single(value: object) -> object:
+    """A number by its four bytes: two servers print the same float with other digits."""
+    return struct.pack("<f", value) if isinstance(value, float) else value
+
+
+ACCOUNTS = {"id": {"kind": "int64"}, "balance": {"kind": "int64"}}
+
+
+def _transfers(one: SourceTable, other: SourceTable) -> Iterator[tuple[int, list[Record], int]]:
+    """Transactions that move an amount from a row of one table to a row of another; and the other's sum after each."""
+    rng = random.Random(7)
+    here, there = (dict.fromkeys(range(5), 100) for _ in range(2))
+    for commit in itertools.count(10):
+        source, target, amount = rng.randrange(5), rng.randrange(5), rng.randrange(1, 50)
+        here[source] -= amount
+        there[target] += amount
+        records = [
+            *one.event("u", {"id": source, "balance": here[source]}, position(commit, 1)),
+            *other.event("u", {"id": target, "balance": there[target]}, position(commit, 2)),
+        ]
+        yield commit, records, sum(there.values())
+
+
+def test_a_reader_never_sees_half_a_transfer(setting: Setting, postgres18: Database) -> None:
+    """From the first rows on, through a rebuild, a stop, and while all is read again: the sum is always the same."""
+    one, other, publisher = setting.table("here", ACCOUNTS), setting.table("there", ACCOUNTS), setting.publisher()
+    publisher.create([one, other])
+    rows = [
+        r
+        for table in (one, other)
+        for n in range(5)
+        for r in table.event("r", {"id": n, "balance": 100}, position(9, 0))
+    ]
+    publisher.stand(Phase.SNAPSHOT, 9, [one, other], rows[: len(rows) // 2])
+    seen: list[tuple[int, int]] = []
+    stop, done = threading.Event(), threading.Event()
+
+    def look() -> None:
+        connection = postgres18.connect()
+        with connection.cursor() as cursor:
+            while not done.is_set():
+                try:
+                    cursor.execute(
+                        "SELECT (SELECT sum(balance) FROM here) + (SELECT sum(balance) FROM there),"
+                        " (SELECT sum(balance) FROM there)"
+                    )
+                except Exception:  # noqa: BLE001, S112 - the tables are not there yet
+                    continue
+                seen.extend(cursor.fetchall())
+        connection.close()
+
+    job = threading.Thread(target=run_apply, args=(setting.config(),), kwargs={"once": False, "stop": stop})
+    reader = threading.Thread(target=look)
+    reader.start()
+    job.start()
+    try:
+        publisher.publish(rows[len(rows) // 2 :])
+        moved = 0
+        for commit, records, moved in itertools.islice(_transfers(one, other), 3000):  # noqa: B007 - the last is used
+            if commit % 3:
+                publisher.stand(Phase.STREAM, commit + 1, [one, other], records)
+            else:  # a batch can end in the middle
+                publisher.publish(records[:1])
+                stop.wait(0.05)
+                publisher.stand(Phase.STREAM, commit + 1, [one, other], records[1:])
+            if len(set(seen)) > 4:
+                break
+        until(lambda: seen[-1:] == [(1000, moved)])
+        postgres18.execute("CREATE INDEX by_balance ON here (balance)", "GRANT SELECT ON here TO PUBLIC")
+        relation = postgres18.rows("SELECT 'here'::regclass::oid::int8")
+        rebuilt = run_rebuild(setting.config())
+        assert [(done.events > 0, done.differences.rows) for done in rebuilt] == [(True, 5), (True, 5)]
+        assert postgres18.rows("SELECT 'here'::regclass::oid::int8") != relation
+        assert postgres18.rows(
+            "SELECT count(*), has_table_privilege('public', 'here', 'SELECT') FROM pg_indexes WHERE tablename = 'here'"
+        ) == [(2, True)]
+        publisher.stand(
+            Phase.STREAM, commit + 2, [one, other], one.event("u", {"id": 9, "balance": 0}, position(commit + 1))
+        )
+        until(lambda: postgres18.rows("SELECT 1 FROM here WHERE id = 9") != [])
+        (kept,) = run_rollback(setting.config(), table="public.here")
+        assert kept.store == "copy"
+        until(
+            lambda: (
+                postgres18.rows("SELECT 'here'::regclass::oid::int8, (SELECT count(*) FROM here)")
+                == [(*relation[0], 6)]
+            )
+        )
+    finally:
+        stop.set()
+        job.join(60)
+    shutil.rmtree(setting.folder / "checkpoints")
+    setting.apply()
+    done.set()
+    reader.join(10)
+    assert {total for total, _ in seen if total is not None} == {1000}
+    assert len(set(seen)) > 4, "nothing moved while it was looked at"
+
+
+def test_again_and_late(setting: Setting, postgres18: Database) -> None:
+    """What comes again is known by its offsets; late events leave deleted rows deleted; dropped tables are filled."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table], partitions=1)
+    rows = [r for n in range(4) for r in table.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 18, [table], rows)
+    setting.apply()
+    more = [*table.event("u", order(0, "paid"), position(18)), *table.event("d", order(1), position(19))]
+    publisher.stand(Phase.STREAM, 20, [table], more)
+    setting.apply()
+    contents = setting.contents(table)
+    assert sorted(row["id"] for row in contents.values()) == [0, 2, 3]
+    # the sink has committed and Spark has not
+    commit = max((setting.folder / "checkpoints").glob("*/commits/[0-9]*"))
+    commit.unlink()
+    (commit.parent / f".{commit.name}.crc").unlink()
+    count = setting.apply().tables[table.qualified]["copy"]
+    assert (count.keys, count.duplicate, count.written, count.deleted) == (2, 2, 0, 0)
+    assert setting.contents(table) == contents
+    # events that come later than what came after them
+    publisher.stand(Phase.STREAM, 30, [table], table.event("u", order(1, "late"), position(12)))
+    count = setting.apply().tables[table.qualified]["copy"]
+    assert (count.stale, count.written) == (1, 0)
+    assert setting.contents(table) == contents
+    # a row that another hand changed, and all is read again
+    postgres18.execute("UPDATE orders SET status = 'wrong' WHERE id = 2", "DELETE FROM orders WHERE id = 3",
+                       "INSERT INTO orders (id) VALUES (77)")  # fmt: skip
+    shutil.rmtree(setting.folder / "checkpoints")
+    setting.apply()
+    assert setting.contents(table) == contents
+    postgres18.execute("DROP TABLE orders")
+    setting.apply()
+    assert setting.contents(table) == contents
+
+
+def test_tombstones_where_nobody_says_what_is_whole(setting: Setting) -> None:
+    """Topics of another's making: a delete before its insert leaves no row, also in two batches."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table], partitions=1)
+    publisher.publish(table.event("c", order(1), position(5)) + table.event("d", order(2), position(12)))
+    setting.apply()
+    publisher.publish(table.event("c", order(2), position(11)) + table.event("d", order(1), position(6)))
+    setting.apply()
+    publisher.publish(table.event("u", order(1, "late"), position(5)))
+    setting.apply()
+    assert setting.contents(table) == {}
+
+
+def test_one_writer_and_no_strangers_table(setting: Setting, postgres18: Database) -> None:
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    publisher.publish(table.event("c", order(1), position(5)))
+    postgres18.execute("CREATE TABLE orders (id int)")
+    with pytest.raises(OperatorError, match="is there already and was not made by this toolkit"):
+        setting.apply()
+    postgres18.execute("DROP TABLE orders")
+    setting.apply()
+    made = setting.target(table)
+    stores = [
+        open_store(setting.store(setting.folder), name="copy", prefix=setting.prefix, spark=None) for _ in range(2)
+    ]
+    stores[0].open(made)
+    with pytest.raises(OperatorError, match="has a writer already"):
+        stores[1].open(made)
+    stores[0].close()
+    stores[1].open(made)
+    stores[1].close()
