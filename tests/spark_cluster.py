@@ -104,7 +104,7 @@ class Submitted:
     def said(self) -> str:
         return self._log.read_text()
 
-    def end(self, within_s: float = 60) -> int:
+    def end(self, within_s: float = 180) -> int:
         """Ask the Python that spark-submit's JVM has started to end, and give spark-submit's exit code."""
         python, *_ = (pid for pid in family(self._process.pid)[1:] if b"job.py\0" in _command(pid))
         os.kill(python, 15)

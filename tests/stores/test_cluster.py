@@ -102,13 +102,13 @@ def test_two_workers_fold_what_one_would_and_one_of_them_may_be_killed(
     file, stream = _written(setting), workload(table)
     publish(stream[:20])
     with cluster(tmp_path / "cluster", 2) as running, _submitted(running, file) as job:
-        eventually(held(job), "the first batch is in the store", within_s=120)
+        eventually(held(job), "the first batch is in the store", within_s=300)
         assert [len(executors(worker)) for worker in running.workers] == [1, 1]
         assert setting.contents(table) == setting.folded(table, seen)
         publish(stream[20:])
-        eventually(lambda: _begun(tmp_path / "checkpoints"), "a batch is under way")
+        eventually(lambda: _begun(tmp_path / "checkpoints"), "a batch is under way", within_s=300)
         running.workers[0].kill()
-        eventually(held(job), "what came then is in the store", within_s=120)
+        eventually(held(job), "what came then is in the store", within_s=300)
         assert job.end() == 0, job.said
     assert setting.contents(table) == setting.folded(table, seen)
     assert "/nonexistent/python" not in job.said

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cdc.config import StoreConfig
+from cdc.errors import ConfigError
 from spark_apply.places import local, located, removal
+from spark_apply.store import open_store
 
 HERE = Path.cwd()
 
@@ -34,6 +37,13 @@ def test_a_place(place: str, as_spark_takes_it: str, path: Path | None) -> None:
 def test_what_spark_was_told_is_the_same_place(place: str) -> None:
     assert local(located(place)) == local(place)
     assert located(located(place)) == located(place)
+
+
+def test_an_index_is_refused_where_only_hadoop_reaches() -> None:
+    """It was a folder of that name here before."""
+    config = StoreConfig(type="tantivy", path="s3a://bucket/search")
+    with pytest.raises(ConfigError, match=r"stores\.search\.path: an index lies on a disk of the machine"):
+        open_store(config, name="search", prefix="p", spark=None)
 
 
 def test_it_is_removed_by_whom_it_is_reached() -> None:
