@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import tempfile
@@ -58,12 +59,13 @@ def publish(bootstrap: str, table: SourceTable, events: int, keys: int) -> None:
         publisher.publish(records(begin))
 
 
-def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: int, events: int) -> None:
+def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: int, events: int) -> dict[str, float]:
+    """Prints the figures, and gives them."""
     made = target(source.schema_versions(config.source)[table.qualified], {})
     store = open_store(config.stores["warehouse"], name="warehouse", prefix=table.prefix, spark=spark)
 
     def read() -> None:
-        records = source.read(spark, config.source, made.topic, {}, source.ends(config.source, made.topic))
+        records = source.read(spark, config.source, made.topic, {}, source.committed_ends(config.source, made.topic))
         source.parse(records).write.format("noop").mode("overwrite").save()
 
     def build() -> None:
@@ -85,6 +87,7 @@ def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: 
     print(f"  rebuilt into Iceberg and swapped   {build_s:>6.1f} s {events / build_s:>10,.0f} events/s")
     print(f"  rebuilt : read                     {read_s / build_s:>8.2f}")
     print(f"  compared with the live copy        {compared:>6.1f} s")
+    return {"read_s": read_s, "rebuilt_s": build_s, "compared_s": compared, "ratio": read_s / build_s}
 
 
 def main() -> None:
@@ -92,6 +95,7 @@ def main() -> None:
     arguments.add_argument("--events", type=int, default=1_000_000)
     arguments.add_argument("--keys", type=int, default=500_000)
     arguments.add_argument("--runs", type=int, default=3)
+    arguments.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
         folder = Path(name)
@@ -108,8 +112,10 @@ def main() -> None:
             spark = open_session("bench")
             print(f"{given.events:,} events of {given.keys:,} keys, medians of {given.runs}")
             print(f"  the job's first run                {run_apply(config, once=True).seconds:>6.1f} s")
-            measure(spark, config, table, given.runs, given.events)
+            found = measure(spark, config, table, given.runs, given.events)
             spark.stop()
+    if given.json:
+        given.json.write_text(json.dumps({"events": given.events, "keys": given.keys, **found}) + "\n")
 
 
 if __name__ == "__main__":

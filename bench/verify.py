@@ -1,6 +1,6 @@
 """The first pass of `cdc verify` over a large table: seconds, peak memory, and what it finds.
 
-    CDC_TEST_POSTGRES18=postgresql://… python -m bench.verify [rows]
+    CDC_TEST_POSTGRES18=postgresql://… python -m bench.verify [rows [file for the figures as JSON]]
 
 A table in PostgreSQL, its copy in a tantivy index with one cell changed, one row missing and one too many. What is
 found would then be looked at again, which takes as long as the job is behind. No broker and no Spark take part.
@@ -73,8 +73,12 @@ def main() -> None:
             ground = verify._Ground(nothing, published, nothing, print)
             begun = time.monotonic()
             (copy,) = verify._compare(ground, verify._Compared(table, target, form, {"search": store}))
-            print(f"{copy.rows:,} rows compared in {time.monotonic() - begun:.1f} s; memory {peak_mb():.0f} MB")
+            seconds = time.monotonic() - begun
+            print(f"{copy.rows:,} rows compared in {seconds:.1f} s; memory {peak_mb():.0f} MB")
             print([(one.key, one.text is not None, len(one.ids)) for one in candidates])
+    if len(sys.argv) > 2:
+        found = {"rows": rows, "seconds": seconds, "peak_mb": peak_mb(), "found": len(candidates)}
+        Path(sys.argv[2]).write_text(orjson.dumps(found).decode())
 
 
 def damaged(published: Published, form: Form) -> Iterator[tuple[str, str, str]]:

@@ -110,9 +110,13 @@ def _module(coordinates: tuple[str, ...], *, transitive: bool) -> str:
     return f'<ivy-module version="2.0">{about}<dependencies>{wanted}</dependencies></ivy-module>'
 
 
-def _ivy_jar() -> Path:
+def _pyspark_jars() -> list[Path]:
     package = importlib.util.find_spec("pyspark")  # found, not imported: that takes a second
-    jars = sorted((Path(package.origin).parent / "jars").glob("ivy-*.jar")) if package and package.origin else []
+    return sorted((Path(package.origin).parent / "jars").glob("*.jar")) if package and package.origin else []
+
+
+def _ivy_jar() -> Path:
+    jars = [jar for jar in _pyspark_jars() if jar.name.startswith("ivy-")]
     if not jars:
         msg = "pyspark is not installed; the Ivy inside it fetches the servers' jars"
         raise OperatorError(msg, hint="pip install 'cdc-toolkit[dev]'")
@@ -127,6 +131,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def of_spark() -> list[Path]:
+    """What the apply job needs besides the jars of pyspark."""
+    shipped = {jar.name for jar in _pyspark_jars()}
+    return [jar for jar in fetch("spark", SPARK) if jar.name not in shipped]
+
+
 def fetch_all() -> None:
     """Everything any part may need, so that nothing is downloaded later: ``python -m cdc.jars``."""
     fetch("kafka", KAFKA)
@@ -138,6 +148,9 @@ def fetch_all() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        fetch_all()
+        if sys.argv[1:] == ["spark"]:  # as spark-submit's --jars wants them
+            sys.stdout.write(",".join(map(str, of_spark())) + "\n")
+        else:
+            fetch_all()
     except CdcError as error:
         sys.exit(f"error: {error}")

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from types import FrameType
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +28,7 @@ from spark_apply import source
 from spark_apply.batches import Applier, Key, Route, TableCount
 from spark_apply.catching_up import SwapWatch
 from spark_apply.failures import spark_failure
+from spark_apply.places import located, removal
 from spark_apply.publishing import Publisher
 from spark_apply.session import open_session
 from spark_apply.store import Moment, Store, open_store
@@ -149,9 +149,7 @@ def _evolve(config: ApplyConfig, route: Route) -> Route:
 def _checkpoint(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
     fed = json.dumps([config.source.topic_prefix, identities], sort_keys=True)
     folder = hashlib.sha256(fed.encode()).hexdigest()[:16]
-    if "://" in config.checkpoint:
-        return f"{config.checkpoint.rstrip('/')}/{folder}"
-    return str(Path(config.checkpoint).absolute() / folder)
+    return f"{located(config.checkpoint)}/{folder}"
 
 
 def _run(
@@ -249,9 +247,8 @@ def _translated(exc: Exception, checkpoint: str) -> CdcError:
     text = str(exc)
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or made anew"
-        hint = (
-            f"rm -r {checkpoint}  # the job then reads the topics from their beginning; deletes it missed stay missed"
-        )
+        remove = removal(checkpoint)
+        hint = f"{remove}  # the job then reads the topics from their beginning; deletes it missed stay missed"
         return OperatorError(msg, hint=hint)
     said = spark_failure(exc)
     if said is not None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from cdc.errors import OperatorError
 from spark_apply.batches import Key, Route
 from spark_apply.complete import Barrier, Complete, Ends, Mark
+from spark_apply.places import removal
 from spark_apply.store import EVERYTHING, Moment, is_whole
 from spark_apply.watching import Watcher
 
@@ -39,7 +40,7 @@ class Publisher:
                 continue
             if mark is None or not mark.holds(applied.get(topic, {})):
                 msg = f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
-                hint = f"was it restored from a backup? rm -r {checkpoint}: the job then fills it from the topics"
+                hint = f"was it restored from a backup? {removal(checkpoint)}: the job then fills it from the topics"
                 raise OperatorError(msg, hint=hint)
             self._marks[topic, name] = mark
 

@@ -36,6 +36,7 @@ from spark_apply.batches import Applier, Route
 from spark_apply.catching_up import fold
 from spark_apply.failures import spark_failure
 from spark_apply.job import choose_tables, open_stores, require_topics
+from spark_apply.places import local
 from spark_apply.session import open_session
 from spark_apply.store import Due, Offsets, Store, is_whole
 from spark_apply.tables import TargetTable, target
@@ -225,10 +226,14 @@ def _near(name: str, known: Mapping[str, object]) -> str:
 
 @contextlib.contextmanager
 def _alone(config: ApplyConfig, table: str, store: str) -> Iterator[None]:
-    """Hold the lock of a copy; it goes with the process. Raises OperatorError when another process holds it."""
-    place = tempfile.gettempdir() if "://" in config.checkpoint else config.checkpoint
+    """Hold the lock of a copy; it goes with the process. Raises OperatorError when another process holds it.
+
+    A file, since no lock on a remote file system ends with its holder: it keeps out what runs on this machine; where
+    the checkpoint is elsewhere, what has the same folder for temporary files.
+    """
+    place = local(config.checkpoint) or Path(tempfile.gettempdir())
     about = orjson.dumps([config.name, config.source.topic_prefix, table, store])
-    lock = Path(place).absolute() / f"rebuild-{hashlib.sha256(about).hexdigest()[:16]}.lock"
+    lock = place / f"rebuild-{hashlib.sha256(about).hexdigest()[:16]}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         try:

@@ -12,27 +12,41 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import pyspark
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc import jars
+from cdc.errors import OperatorError
 from cdc.java import java
+from spark_apply.failures import spark_failure
+
+_EXTENSIONS = "spark.sql.extensions"
 
 SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # sources tell "Id" from id
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    _EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.streaming.stopTimeout": "30s",
 }
-"""What a session has unless the job's file says otherwise."""
+"""What a session has unless the job's file, or `spark-submit`, says otherwise."""
+
+LOOPBACK: Mapping[str, str] = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+"""What one has besides where all of Spark is in one process: on a cluster, executors come back to the driver."""
+
+_SHIPPED = (
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "org.apache.kafka.clients.consumer.Consumer",
+)
+"""Classes of the jars that `spark-submit` has to be given."""
 
 # The gateway's level is what Spark makes the root's, and it prints a line where the two differ.
 _LOGGING = """\
@@ -64,25 +78,61 @@ _REPORTED_BY_US = (
 def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSession:
     """Start Spark, or use what runs, and return a session with catalogs and SQL settings of its own.
 
-    `spark` adds to `SETTINGS` and wins over them.
+    `spark` adds to `SETTINGS` and wins over them, and over what `spark-submit` was given, as with any job of Spark's.
 
     The jars are fetched once into the cache and handed over as files: nothing is resolved, or printed, at a start.
-    Raises OperatorError without Java 17 and when the jars cannot be fetched.
+    Under `spark-submit` there is a JVM already, and it has its jars. Raises OperatorError without Java 17, where that
+    JVM lacks the jars, and when they cannot be fetched.
     """
-    java()
     for logger in ("py4j", "SQLQueryContextLogger"):  # they print exceptions that we raise, with texts of queries
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    settings = {**SETTINGS, **(spark or {})}
-    shipped = Path(pyspark.__file__).parent / "jars"
-    files = [str(jar) for jar in jars.fetch("spark", jars.SPARK) if not (shipped / jar.name).exists()]
-    settings["spark.jars"] = ",".join(filter(None, [*files, settings.get("spark.jars")]))
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return _built(name, settings_of(_submitted(), spark or {})).newSession()
+    java()
+    settings = settings_of({}, spark or {})
+    settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
     options = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
     settings["spark.driver.extraJavaOptions"] = f"{options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
+    with _launching():
+        return _built(name, settings).newSession()
+
+
+def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:
+    """All that a session is made with: what `spark` says, else `submitted`, else we; extensions are added up."""
+    asked = {**submitted, **spark}
+    alone = asked.get("spark.master", SETTINGS["spark.master"]).startswith("local")
+    settings = {**SETTINGS, **(LOOPBACK if alone else {}), **asked}
+    extensions = f"{SETTINGS[_EXTENSIONS]},{asked.get(_EXTENSIONS, '')}".split(",")
+    settings[_EXTENSIONS] = ",".join(dict.fromkeys(filter(None, map(str.strip, extensions))))
+    return settings
+
+
+def _built(name: str, settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _launching():
-        return builder.getOrCreate().newSession()
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as exc:
+        msg = f"Spark did not start on {settings['spark.master']}. {spark_failure(exc)}"
+        hint = "is the master up, and do its workers have the memory and the cores that the job asks for?"
+        raise OperatorError(msg, hint=hint) from exc
+
+
+def _submitted() -> dict[str, str]:
+    """What `spark-submit` was given; keeps its JVM from printing what we report. Raises OperatorError without jars."""
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that has started us
+    jvm: Any = SparkContext._jvm  # noqa: SLF001 - the same
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        for needed in _SHIPPED:
+            loader.loadClass(needed)
+    except Py4JJavaError as exc:
+        msg = "spark-submit was not given the jars of the apply job"
+        raise OperatorError(msg, hint='spark-submit --jars "$(python -m cdc.jars spark)" …') from exc
+    for logger in _REPORTED_BY_US:
+        jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(logger, jvm.org.apache.logging.log4j.Level.OFF)
+    return dict(SparkConf().getAll())
 
 
 @contextmanager

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cdc.dev.demo import Comparison, Demo
+    from cdc.dev.mending import Mending
 
 _STORY = "UPDATE products SET description = 'Now dishwasher safe: the mug of the year' WHERE id = 107"
 _WORD = "dishwasher"
@@ -58,7 +59,9 @@ def demo(*, transactions: int, keep: Path | None) -> None:
 def _run(folder: Path, transactions: int) -> int:
     from rich.console import Console  # noqa: PLC0415 - `--help` must start fast
 
+    from cdc.cli.verify import ask_again  # noqa: PLC0415 - as above
     from cdc.dev.demo import running  # noqa: PLC0415 - as above
+    from cdc.dev.mending import TABLE, mend, spoil  # noqa: PLC0415 - as above
     from cdc.dev.shop import Size  # noqa: PLC0415 - as above
 
     out, steps = Console(highlight=False), _Steps()
@@ -91,10 +94,15 @@ def _run(folder: Path, transactions: int) -> int:
         demo.finish_apply()
         steps.begin("comparing", "every row of the source with topic, warehouse and index")
         found = demo.compare()
+        steps.begin("damage", f"another hand changes a row of {TABLE} in the warehouse, and takes one from the index")
+        spoil(demo)
+        steps.begin("mending", "cdc verify --repair, cdc apply, cdc verify")
+        mending = mend(demo, ask_again, steps.detail)
         steps.end()
         _print_story(out, story)
         _print_comparison(out, found, demo.shop.transactions, demo.shop.changes)
-    return sum(c.differences for c in found)
+        _print_mending(out, mending)
+    return sum(c.differences for c in found) + mending.wrong
 
 
 def _tell_story(demo: Demo) -> dict[str, Any]:
@@ -158,6 +166,32 @@ def _print_comparison(out: Console, found: list[Comparison], transactions: int, 
             f"\n[bold green]Everything is equal[/]: {rows:,} rows compared in full, 0 differences; {done}.",
             soft_wrap=True,
         )
+
+
+def _print_mending(out: Console, mending: Mending) -> None:
+    from cdc.cli.verify import report  # noqa: PLC0415 - as above
+    from cdc.dev.mending import STATEMENT, TABLE, TAKEN  # noqa: PLC0415 - as above
+
+    def show(line: str) -> None:
+        out.print(f"  {line}", soft_wrap=True, markup=False)
+
+    verify = f"cdc verify connector.yaml apply.yaml --table {TABLE}"
+    out.print("\n[bold]Damage, found and mended[/]\n")
+    out.print(f"[cyan]another hand[/]  {STATEMENT}", soft_wrap=True)
+    out.print(f"              and the document {TAKEN} taken out of the index")
+    out.print(f"[cyan]$[/] {verify} --repair")
+    for line in report(mending.found):
+        show(line)
+    for table, rows in mending.asked.items():
+        show(f"asked the connector for {rows:,} rows of {table}")
+    out.print("[cyan]$[/] cdc apply apply.yaml --once")
+    out.print(f"[cyan]$[/] {verify}")
+    for line in report(mending.after):
+        show(line)
+    if mending.wrong:
+        out.print(f"\n[bold red]{mending.wrong:,} rows[/] were not found, or not mended")
+    else:
+        out.print("\n[bold green]Found, and mended[/]: the copies are what the source holds.")
 
 
 def _cell(differences: int) -> str:

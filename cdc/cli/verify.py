@@ -64,12 +64,12 @@ def verify(
     if on_terminal:
         click.echo("\r\x1b[K", err=True, nl=False)
     agree = all(copy.agrees for copy in copies)
-    asked = _repair(connector, connector_file, copies) if repair and not agree else {}
+    asked = ask_again(connector, connector_file, copies) if repair and not agree else {}
     if as_json:
         found = {"agree": agree, "copies": [copy.as_json() for copy in copies], "asked": asked}
         click.echo(orjson.dumps(found).decode())
     else:
-        for line in _lines([copy.as_json() for copy in copies]):
+        for line in report([copy.as_json() for copy in copies]):
             click.echo(line)
     for name, count in asked.items():
         click.echo(
@@ -89,7 +89,7 @@ def _progress(line: str) -> None:
     click.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
 
-def _repair(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> dict[str, int]:
+def ask_again(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> dict[str, int]:
     """Ask for the rows that differ; by table, how many. Raises OperatorError for too many, before any is asked for."""
     wanted: dict[str, dict[Key, None]] = {}
     for copy in copies:
@@ -116,7 +116,8 @@ def _parts(keys: Sequence[Key]) -> Iterable[Sequence[Key]]:
 _COUNTS: Final = ("rows", "equal", "differing", "missing", "extra", "undecided")
 
 
-def _lines(copies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def report(copies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Lines for people, of what `Copy.as_json` gave."""
     rows = [("table", "store", *_COUNTS)]
     for copy in copies:
         counts = (copy[name] if isinstance(copy[name], int) else len(copy[name]) for name in _COUNTS)

@@ -89,6 +89,7 @@ class Demo:
         self._first_batch = threading.Event()
         self._apply: threading.Thread | None = None
         self._apply_error: BaseException | None = None
+        self._spark: Any = None
         self._stores: dict[str, Any] = {}
         self._targets: dict[str, Any] = {}
 
@@ -209,10 +210,24 @@ class Demo:
         self._open()
         return [orjson.loads(d) for d in self._stores["search"].search(table, words, limit=5)]
 
+    def change_warehouse(self, statement: str) -> None:
+        """A statement of Spark's SQL, as any hand with access could give it: the job knows nothing of it."""
+        self._open()
+        self._spark.sql(statement)
+
+    def take_from_index(self, table: str, key: str) -> None:
+        """Take a document out of the index behind the job's back; the job must not run, an index has one writer."""
+        self._open()
+        index = registry.part("tantivy:Index").open(str(self._stores["search"].folder(self._targets[table])))  # type: ignore[attr-defined]
+        writer = index.writer(num_threads=1)
+        writer.delete_documents_by_term("_cdc_key", key)
+        writer.commit()
+        writer.wait_merging_threads()
+
     def _open(self) -> None:
         if self._stores:
             return
-        _spark, self._stores = registry.part("spark_apply.store:connect")(self.apply_config)
+        self._spark, self._stores = registry.part("spark_apply.store:connect")(self.apply_config)
         versions = registry.part("spark_apply.source:schema_versions")(self.apply_config.source)
         self._targets = {table: registry.part("spark_apply.tables:target")(versions[table], {}) for table in TABLES}
 

@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +40,7 @@ from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, document, with_document
 from spark_apply.names import folder_name, quoted
+from spark_apply.places import local, located
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
 from spark_apply.tables import TargetTable
@@ -77,8 +79,7 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     catalog = config.options.get("catalog")
     settings: dict[str, str] = {}
     if config.path is not None:
-        location = config.path if "://" in config.path else str(Path(config.path).absolute())
-        settings |= {"type": "hadoop", "warehouse": location}
+        settings |= {"type": "hadoop", "warehouse": located(config.path)}
     if catalog is not None:
         if not isinstance(catalog, Mapping):
             raise ConfigError(
@@ -87,8 +88,9 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
         settings |= {str(key): str(value) for key, value in cast("Mapping[object, object]", catalog).items()}
     if not settings:
         raise ConfigError(f"stores.{name}: neither path nor options.catalog is given", hint="path: ./warehouse")
-    if spark is None and catalog is None and "://" not in settings["warehouse"]:
-        return IcebergStore(name, None, Path(settings["warehouse"]))
+    folder = local(settings["warehouse"]) if catalog is None else None
+    if spark is None and folder is not None:
+        return IcebergStore(name, None, folder)
     spark = spark or open_session(f"marks of {name}")
     spark.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
     for key, value in settings.items():
@@ -189,7 +191,7 @@ class IcebergStore:
                 rows = rows.withColumn(column.name, F.lit(None).cast(column.dataType))
         if ids is not None:
             key = T.StructType([field for field in row_type(table) if field.name in table.key])
-            asked = self._spark.createDataFrame([(id_,) for id_ in ids], "id string")
+            asked = self._spark.createDataFrame(pa.table({"id": pa.array(list(ids), pa.string())}))
             asked = asked.select(F.from_json("id", key).alias("key")).select("key.*")
             rows = rows.join(F.broadcast(asked), [*table.key], "left_semi")
         found = with_document(rows, table).withColumn(_ID, document(rows, table, only=table.key))
@@ -231,7 +233,7 @@ class IcebergStore:
         spark.catalog.refreshTable(self.table_name(table))
         spark.conf.set(_SUMMARY, "")
         try:
-            nothing = spark.createDataFrame([], _row_type(table))
+            nothing = _no_rows(spark, _row_type(table))
             nothing.writeTo(self._copy_name(table)).overwrite(F.lit(True))  # noqa: FBT003 - a literal column
         finally:
             spark.conf.unset(_SUMMARY)
@@ -319,7 +321,7 @@ class IcebergStore:
     def _create(self, table: TargetTable, name: str, wanted: T.StructType) -> None:
         namespace = ".".join(map(quoted, (self._catalog, folder_name(table.schema))))
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        writer = self._spark.createDataFrame([], wanted).writeTo(name).using("iceberg")
+        writer = _no_rows(self._spark, wanted).writeTo(name).using("iceberg")
         for key, value in {**_PROPERTIES, _IDENTITY: str(uuid.uuid4())}.items():
             writer = writer.tableProperty(key, value)
         writer.create()
@@ -339,6 +341,11 @@ class IcebergStore:
                     )
                     raise OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
                 self._spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
+
+
+def _no_rows(spark: SparkSession, of: T.StructType) -> DataFrame:
+    """An empty frame that no Python is needed for: one made of a list would be, on the executors."""
+    return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in of))
 
 
 def _row_type(table: TargetTable) -> T.StructType:

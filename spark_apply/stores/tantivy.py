@@ -43,6 +43,7 @@ from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import folder_name
+from spark_apply.places import local
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, OP, POSITION
@@ -63,7 +64,11 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     only_options(config, name, ())
     if config.path is None:
         raise ConfigError(f"stores.{name}: path is missing", hint="path: ./search")
-    return TantivyStore(Path(config.path).absolute())
+    folder = local(config.path)
+    if folder is None:
+        msg = f"stores.{name}.path: an index lies on a disk of the machine that the job is started on"
+        raise ConfigError(msg, hint="path: ./search")
+    return TantivyStore(folder)
 
 
 @dataclass(slots=True)

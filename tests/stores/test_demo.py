@@ -124,12 +124,20 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         demo.kill()
 
 
-def test_the_demo_compares_every_row_and_leaves_nothing(start: Callable[..., Running]) -> None:
+def test_the_demo_compares_every_row_mends_two_and_leaves_nothing(start: Callable[..., Running]) -> None:
     demo = start("--transactions", "300")
     code, out = demo.end(200)
     assert code == 0, demo.stderr
     assert re.search(r"Everything is equal: [\d,]+ rows compared in full, 0 differences", out)
     assert "300 transactions" in out
+    first, second = out.split("$ cdc verify connector.yaml apply.yaml --table public.products")[1:]
+    assert 'differs    public.products in warehouse  {"id":107}  price\n' in first
+    assert 'missing    public.products in search  {"id":108}\n' in first
+    assert "asked the connector for 2 rows of public.products" in first
+    assert all(
+        re.search(rf"public\.products +{store} +100 +100( +0){{4}}\n", second) for store in ("warehouse", "search")
+    )
+    assert "Found, and mended" in second
     assert demo.processes() == []
     assert demo.left() == []
 

@@ -1,0 +1,32 @@
+"""What the demo takes for found and mended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cdc.dev.mending import Mending
+
+CLEAN: dict[str, Any] = {"differing": [], "missing": [], "extra": []}
+WAREHOUSE = {"store": "warehouse", **CLEAN, "differing": [{"key": {"id": 107}, "columns": ["price"]}]}
+SEARCH = {"store": "search", **CLEAN, "missing": [{"id": 108}]}
+MENDED = [{"store": "warehouse", **CLEAN}, {"store": "search", **CLEAN}]
+
+
+def test_all_found_and_all_mended() -> None:
+    assert Mending([WAREHOUSE, SEARCH], {}, MENDED).wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("found", "after"),
+    [
+        ([WAREHOUSE, MENDED[1]], MENDED),
+        ([WAREHOUSE, {**SEARCH, "extra": [{"id": 5}]}], MENDED),
+        ([{**WAREHOUSE, "differing": [{"key": {"id": 107}, "columns": ["name"]}]}, SEARCH], MENDED),
+        ([WAREHOUSE, SEARCH], [MENDED[0], SEARCH]),
+    ],
+    ids=["not found", "another one found", "another column", "not mended"],
+)
+def test_what_is_not_found_or_not_mended_counts(found: list[Any], after: list[Any]) -> None:
+    assert Mending(found, {}, after).wrong > 0

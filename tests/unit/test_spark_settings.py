@@ -1,0 +1,39 @@
+"""Who decides what a Spark session is made with: the job's file, else spark-submit, else we."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_apply.session import LOOPBACK, SETTINGS, settings_of
+
+ICEBERG = SETTINGS["spark.sql.extensions"]
+
+
+def test_alone_all_is_ours_and_on_loopback() -> None:
+    assert settings_of({}, {}) == {**SETTINGS, **LOOPBACK}
+
+
+def test_the_file_wins_over_spark_submit_and_that_over_us() -> None:
+    submitted = {"spark.master": "spark://m:7077", "spark.sql.shuffle.partitions": "16", "spark.cores.max": "8"}
+    found = settings_of(submitted, {"spark.cores.max": "4"})
+    assert {name: found[name] for name in submitted} == {**submitted, "spark.cores.max": "4"}
+    assert found["spark.sql.session.timeZone"] == "UTC"
+
+
+@pytest.mark.parametrize("master", ["spark://m:7077", "yarn", "k8s://https://m:443"])
+def test_executors_elsewhere_can_reach_the_driver(master: str) -> None:
+    """By whichever way the master is named: Spark then finds an address of its own, unless one is given."""
+    for found in (settings_of({"spark.master": master}, {}), settings_of({}, {"spark.master": master})):
+        assert not LOOPBACK.keys() & found.keys()
+    given = settings_of({"spark.master": master, "spark.driver.host": "10.0.0.7"}, {})
+    assert given["spark.driver.host"] == "10.0.0.7"
+
+
+def test_a_local_master_stays_on_loopback() -> None:
+    found = settings_of({"spark.master": "local[2]"}, {})
+    assert {name: found[name] for name in LOOPBACK} == LOOPBACK
+
+
+@pytest.mark.parametrize("given", ["org.example.Mine", f"{ICEBERG}, org.example.Mine", f"{ICEBERG},org.example.Mine,"])
+def test_extensions_are_added_to_those_that_the_stores_need(given: str) -> None:
+    assert settings_of({"spark.sql.extensions": given}, {})["spark.sql.extensions"] == f"{ICEBERG},org.example.Mine"
