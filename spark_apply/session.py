@@ -29,7 +29,11 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # sources tell "Id" from id
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.extensions": (
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
+    ),
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",  # Delta has no other
+    "spark.databricks.delta.snapshotPartitions": "2",  # tasks for the state of a log, of 50 before
     "spark.sql.streaming.stopTimeout": "30s",
 }
 """What a session has unless the job's file says otherwise."""
@@ -57,6 +61,7 @@ _REPORTED_BY_US = (
     "org.apache.spark.util.Utils",
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.sql.execution.adaptive",
+    "org.apache.spark.sql.delta",
 )
 """Loggers that print a failure which the job raises again as its own error; their texts can hold row values."""
 
