@@ -25,6 +25,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import time
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -42,6 +43,7 @@ from spark_apply.complete import Mark
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.stores.delta_upkeep import clean, compact_if_worn, retention
 from spark_apply.stores.deltalog import LOG, Log, Properties, properties_in_folder
 from spark_apply.stores.lake import (
     APPLIED,
@@ -61,6 +63,7 @@ from spark_apply.stores.lake import (
 )
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION
+from spark_apply.upkeep import CLEAN_EVERY_S, Upkeep, upkeep_of
 
 _SUMMARY = "spark.databricks.delta.commitInfo.userMetadata"
 _PREVIOUS = "cdc.previous"
@@ -68,6 +71,7 @@ _BESIDE, _KEPT = "cdc-copy-", "_cdc_previous-"
 _VECTORS, _MAPPING, _WIDENING = "delta.enableDeletionVectors", "delta.columnMapping.mode", "delta.enableTypeWidening"
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 _PUT_BACK = ("Manual Update", "RESTORE")  # what history calls commits after which properties alone say what was applied
+_TAKEN = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
 
 _PROPERTIES = {
     _VECTORS: "true",
@@ -79,23 +83,27 @@ _PROPERTIES = {
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> DeltaStore:
     """Look at the folder of `config`; makes nothing. Marks in a local folder are read without Spark."""
     del prefix  # a lake is one connector's by its path
-    only_options(config, name, ())
+    only_options(config, name, ("upkeep",))
     folder = location(config)
     if folder is None:
         raise ConfigError(f"stores.{name}: path is missing", hint="path: ./lake")
     if spark is None and "://" in folder:
         spark = open_session(f"marks of {name}")
-    return DeltaStore(folder, spark)
+    return DeltaStore(folder, spark, upkeep=upkeep_of(config, name))
 
 
 class DeltaStore:
     """A `spark_apply.store.Store`."""
 
-    def __init__(self, folder: str, spark: SparkSession | None, *, copy: str | None = None) -> None:
+    def __init__(
+        self, folder: str, spark: SparkSession | None, *, copy: str | None = None, upkeep: Upkeep | None = None
+    ) -> None:
         """Without `spark`, only `mark` can be asked for. `copy` names the folder of copies other than the live ones."""
         self._folder = folder
         self._session = spark
         self._copy = copy
+        self.upkeep = upkeep
+        self._cleaned_at: dict[str, float] = {}
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
 
@@ -108,6 +116,9 @@ class DeltaStore:
             msg = f"Delta table {log.path} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another path, or remove the table")
         self._evolve(table)
+        if self.upkeep is not None:
+            self._need(table, retention(self.upkeep))
+        self._cleaned_at.setdefault(table.qualified, time.monotonic())
         self._positions[table.qualified] = self.position(table)
         return identity
 
@@ -245,6 +256,17 @@ class DeltaStore:
 
         self._log(table).commit(change)
 
+    def tend(self, table: TargetTable) -> None:
+        if self.upkeep is None:
+            return
+        log = self._log(table)
+        worn = compact_if_worn(log, self.upkeep.files)
+        if worn or time.monotonic() - self._cleaned_at.get(table.qualified, 0) > CLEAN_EVERY_S:
+            kept = [path for action in self._kept(log) for path in log.paths(action)]
+            making = [name for name in log.folders() if Log(self._spark, f"{log.path}/{name}").exists()]
+            clean(log, kept, making)
+            self._cleaned_at[table.qualified] = time.monotonic()
+
     def close(self) -> None:
         self._positions.clear()
         self._beside.clear()
@@ -269,13 +291,15 @@ class DeltaStore:
 
     def _remove_leftovers(self, log: Log) -> None:
         """Remove the copies of rebuilds that did not end; VACUUM frees files that were swapped in."""
-        paths = [action.path() for action in log.files(log.snapshot())]
-        kept = log.properties().get(_PREVIOUS)
-        paths += [json.loads(line)["add"]["path"] for line in log.read(kept)[1:]] if kept else []
-        used = {path.split("/", 1)[0] for path in paths}
+        used = {action.path().split("/", 1)[0] for action in (*log.files(log.snapshot()), *self._kept(log))}
         for name in log.folders():
             if name.startswith(_BESIDE) and name not in used and Log(self._spark, f"{log.path}/{name}").exists():
                 log.remove(name)
+
+    def _kept(self, log: Log) -> list[Any]:
+        """The files of the copy that can be put back."""
+        name = log.properties().get(_PREVIOUS)
+        return [] if name is None else [_added(log, line) for line in log.read(name)[1:]]
 
     def _create(self, table: TargetTable) -> None:
         wanted = lake_row_type(_stored(table))
@@ -286,7 +310,7 @@ class DeltaStore:
         try:
             self._spark.sql(f"CREATE TABLE {self.table_name(table)} ({columns}) USING delta {_clause(properties)}")
         except AnalysisException as exc:
-            if exc.getCondition() != "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION":
+            if exc.getCondition() not in _TAKEN:
                 raise
             msg = f"the folder {self.path(table)} is there already and holds no Delta table"
             raise OperatorError(msg, hint="give the store another path, or remove the folder") from exc
@@ -298,18 +322,18 @@ class DeltaStore:
             kind = field.dataType.simpleString()
             if field.name not in there:
                 if _NEEDS_MAPPING.search(field.name):
-                    self._need(table, _MAPPING, "name")
+                    self._need(table, {_MAPPING: "name"})
                 self._spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({quoted(field.name)} {kind})")
             elif there[field.name] != field.dataType:
                 if not widens(there[field.name], field.dataType):
                     raise _refused(table, self.path(table), field, there[field.name])
-                self._need(table, _WIDENING, "true")
+                self._need(table, {_WIDENING: "true"})
                 self._spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
 
-    def _need(self, table: TargetTable, feature: str, value: str) -> None:
-        """Switch a feature of the table on, which readers must know: only where it is needed."""
-        if self._log(table).properties().get(feature) != value:
-            self._spark.sql(f"ALTER TABLE {self.table_name(table)} SET {_clause({feature: value})}")
+    def _need(self, table: TargetTable, wanted: Properties) -> None:
+        """Give the table properties, if it has them not: features are switched on only where readers must know them."""
+        if not wanted.items() <= self._log(table).properties().items():
+            self._spark.sql(f"ALTER TABLE {self.table_name(table)} SET {_clause(wanted)}")
 
 
 def _clause(properties: Properties) -> str:

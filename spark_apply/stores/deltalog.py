@@ -15,7 +15,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 Properties = dict[str, str]
 
@@ -119,10 +119,17 @@ class Log:
 
     def is_there(self, action: Any) -> bool:  # noqa: ANN401 - Java's AddFile
         """Whether the file of an ``add``, and what says which of its rows were deleted, are there."""
-        return all(self._file_system.exists(path) for path in self.paths(action))
+        return all(self._file_system.exists(path) for path in self._paths(action))
 
-    def paths(self, action: Any) -> list[Any]:  # noqa: ANN401 - Java's AddFile, Path
-        """The files of an ``add``, absolute."""
+    def paths(self, action: Any) -> list[str]:  # noqa: ANN401 - Java's AddFile
+        """These files, absolute, with their file system."""
+        return [self._file_system.makeQualified(path).toString() for path in self._paths(action)]
+
+    def file_table(self) -> DataFrame:
+        """The files of the newest state, a row for each ``add``."""
+        return DataFrame(self.snapshot().allFiles().toDF(), self.spark)
+
+    def _paths(self, action: Any) -> list[Any]:  # noqa: ANN401 - Java's AddFile, Path
         root = self._java.dataPath()
         found = [self._delta.util.DeltaFileOperations.absolutePath(root.toString(), action.path())]
         deleted = action.deletionVector()

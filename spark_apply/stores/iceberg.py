@@ -13,7 +13,8 @@ with the snapshot it speaks of: where that is no ancestor of the current one, or
 
 ``main`` is the live copy; one beside it is a branch ``cdc_beside_…``, which begins with a snapshot without rows. One
 commit makes the branch ``main`` and tags what that was ``cdc_previous``. A MERGE under way over that commit fails:
-Iceberg finds that it has not read what it writes to. ``expire_snapshots`` frees what no name holds.
+Iceberg finds that it has not read what it writes to. Upkeep expires what no name holds, and nothing that position or
+mark are found by.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from spark_apply.complete import Mark
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.stores.iceberg_upkeep import ancestry, compact, expire, unneeded, worn
 from spark_apply.stores.lake import (
     APPLIED,
     BATCH_VIEW,
@@ -58,6 +60,7 @@ from spark_apply.stores.lake import (
 )
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION
+from spark_apply.upkeep import CLEAN_EVERY_S, HOUR_MS, Upkeep, upkeep_of
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
 _CONFLICT = "CommitFailedException"
@@ -80,7 +83,8 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     Without `spark`, the marks of tables in a folder are read from there; for any other catalog Spark is started.
     """
     del prefix  # a warehouse is one connector's by its path
-    only_options(config, name, ("catalog",))
+    only_options(config, name, ("catalog", "upkeep"))
+    upkeep = upkeep_of(config, name)
     if not is_catalog_name(name):
         raise ConfigError(f"stores.{name}: this name cannot be a Spark catalog's", hint="letters, digits and _")
     catalog = config.options.get("catalog")
@@ -102,20 +106,28 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     spark.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
     for key, value in settings.items():
         spark.conf.set(f"spark.sql.catalog.{name}.{key}", value)
-    return IcebergStore(name, spark)
+    return IcebergStore(name, spark, upkeep=upkeep)
 
 
 class IcebergStore:
     """A `spark_apply.store.Store`."""
 
     def __init__(
-        self, catalog: str, spark: SparkSession | None, folder: Path | None = None, *, branch: str = _MAIN
+        self,
+        catalog: str,
+        spark: SparkSession | None,
+        folder: Path | None = None,
+        *,
+        branch: str = _MAIN,
+        upkeep: Upkeep | None = None,
     ) -> None:
         """Without `spark`, only `mark` can be asked for, of tables below `folder`."""
         self._catalog = catalog
         self._session = spark
         self._folder = folder
         self._branch = branch
+        self.upkeep = upkeep
+        self._cleaned_at: dict[str, float] = {}
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
 
@@ -129,6 +141,7 @@ class IcebergStore:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another path, or drop the table")
         self._evolve(table, name, wanted)
+        self._cleaned_at.setdefault(table.qualified, time.monotonic())
         self._positions[table.qualified] = self.position(table)
         return str(identity)
 
@@ -279,6 +292,24 @@ class IcebergStore:
     def caught_up(self, table: TargetTable, due: Due) -> None:
         self._loaded(table).updateProperties().set(CAUGHT_UP, due.id).commit()
 
+    def tend(self, table: TargetTable) -> None:
+        if self.upkeep is None:
+            return
+        loaded = self._loaded(table)
+        session: Any = self._spark
+        actions = self._java.spark.actions.SparkActions.get(session._jsparkSession)  # noqa: SLF001
+        worn = self._is_worn(table, loaded, self.upkeep.files)
+        if worn:
+            compact(actions, loaded, self.position(table))
+        if worn or time.monotonic() - self._cleaned_at.get(table.qualified, 0) > CLEAN_EVERY_S:
+            loaded.refresh()
+            metadata = json.loads(self._java.TableMetadataParser.toJson(loaded.operations().current()))
+            text, now_ms = metadata["properties"].get(MARK), time.time_ns() // 1_000_000
+            spoken_of = None if text is None else json.loads(text)["snapshot"]
+            expire(loaded, unneeded(metadata, spoken_of, now_ms - self.upkeep.keep_hours * HOUR_MS))
+            actions.deleteOrphanFiles(loaded).olderThan(now_ms - self.upkeep.orphan_hours * HOUR_MS).execute()
+            self._cleaned_at[table.qualified] = time.monotonic()
+
     def close(self) -> None:
         self._positions.clear()
         self._beside.clear()
@@ -309,6 +340,15 @@ class IcebergStore:
                 time.sleep(_WAIT_S * number)
             else:
                 return
+
+    def _is_worn(self, table: TargetTable, loaded: Any, files: int) -> bool:  # noqa: ANN401 - org.apache.iceberg.Table
+        current = loaded.currentSnapshot()
+        counts = {} if current is None else current.summary()
+        if sum(int(counts.get(f"total-{kind}-files") or 0) for kind in ("data", "delete")) < files:
+            return False
+        name = self.table_name(table)
+        self._spark.catalog.refreshTable(name)
+        return worn(self._spark.table(f"{name}.files")) >= files
 
     @property
     def _java(self) -> Any:  # noqa: ANN401 - the package org.apache.iceberg
@@ -358,8 +398,6 @@ def mark_in_folder(metadata: Path) -> str | None:
     text = mark_in(found["properties"])
     if text is None:
         return None
-    spoken_of, at = json.loads(text)["snapshot"], found.get("current-snapshot-id")
-    parents = {snapshot["snapshot-id"]: snapshot.get("parent-snapshot-id") for snapshot in found.get("snapshots", ())}
-    while at != spoken_of and at in parents:
-        at = parents[at]
-    return str(text) if spoken_of in (None, at) else None
+    spoken_of = json.loads(text)["snapshot"]
+    line = ancestry(found, found.get("current-snapshot-id"))
+    return text if spoken_of is None or any(each["snapshot-id"] == spoken_of for each in line) else None
