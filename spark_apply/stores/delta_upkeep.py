@@ -5,9 +5,11 @@ The log forgets by itself, at a checkpoint, what is older than ``delta.logRetent
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.names import quoted
@@ -51,12 +53,27 @@ def clean(log: Log, kept: Iterable[str], making: Iterable[str]) -> None:
             _nullable(F.unix_millis("modificationTime")).alias("modificationTime"),
         )
         found.createOrReplaceTempView(_VIEW)
-        spark.sql(f"VACUUM delta.{quoted(log.path)} USING INVENTORY (SELECT * FROM {_VIEW})").collect()  # noqa: S608
+        with _silent(spark):
+            spark.sql(f"VACUUM delta.{quoted(log.path)} USING INVENTORY (SELECT * FROM {_VIEW})").collect()  # noqa: S608
     finally:
         spark.conf.unset(_FORMAT_CHECK)
         spark.catalog.dropTempView(_VIEW)
 
 
+@contextmanager
+def _silent(spark: SparkSession) -> Iterator[None]:
+    """Keep from stdout, which is for data, what VACUUM prints there; of this thread alone."""
+    context: Any = spark.sparkContext
+    jvm = context._jvm  # noqa: SLF001
+    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+    before = console.out()
+    console.setOutDirect(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
+
+
 def _nullable(column: Column) -> Column:
     """The same for Delta, which compares types to the letter."""
-    return F.when(F.lit(True), column)  # noqa: FBT003 - a literal column
+    return F.when(F.length("path") > 0, column)

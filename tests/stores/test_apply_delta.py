@@ -136,6 +136,12 @@ def test_rebuilt_under_readers_then_put_back(setting: Setting) -> None:
     assert store.position(made) == position(51)
     assert _marked(setting, table).complete.position == position(60, 0)
 
+    aside = Path(store.path(made)) / store._kept(store._log(made))[0].path()
+    aside.rename(tmp := aside.with_suffix(".aside"))
+    with pytest.raises(OperatorError, match="files of the copy before are gone"):
+        run_rollback(config)
+    assert setting.contents(table) == setting.folded(table, records + more)
+    tmp.rename(aside)
     assert [copy.store for copy in run_rollback(config)] == ["copy"]
     assert setting.contents(table) == wrong
     assert store.position(made) == position(39)
