@@ -22,6 +22,8 @@ SMALL_BYTES = 32 << 20
 """A file below this is one that a small batch wrote."""
 CLEAN_EVERY_S = 86_400
 HOUR_MS = 3_600_000
+NEVER = float("-inf")
+"""On any clock."""
 
 
 @dataclass(frozen=True, slots=True)

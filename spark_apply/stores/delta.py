@@ -63,7 +63,7 @@ from spark_apply.stores.lake import (
 )
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION
-from spark_apply.upkeep import CLEAN_EVERY_S, Upkeep, upkeep_of
+from spark_apply.upkeep import CLEAN_EVERY_S, NEVER, Upkeep, upkeep_of
 
 _SUMMARY = "spark.databricks.delta.commitInfo.userMetadata"
 _PREVIOUS = "cdc.previous"
@@ -261,7 +261,7 @@ class DeltaStore:
             return
         log = self._log(table)
         worn = compact_if_worn(log, self.upkeep.files)
-        if worn or time.monotonic() - self._cleaned_at.get(table.qualified, 0) > CLEAN_EVERY_S:
+        if worn or time.monotonic() - self._cleaned_at.get(table.qualified, NEVER) > CLEAN_EVERY_S:
             kept = [path for action in self._kept(log) for path in log.paths(action)]
             making = [name for name in log.folders() if Log(self._spark, f"{log.path}/{name}").exists()]
             clean(log, kept, making)

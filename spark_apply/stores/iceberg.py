@@ -60,7 +60,7 @@ from spark_apply.stores.lake import (
 )
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION
-from spark_apply.upkeep import CLEAN_EVERY_S, HOUR_MS, Upkeep, upkeep_of
+from spark_apply.upkeep import CLEAN_EVERY_S, HOUR_MS, NEVER, Upkeep, upkeep_of
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
 _CONFLICT = "CommitFailedException"
@@ -301,7 +301,7 @@ class IcebergStore:
         worn = self._is_worn(table, loaded, self.upkeep.files)
         if worn:
             compact(actions, loaded, self.position(table))
-        if worn or time.monotonic() - self._cleaned_at.get(table.qualified, 0) > CLEAN_EVERY_S:
+        if worn or time.monotonic() - self._cleaned_at.get(table.qualified, NEVER) > CLEAN_EVERY_S:
             loaded.refresh()
             metadata = json.loads(self._java.TableMetadataParser.toJson(loaded.operations().current()))
             text, now_ms = metadata["properties"].get(MARK), time.time_ns() // 1_000_000
