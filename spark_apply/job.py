@@ -33,6 +33,7 @@ from spark_apply.publishing import Publisher
 from spark_apply.session import open_session
 from spark_apply.store import Moment, Store, open_store
 from spark_apply.tables import Version, choose, target
+from spark_apply.upkeep import Caretaker
 from spark_apply.watching import Watcher
 
 TRIGGER_INTERVAL = "1 second"
@@ -98,7 +99,8 @@ def run_apply(
         with _stopped_by_signals(stop), watcher:
             checkpoint = _checkpoint(config, identities)
             publisher = Publisher(applier.routes, watcher)
-            _run(spark, config, applier, publisher, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
+            care = Caretaker(applier.routes, tell)
+            _run(spark, config, applier, publisher, care, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
     finally:
         for store in stores.values():
             store.close()
@@ -157,6 +159,7 @@ def _run(
     config: ApplyConfig,
     applier: Applier,
     publisher: Publisher,
+    caretaker: Caretaker,
     *,
     checkpoint: str,
     once: bool,
@@ -202,6 +205,7 @@ def _run(
                 try:
                     swaps.look()
                     publisher.tend()
+                    caretaker.look()
                 finally:
                     idle.release()
     except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
@@ -215,6 +219,7 @@ def _run(
     if failures or not stop.is_set():
         _raise_failure(query, failures, checkpoint)
     publisher.tend()
+    caretaker.look(now=once and not stop.is_set())
 
 
 def _apply(

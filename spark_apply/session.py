@@ -34,7 +34,11 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # sources tell "Id" from id
-    _EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    _EXTENSIONS: (
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
+    ),
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",  # Delta has no other
+    "spark.databricks.delta.snapshotPartitions": "2",  # tasks for the state of a log, of 50 before
     "spark.sql.streaming.stopTimeout": "30s",
 }
 """What a session has unless the job's file, or `spark-submit`, says otherwise."""
@@ -44,6 +48,7 @@ LOOPBACK: Mapping[str, str] = {"spark.driver.bindAddress": "127.0.0.1", "spark.d
 
 _SHIPPED = (
     "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "io.delta.sql.DeltaSparkSessionExtension",
     "org.apache.kafka.clients.consumer.Consumer",
 )
 """Classes of the jars that `spark-submit` has to be given."""
@@ -71,6 +76,7 @@ _REPORTED_BY_US = (
     "org.apache.spark.util.Utils",
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.sql.execution.adaptive",
+    "org.apache.spark.sql.delta",
 )
 """Loggers that print a failure which the job raises again as its own error; their texts can hold row values."""
 

@@ -18,6 +18,7 @@ from spark_apply.complete import Mark
 from spark_apply.tables import TargetTable
 
 STORES: Mapping[str, str] = {
+    "delta": "spark_apply.stores.delta:open_store",
     "iceberg": "spark_apply.stores.iceberg:open_store",
     "postgres": "spark_apply.stores.postgres:open_store",
     "opensearch": "spark_apply.stores.opensearch:open_store",

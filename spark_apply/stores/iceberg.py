@@ -13,7 +13,8 @@ with the snapshot it speaks of: where that is no ancestor of the current one, or
 
 ``main`` is the live copy; one beside it is a branch ``cdc_beside_…``, which begins with a snapshot without rows. One
 commit makes the branch ``main`` and tags what that was ``cdc_previous``. A MERGE under way over that commit fails:
-Iceberg finds that it has not read what it writes to. ``expire_snapshots`` frees what no name holds.
+Iceberg finds that it has not read what it writes to. Upkeep expires what no name holds, and nothing that position or
+mark are found by.
 """
 
 from __future__ import annotations
@@ -21,14 +22,12 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -38,24 +37,37 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
-from spark_apply.document import DOCUMENT, document, with_document
 from spark_apply.names import folder_name, quoted
-from spark_apply.places import local, located
+from spark_apply.places import local
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.stores.iceberg_upkeep import ancestry, compact, expire, unneeded, worn
+from spark_apply.stores.lake import (
+    APPLIED,
+    BATCH_VIEW,
+    CAUGHT_UP,
+    DUE,
+    IDENTITY,
+    MARK,
+    REPLACED_AT,
+    due_in,
+    is_catalog_name,
+    lake_row_type,
+    location,
+    mark_in,
+    merge_statement,
+    no_rows,
+    stored_rows,
+    widens,
+)
 from spark_apply.tables import TargetTable
-from spark_apply.typed import OP, POSITION, row_type
+from spark_apply.typed import OP, POSITION
+from spark_apply.upkeep import CLEAN_EVERY_S, HOUR_MS, NEVER, Upkeep, upkeep_of
 
-_IDENTITY = "cdc.identity"
-_POSITION_PROPERTY = "cdc.position"
-_MARK_PROPERTY = "cdc.mark"
-_SUMMARY = f"spark.sql.iceberg.snapshot-property.{_POSITION_PROPERTY}"
-_VIEW = "_cdc_batch"
-_DUE, _CAUGHT_UP, _REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
+_SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
 _CONFLICT = "CommitFailedException"
 _TRIES, _WAIT_S = 20, 0.02
 _MAIN, _PREVIOUS, _BESIDE = "main", "cdc_previous", "cdc_beside_"
-_ID = "_cdc_id"
 
 _PROPERTIES = {
     "format-version": "2",
@@ -73,13 +85,15 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     Without `spark`, the marks of tables in a folder are read from there; for any other catalog Spark is started.
     """
     del prefix  # a warehouse is one connector's by its path
-    only_options(config, name, ("catalog",))
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+    only_options(config, name, ("catalog", "upkeep"))
+    upkeep = upkeep_of(config, name)
+    if not is_catalog_name(name):
         raise ConfigError(f"stores.{name}: this name cannot be a Spark catalog's", hint="letters, digits and _")
     catalog = config.options.get("catalog")
     settings: dict[str, str] = {}
-    if config.path is not None:
-        settings |= {"type": "hadoop", "warehouse": located(config.path)}
+    folder = location(config)
+    if folder is not None:
+        settings |= {"type": "hadoop", "warehouse": folder}
     if catalog is not None:
         if not isinstance(catalog, Mapping):
             raise ConfigError(
@@ -88,40 +102,49 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
         settings |= {str(key): str(value) for key, value in cast("Mapping[object, object]", catalog).items()}
     if not settings:
         raise ConfigError(f"stores.{name}: neither path nor options.catalog is given", hint="path: ./warehouse")
-    folder = local(settings["warehouse"]) if catalog is None else None
-    if spark is None and folder is not None:
-        return IcebergStore(name, None, folder)
+    here = local(settings["warehouse"]) if catalog is None else None
+    if spark is None and here is not None:
+        return IcebergStore(name, None, here)
     spark = spark or open_session(f"marks of {name}")
     spark.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
     for key, value in settings.items():
         spark.conf.set(f"spark.sql.catalog.{name}.{key}", value)
-    return IcebergStore(name, spark)
+    return IcebergStore(name, spark, upkeep=upkeep)
 
 
 class IcebergStore:
     """A `spark_apply.store.Store`."""
 
     def __init__(
-        self, catalog: str, spark: SparkSession | None, folder: Path | None = None, *, branch: str = _MAIN
+        self,
+        catalog: str,
+        spark: SparkSession | None,
+        folder: Path | None = None,
+        *,
+        branch: str = _MAIN,
+        upkeep: Upkeep | None = None,
     ) -> None:
         """Without `spark`, only `mark` can be asked for, of tables below `folder`."""
         self._catalog = catalog
         self._session = spark
         self._folder = folder
         self._branch = branch
+        self.upkeep = upkeep
+        self._cleaned_at: dict[str, float] = {}
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
 
     def open(self, table: TargetTable) -> str:
-        name, wanted = self.table_name(table), _row_type(table)
+        name, wanted = self.table_name(table), lake_row_type(table)
         if not self._spark.catalog.tableExists(name):
             self._create(table, name, wanted)
         properties = {row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-        identity = properties.get(_IDENTITY)
+        identity = properties.get(IDENTITY)
         if identity is None:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another path, or drop the table")
         self._evolve(table, name, wanted)
+        self._cleaned_at.setdefault(table.qualified, time.monotonic())
         self._positions[table.qualified] = self.position(table)
         return str(identity)
 
@@ -135,9 +158,9 @@ class IcebergStore:
                 rows = batch.rows.where(F.col(OP) != "d")
                 rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION).writeTo(name).append()
             else:
-                batch.rows.createOrReplaceTempView(_VIEW)
-                spark.sql(_merge(batch.table, name))
-                spark.catalog.dropTempView(_VIEW)
+                batch.rows.createOrReplaceTempView(BATCH_VIEW)
+                spark.sql(merge_statement(batch.table, name))
+                spark.catalog.dropTempView(BATCH_VIEW)
         finally:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = max(before or "", batch.position)
@@ -150,7 +173,7 @@ class IcebergStore:
         head = loaded.refs().get(self._branch)
         snapshot = None if head is None else loaded.snapshot(head.snapshotId())
         while snapshot is not None:
-            position = snapshot.summary().get(_POSITION_PROPERTY)
+            position = snapshot.summary().get(APPLIED)
             if position is not None:
                 return str(position) or None
             parent = snapshot.parentId()
@@ -164,7 +187,7 @@ class IcebergStore:
         if not self._spark.catalog.tableExists(self.table_name(table)):
             return None
         loaded = self._loaded(table)
-        text, current = _mark_in(loaded.properties()), loaded.currentSnapshot()
+        text, current = mark_in(loaded.properties()), loaded.currentSnapshot()
         spoken_of = None if text is None else json.loads(text)["snapshot"]
         ancestor = self._java.util.SnapshotUtil.isAncestorOf
         if spoken_of is not None and (current is None or not ancestor(loaded, current.snapshotId(), spoken_of)):
@@ -176,7 +199,7 @@ class IcebergStore:
         current = loaded.currentSnapshot()
         snapshot = None if current is None else current.snapshotId()
         text = json.dumps({**json.loads(mark.to_json()), "snapshot": snapshot})
-        loaded.updateProperties().set(_MARK_PROPERTY, text).commit()
+        loaded.updateProperties().set(MARK, text).commit()
 
     @property
     def _spark(self) -> SparkSession:
@@ -185,17 +208,7 @@ class IcebergStore:
         return self._session
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        rows = self.read(table)
-        for column in row_type(table):
-            if column.name not in rows.columns:  # of a version that the job has not come to yet
-                rows = rows.withColumn(column.name, F.lit(None).cast(column.dataType))
-        if ids is not None:
-            key = T.StructType([field for field in row_type(table) if field.name in table.key])
-            asked = self._spark.createDataFrame(pa.table({"id": pa.array(list(ids), pa.string())}))
-            asked = asked.select(F.from_json("id", key).alias("key")).select("key.*")
-            rows = rows.join(F.broadcast(asked), [*table.key], "left_semi")
-        found = with_document(rows, table).withColumn(_ID, document(rows, table, only=table.key))
-        return (StoredRow(row[_ID], row[DOCUMENT]) for row in found.select(_ID, DOCUMENT).toLocalIterator())
+        return stored_rows(self.read(table), table, ids)
 
     def id_of(self, event_key: str, document_key: str) -> str:
         del event_key
@@ -212,7 +225,7 @@ class IcebergStore:
             raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
 
     def beside(self, table: TargetTable) -> IcebergStore:
-        self._evolve(table, self.table_name(table), _row_type(table))
+        self._evolve(table, self.table_name(table), lake_row_type(table))
         branch = self._beside[table.qualified] = f"{_BESIDE}{uuid.uuid4().hex}"
 
         def make(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
@@ -233,7 +246,7 @@ class IcebergStore:
         spark.catalog.refreshTable(self.table_name(table))
         spark.conf.set(_SUMMARY, "")
         try:
-            nothing = _no_rows(spark, _row_type(table))
+            nothing = no_rows(spark, lake_row_type(table))
             nothing.writeTo(self._copy_name(table)).overwrite(F.lit(True))  # noqa: FBT003 - a literal column
         finally:
             spark.conf.unset(_SUMMARY)
@@ -249,7 +262,7 @@ class IcebergStore:
                 raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
             transaction = loaded.newTransaction()
             now = dt.datetime.now(dt.UTC).isoformat()
-            transaction.updateProperties().set(_DUE, due.to_json()).set(_REPLACED_AT, now).commit()
+            transaction.updateProperties().set(DUE, due.to_json()).set(REPLACED_AT, now).commit()
             names, live = transaction.manageSnapshots(), loaded.currentSnapshot().snapshotId()
             kept = loaded.refs().get(_PREVIOUS)
             names = names.createTag(_PREVIOUS, live) if kept is None else names.replaceTag(_PREVIOUS, live)
@@ -264,12 +277,12 @@ class IcebergStore:
         loaded = self._loaded(table)
         if loaded.refs().get(_PREVIOUS) is None:
             return None
-        return dt.datetime.fromisoformat(loaded.properties()[_REPLACED_AT])
+        return dt.datetime.fromisoformat(loaded.properties()[REPLACED_AT])
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
         def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
             transaction = loaded.newTransaction()
-            transaction.updateProperties().set(_DUE, due.to_json()).commit()
+            transaction.updateProperties().set(DUE, due.to_json()).commit()
             names = transaction.manageSnapshots().replaceBranch(_MAIN, loaded.refs()[_PREVIOUS].snapshotId())
             names.removeTag(_PREVIOUS).commit()
             transaction.commitTransaction()
@@ -277,10 +290,28 @@ class IcebergStore:
         self._commit(table, change)
 
     def due(self, table: TargetTable) -> Due | None:
-        return _due_in(self._loaded(table).properties())
+        return due_in(self._loaded(table).properties())
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
-        self._loaded(table).updateProperties().set(_CAUGHT_UP, due.id).commit()
+        self._loaded(table).updateProperties().set(CAUGHT_UP, due.id).commit()
+
+    def tend(self, table: TargetTable) -> None:
+        if self.upkeep is None:
+            return
+        loaded = self._loaded(table)
+        session: Any = self._spark
+        actions = self._java.spark.actions.SparkActions.get(session._jsparkSession)  # noqa: SLF001
+        worn = self._is_worn(table, loaded, self.upkeep.files)
+        if worn:
+            compact(actions, loaded, self.position(table))
+        if worn or time.monotonic() - self._cleaned_at.get(table.qualified, NEVER) > CLEAN_EVERY_S:
+            loaded.refresh()
+            metadata = json.loads(self._java.TableMetadataParser.toJson(loaded.operations().current()))
+            text, now_ms = metadata["properties"].get(MARK), time.time_ns() // 1_000_000
+            spoken_of = None if text is None else json.loads(text)["snapshot"]
+            expire(loaded, unneeded(metadata, spoken_of, now_ms - self.upkeep.keep_hours * HOUR_MS))
+            actions.deleteOrphanFiles(loaded).olderThan(now_ms - self.upkeep.orphan_hours * HOUR_MS).execute()
+            self._cleaned_at[table.qualified] = time.monotonic()
 
     def close(self) -> None:
         self._positions.clear()
@@ -313,6 +344,15 @@ class IcebergStore:
             else:
                 return
 
+    def _is_worn(self, table: TargetTable, loaded: Any, files: int) -> bool:  # noqa: ANN401 - org.apache.iceberg.Table
+        current = loaded.currentSnapshot()
+        counts = {} if current is None else current.summary()
+        if sum(int(counts.get(f"total-{kind}-files") or 0) for kind in ("data", "delete")) < files:
+            return False
+        name = self.table_name(table)
+        self._spark.catalog.refreshTable(name)
+        return worn(self._spark.table(f"{name}.files")) >= files
+
     @property
     def _java(self) -> Any:  # noqa: ANN401 - the package org.apache.iceberg
         context: Any = self._spark.sparkContext
@@ -321,8 +361,8 @@ class IcebergStore:
     def _create(self, table: TargetTable, name: str, wanted: T.StructType) -> None:
         namespace = ".".join(map(quoted, (self._catalog, folder_name(table.schema))))
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        writer = _no_rows(self._spark, wanted).writeTo(name).using("iceberg")
-        for key, value in {**_PROPERTIES, _IDENTITY: str(uuid.uuid4())}.items():
+        writer = no_rows(self._spark, wanted).writeTo(name).using("iceberg")
+        for key, value in {**_PROPERTIES, IDENTITY: str(uuid.uuid4())}.items():
             writer = writer.tableProperty(key, value)
         writer.create()
 
@@ -333,7 +373,7 @@ class IcebergStore:
             if field.name not in there:
                 self._spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(field.name)} {kind}")
             elif there[field.name] != field.dataType:
-                if not _widens(there[field.name], field.dataType):
+                if not widens(there[field.name], field.dataType):
                     found = there[field.name].simpleString()
                     msg = f"Iceberg table {name}, column {field.name}: it is {found} and would have to be {kind}"
                     way_out = (
@@ -341,26 +381,6 @@ class IcebergStore:
                     )
                     raise OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
                 self._spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
-
-
-def _no_rows(spark: SparkSession, of: T.StructType) -> DataFrame:
-    """An empty frame that no Python is needed for: one made of a list would be, on the executors."""
-    return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in of))
-
-
-def _row_type(table: TargetTable) -> T.StructType:
-    return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
-
-
-def _due_in(properties: Any) -> Due | None:  # noqa: ANN401 - a dict, or Java's Map
-    found = properties.get(_DUE)
-    due = None if found is None else Due.from_json(found)
-    return None if due is None or properties.get(_CAUGHT_UP) == due.id else due
-
-
-def _mark_in(properties: Any) -> str | None:  # noqa: ANN401 - a dict, or Java's Map
-    found = properties.get(_MARK_PROPERTY)
-    return None if found is None or _due_in(properties) is not None else str(found)
 
 
 def mark_in_folder(metadata: Path) -> str | None:
@@ -378,33 +398,9 @@ def mark_in_folder(metadata: Path) -> str | None:
             version += 1
         with contextlib.suppress(FileNotFoundError):  # so old by now that it was deleted: look again
             found = json.loads((metadata / f"v{version}.metadata.json").read_bytes())
-    text = _mark_in(found["properties"])
+    text = mark_in(found["properties"])
     if text is None:
         return None
-    spoken_of, at = json.loads(text)["snapshot"], found.get("current-snapshot-id")
-    parents = {snapshot["snapshot-id"]: snapshot.get("parent-snapshot-id") for snapshot in found.get("snapshots", ())}
-    while at != spoken_of and at in parents:
-        at = parents[at]
-    return str(text) if spoken_of in (None, at) else None
-
-
-def _merge(table: TargetTable, name: str) -> str:
-    columns = [quoted(column.name) for column in table.columns]
-    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
-    newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that another hand wrote may have none
-    values = ", ".join(f"{column} = s.{column}" for column in (*columns, POSITION))
-    return (  # every name in it is quoted; no value is
-        f"MERGE INTO {name} t USING {_VIEW} s ON {same_key} "  # noqa: S608
-        f"WHEN MATCHED AND {newer} AND s.{OP} = 'd' THEN DELETE "
-        f"WHEN MATCHED AND {newer} THEN UPDATE SET {values} "
-        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION))}) "
-        f"VALUES ({', '.join(f's.{column}' for column in (*columns, POSITION))})"
-    )
-
-
-def _widens(there: T.DataType, wanted: T.DataType) -> bool:
-    """Whether Iceberg can alter the column in place; equal on the narrower side counts as well."""
-    if isinstance(there, T.DecimalType) and isinstance(wanted, T.DecimalType):
-        return there.scale == wanted.scale and there.precision <= wanted.precision
-    pairs = ((T.IntegerType, T.LongType), (T.FloatType, T.DoubleType))
-    return any(isinstance(there, narrow) and isinstance(wanted, wide) for narrow, wide in pairs)
+    spoken_of = json.loads(text)["snapshot"]
+    line = ancestry(found, found.get("current-snapshot-id"))
+    return text if spoken_of is None or any(each["snapshot-id"] == spoken_of for each in line) else None

@@ -1,0 +1,98 @@
+"""What tables of a lake have in common: their rows, how a batch is merged into them, what their properties say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from cdc.config import StoreConfig
+from spark_apply.document import DOCUMENT, document, with_document
+from spark_apply.names import quoted
+from spark_apply.places import located
+from spark_apply.store import Due, StoredRow
+from spark_apply.tables import TargetTable
+from spark_apply.typed import OP, POSITION, row_type
+
+IDENTITY, APPLIED, MARK = "cdc.identity", "cdc.position", "cdc.mark"
+DUE, CAUGHT_UP, REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
+"""Keys of what we keep with a table."""
+
+BATCH_VIEW = "_cdc_batch"
+_ID = "_cdc_id"
+_CATALOG = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+def is_catalog_name(name: str) -> bool:
+    """Whether Spark takes it for a catalog's."""
+    return _CATALOG.fullmatch(name) is not None
+
+
+def location(config: StoreConfig) -> str | None:
+    """The folder of `config`, absolute, or the address of one in any Hadoop file system."""
+    return None if config.path is None else located(config.path)
+
+
+def no_rows(spark: SparkSession, of: T.StructType) -> DataFrame:
+    """An empty frame that no Python is needed for: one made of a list would be, on the executors."""
+    return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in of))
+
+
+def lake_row_type(table: TargetTable) -> T.StructType:
+    """The table's columns, and the position of the event that wrote the row."""
+    return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
+
+
+def due_in(properties: Any) -> Due | None:  # noqa: ANN401 - a dict, or Java's Map
+    """What a table's properties say is due."""
+    found = properties.get(DUE)
+    due = None if found is None else Due.from_json(found)
+    return None if due is None or properties.get(CAUGHT_UP) == due.id else due
+
+
+def mark_in(properties: Any) -> str | None:  # noqa: ANN401 - a dict, or Java's Map
+    """A mark as it was written; None where something is due."""
+    found = properties.get(MARK)
+    return None if found is None or due_in(properties) is not None else str(found)
+
+
+def merge_statement(table: TargetTable, name: str) -> str:
+    """Merge the view `BATCH_VIEW` into the table whose quoted name is `name`; older events than a row's do nothing."""
+    columns = [quoted(column.name) for column in table.columns]
+    same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
+    newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that another hand wrote may have none
+    values = ", ".join(f"{column} = s.{column}" for column in (*columns, POSITION))
+    return (  # every name in it is quoted; no value is
+        f"MERGE INTO {name} t USING {BATCH_VIEW} s ON {same_key} "  # noqa: S608
+        f"WHEN MATCHED AND {newer} AND s.{OP} = 'd' THEN DELETE "
+        f"WHEN MATCHED AND {newer} THEN UPDATE SET {values} "
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION))}) "
+        f"VALUES ({', '.join(f's.{column}' for column in (*columns, POSITION))})"
+    )
+
+
+def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None) -> Iterator[StoredRow]:
+    """`rows` of a table, all or those with these ids (the JSON of a key), as documents."""
+    for column in row_type(table):
+        if column.name not in rows.columns:  # of a version that the job has not come to yet
+            rows = rows.withColumn(column.name, F.lit(None).cast(column.dataType))
+    if ids is not None:
+        key = T.StructType([field for field in row_type(table) if field.name in table.key])
+        asked = rows.sparkSession.createDataFrame(pa.table({"id": pa.array(list(ids), pa.string())}))
+        asked = asked.select(F.from_json("id", key).alias("key")).select("key.*")
+        rows = rows.join(F.broadcast(asked), [*table.key], "left_semi")
+    found = with_document(rows, table).withColumn(_ID, document(rows, table, only=table.key))
+    return (StoredRow(row[_ID], row[DOCUMENT]) for row in found.select(_ID, DOCUMENT).toLocalIterator())
+
+
+def widens(there: T.DataType, wanted: T.DataType) -> bool:
+    """Whether a column can be altered in place; equal on the narrower side counts as well."""
+    if isinstance(there, T.DecimalType) and isinstance(wanted, T.DecimalType):
+        return there.scale == wanted.scale and there.precision <= wanted.precision
+    pairs = ((T.IntegerType, T.LongType), (T.FloatType, T.DoubleType))
+    return any(isinstance(there, narrow) and isinstance(wanted, wide) for narrow, wide in pairs)

@@ -1,0 +1,173 @@
+"""Delta Lake tables on a real broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config import StoreConfig
+from cdc.errors import ConfigError, OperatorError
+from cdc.state import Phase
+from spark_apply.contents import contents
+from spark_apply.rebuild import run_rebuild, run_rollback
+from spark_apply.stores.delta import DeltaStore, open_store
+from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
+from tests.spark_laws import LAWS, Setting, order
+from tests.spark_records import SourceTable, position
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+
+@pytest.fixture
+def setting(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="delta", path=str(path)))
+
+
+def _store(setting: Setting) -> DeltaStore:
+    spark = setting.spark.newSession()
+    return open_store(setting.store(setting.folder / "copy"), name="copy", prefix=setting.prefix, spark=spark)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+    law(setting)
+
+
+def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
+    """Also as columns that are added to a table, with names of which files can have none."""
+    columns = {**EVERY_KIND, "an odd, (name)": {"kind": "string"}}
+    begin, publisher = setting.table("kinds", {"id": {"kind": "int32"}}), setting.publisher()
+    publisher.create([begin])
+    records = begin.event("c", {"id": 9}, position(1))
+    publisher.publish(records)
+    setting.apply()
+    table = setting.table("kinds", columns, version=2)
+    publisher.versions([table])
+    rows = [{**row, "an odd, (name)": "x"} for row in every_kind_rows()]
+    more = [r for row in rows for r in table.event("c", row, position(10 + row["id"]))]
+    publisher.publish(more)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records + more)
+    store, made = _store(setting), setting.target(table)
+    types = {field.name: field.dataType.simpleString() for field in store.read(made).schema}
+    assert types == {**SPARK_TYPES, "an odd, (name)": "string", "_cdc_position": "string"}
+    properties = store._log(made).properties()
+    assert properties["delta.enableDeletionVectors"] == "true"
+    assert store.position(made) == position(10 + 4)
+
+
+def test_what_is_refused(setting: Setting) -> None:
+    """A folder that holds something else, a table of another hand, a store without a folder."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    folder = setting.folder / "copy" / "public" / "orders"
+    folder.mkdir(parents=True)
+    (folder / "letter.txt").write_text("x")
+    with pytest.raises(OperatorError, match="is there already and holds no Delta table"):
+        setting.apply()
+    (folder / "letter.txt").unlink()
+    setting.spark.range(3).write.format("delta").save(str(folder))
+    with pytest.raises(OperatorError, match="was not made by this toolkit"):
+        setting.apply()
+    with pytest.raises(ConfigError, match=r"stores\.copy: path is missing"):
+        open_store(StoreConfig(type="delta"), name="copy", prefix="p", spark=None)
+
+
+def _marked(setting: Setting, table: SourceTable) -> Any:
+    """The mark, read without Spark and with it."""
+    with_spark = _store(setting).mark(setting.target(table))
+    (found,) = setting.marks(table)
+    assert found == with_spark
+    return found
+
+
+def test_rebuilt_under_readers_then_put_back(setting: Setting) -> None:
+    """Readers see the old copy or the new one; each keeps the position it had; both are caught up with what is due."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    records = [r for n in range(20) for r in table.event("c", order(n), position(20 + n))]
+    publisher.stand(Phase.STREAM, 40, [table], records)
+    setting.apply()
+    assert _marked(setting, table).complete.position == position(40, 0)
+    store, made, config = _store(setting), setting.target(table), setting.config()
+    name, sql = store.table_name(made), store._spark.sql
+    sql(f"UPDATE {name} SET status = 'wrong' WHERE id = 1")
+    sql(f"DELETE FROM {name} WHERE id = 2")
+    right, wrong = setting.folded(table, records), setting.contents(table)
+    assert (len(right), len(wrong), wrong['{"id":1}']["status"]) == (20, 19, "wrong")
+    with pytest.raises(OperatorError, match="there is no earlier copy to put back"):
+        run_rollback(config)
+
+    seen: list[bool] = []
+    stop, failed = threading.Event(), []
+
+    def read() -> None:
+        reader = _store(setting)
+        while not stop.wait(0.5):
+            found = contents(reader, made)
+            if found not in (right, wrong):
+                failed.append(found)
+            seen.append(found == right)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        (done,) = run_rebuild(config)
+    finally:
+        stop.set()
+        reading.join(60)
+    assert not failed
+    assert seen == sorted(seen)
+    found = done.differences
+    assert (found.rows, found.only_old, found.only_new, found.different) == (20, 0, 1, 1)
+    assert setting.contents(table) == right
+    assert _marked(setting, table) is None  # until it has what is due
+
+    more = table.event("u", order(3, "newer"), position(50)) + table.event("d", order(4), position(51))
+    publisher.stand(Phase.STREAM, 60, [table], more)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records + more)
+    assert store.position(made) == position(51)
+    assert _marked(setting, table).complete.position == position(60, 0)
+
+    aside = Path(store.path(made)) / store._kept(store._log(made))[0].path()
+    aside.rename(tmp := aside.with_suffix(".aside"))
+    with pytest.raises(OperatorError, match="files of the copy before are gone"):
+        run_rollback(config)
+    assert setting.contents(table) == setting.folded(table, records + more)
+    tmp.rename(aside)
+    assert [copy.store for copy in run_rollback(config)] == ["copy"]
+    assert setting.contents(table) == wrong
+    assert store.position(made) == position(39)
+    assert store.previous(made) is None
+    setting.apply()
+    changed = setting.folded(table, records + more)
+    assert setting.contents(table) == {**changed, '{"id":1}': wrong['{"id":1}']}  # 2 is read again from the topic
+
+
+def test_a_mark_comes_back_with_the_state_it_was_of(setting: Setting) -> None:
+    """`RESTORE` to an earlier state brings its mark and its position back; so do checkpoints of the log alone."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    publisher.stand(Phase.STREAM, 20, [table], table.event("c", order(1), position(10)))
+    setting.apply()
+    store, made = _store(setting), setting.target(table)
+    log = store._log(made)
+    first, version = _marked(setting, table), log.snapshot().version()
+    publisher.stand(Phase.STREAM, 40, [table], table.event("u", order(1, "paid"), position(30)))
+    setting.apply()
+    assert (_marked(setting, table).complete.position, store.position(made)) == (position(40, 0), position(30))
+    store._spark.sql(f"RESTORE {store.table_name(made)} TO VERSION AS OF {version}").collect()
+    assert (_marked(setting, table), store.position(made)) == (first, position(10))
+    with pytest.raises(OperatorError, match="is older than the checkpoint"):
+        setting.apply()
+    log._java.checkpoint()
+    for path in (Path(store.path(made)) / "_delta_log").glob("*.json"):
+        path.unlink()
+    assert setting.marks(table) == [first]

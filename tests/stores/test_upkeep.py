@@ -1,0 +1,115 @@
+"""Upkeep of lake tables: contents, position, mark and the copy before stay, files go."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config import StoreConfig
+from cdc.state import Phase
+from spark_apply.contents import contents
+from spark_apply.rebuild import run_rollback
+from spark_apply.store import Due, open_store
+from spark_apply.stores.iceberg import IcebergStore
+from tests.spark_laws import Setting, order
+from tests.spark_records import position
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+
+def _live_files(store: Any, made: Any) -> int:
+    if isinstance(store, IcebergStore):
+        return store._spark.table(f"{store.table_name(made)}.files").count()
+    return len(store.read(made).inputFiles())
+
+
+@contextmanager
+def _nothing_printed(spark: SparkSession) -> Iterator[None]:
+    """By Java, on stdout, which is for data; no capture of pytest's sees that."""
+    jvm: Any = spark.sparkContext._jvm
+    console, heard = getattr(getattr(jvm.scala, "Console$"), "MODULE$"), jvm.java.io.ByteArrayOutputStream()
+    before = console.out()
+    console.setOutDirect(jvm.java.io.PrintStream(heard))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
+    assert heard.size() == 0
+
+
+def _on_disk(folder: Path) -> set[Path]:
+    return set(folder.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_worn_table_is_mended(kind: str, apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    def config(path: Path) -> StoreConfig:
+        return StoreConfig(type=kind, path=str(path), options={"upkeep": "off"})
+
+    setting = Setting(apply_spark, kafka, tmp_path, config)
+    rules = {"files": 2, "keep_hours": 0, "orphan_hours": 1}
+    worn = replace(config(tmp_path / "copy"), options={"upkeep": rules})
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    records = [r for n in range(9) for r in table.event("c", order(n), position(20 + n))]
+    publisher.stand(Phase.STREAM, 30, [table], records)
+    setting.apply()
+    before = setting.contents(table)
+
+    made = setting.target(table)
+    store = open_store(worn, name="copy", prefix=setting.prefix, spark=apply_spark.newSession())
+    store.beside(made)
+    store.swap(made, Due("mended", {}))
+    batches = (
+        table.event("u", order(3, "paid"), position(41)) + table.event("d", order(4), position(42)),
+        [r for n in (1, 3, 5) for r in table.event("u", order(n, "sent"), position(50 + n))],
+    )
+    for number, batch in enumerate(batches):
+        publisher.stand(Phase.STREAM, 60 + number, [table], batch)
+        records += batch
+        setting.apply()
+    folded = setting.folded(table, records)
+    assert setting.contents(table) == folded
+    (mark,) = setting.marks(table)
+    assert mark.complete.position == position(61, 0)
+    home = Path(worn.path or "") / "public" / "orders"
+    orphan = (home / "data" if kind == "iceberg" else home) / "part-orphan.parquet"
+    orphan.write_bytes(b"x")
+    old = time.time() - 2 * 3600
+    os.utime(orphan, (old, old))
+    if kind == "delta":
+        store._spark.sql(f"ALTER TABLE {store.table_name(made)} SET TBLPROPERTIES (delta.checkpointInterval = 3)")
+    files, on_disk = _live_files(store, made), _on_disk(home)
+
+    store.open(made)
+    with _nothing_printed(apply_spark):
+        store.tend(made)
+    assert contents(store, made) == folded
+    assert _live_files(store, made) < files
+    assert not orphan.exists()
+    assert store.position(made) == position(55)
+    assert setting.marks(table) == [mark]
+    more = table.event("u", order(7, "last"), position(70)) + table.event("d", order(8), position(71))
+    publisher.stand(Phase.STREAM, 80, [table], more)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records + more)
+    (mark,) = setting.marks(table)
+    assert mark.complete.position == position(80, 0)
+    store._cleaned_at.clear()  # as if a day had passed
+    store.tend(made)
+    assert on_disk - _on_disk(home)
+    assert setting.marks(table) == [mark]
+    assert store.position(made) == position(71)
+    assert setting.contents(table) == setting.folded(table, records + more)
+    assert len(run_rollback(setting.config())) == 1
+    assert setting.contents(table) == before
+    assert store.position(made) == position(28)
