@@ -27,6 +27,7 @@ _RETENTION = re.compile(r"([1-9]\d{0,8})([mhd])")
 _UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 ON_ERROR = ("stop", "dead_letter")
+MODES = ("latest", "history")
 
 GUARANTEED = frozenset(
     {
@@ -298,6 +299,18 @@ class ApplyTable:
     stores: tuple[str, ...]
     types: Mapping[str, str] = field(default_factory=dict)
     """Column -> ``string``: keep its JSON text as it is."""
+    mode: str = "latest"
+    """What is kept of a row: its ``latest`` version, or its ``history``."""
+    untracked: tuple[str, ...] = ()
+    """Columns whose change alone makes no new version in a history."""
+
+    def __post_init__(self) -> None:
+        _require(self.mode in MODES, f"mode: “{self.mode}” is not known", f"one of {', '.join(MODES)}")
+        _require(
+            self.mode == "history" or not self.untracked,
+            "untracked means nothing where the latest version alone is kept",
+            "mode: history",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

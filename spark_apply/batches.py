@@ -64,7 +64,8 @@ class Applier:
 
     def __call__(self, records: DataFrame) -> None:
         """Fold one batch in; when this returns, every store has it."""
-        newest = latest(parse(records)).persist(StorageLevel.MEMORY_AND_DISK)
+        logs = [topic for topic, route in self.routes.items() if route.table.history]
+        newest = latest(parse(records), logs).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for found in sorted(_survey(newest), key=lambda row: str(row["topic"])):
                 self._apply(newest, found)

@@ -38,6 +38,7 @@ from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, document, with_document
+from spark_apply.history import CURRENT, changed, history_type, merge
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
@@ -129,7 +130,9 @@ class IcebergStore:
         before = self._positions[batch.table.qualified]
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
-            if before is None:  # nothing to merge with: no join, no delete files
+            if batch.table.history:
+                self._add_versions(batch, name)
+            elif before is None:  # nothing to merge with: no join, no delete files
                 rows = batch.rows.where(F.col(OP) != "d")
                 rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION).writeTo(name).append()
             else:
@@ -141,12 +144,31 @@ class IcebergStore:
         self._positions[batch.table.qualified] = max(before or "", batch.position)
         return Applied()
 
+    def _add_versions(self, batch: Batch, name: str) -> None:
+        """Again, if another writer's commit came between reading the versions there are and adding to them."""
+        spark = batch.rows.sparkSession
+        for _ in range(_TRIES):
+            found = self._head(batch.table)
+            before = None if found is None else found.snapshotId()
+            spark.catalog.refreshTable(self.table_name(batch.table))
+            changed(spark.table(name), batch.rows, batch.table).createOrReplaceTempView(_VIEW)
+            spark.sql(merge(batch.table, name, _VIEW))
+            spark.catalog.dropTempView(_VIEW)
+            after = self._head(batch.table)
+            if after is None or before in (after.snapshotId(), after.parentId()):
+                return
+        msg = f"Iceberg table {name}: others write to it all the while"
+        raise OperatorError(msg, hint="let one job write to a history")
+
+    def _head(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Snapshot
+        loaded = self._loaded(table)
+        head = loaded.refs().get(self._branch)
+        return None if head is None else loaded.snapshot(head.snapshotId())
+
     def position(self, table: TargetTable) -> str | None:
         if not self._spark.catalog.tableExists(self.table_name(table)):
             return None
-        loaded = self._loaded(table)
-        head = loaded.refs().get(self._branch)
-        snapshot = None if head is None else loaded.snapshot(head.snapshotId())
+        loaded, snapshot = self._loaded(table), self._head(table)
         while snapshot is not None:
             position = snapshot.summary().get(_POSITION_PROPERTY)
             if position is not None:
@@ -157,7 +179,8 @@ class IcebergStore:
 
     def mark(self, table: TargetTable) -> Mark | None:
         if self._folder is not None:
-            found = mark_in_folder(self._folder / folder_name(table.schema) / folder_name(table.name) / "metadata")
+            place = self._folder / folder_name(table.schema) / folder_name(table.target_name)
+            found = mark_in_folder(place / "metadata")
             return None if found is None else Mark.from_json(found)
         if not self._spark.catalog.tableExists(self.table_name(table)):
             return None
@@ -184,6 +207,8 @@ class IcebergStore:
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         rows = self.read(table)
+        if table.history:
+            rows = rows.where(CURRENT)
         for column in row_type(table):
             if column.name not in rows.columns:  # of a version that the job has not come to yet
                 rows = rows.withColumn(column.name, F.lit(None).cast(column.dataType))
@@ -200,7 +225,7 @@ class IcebergStore:
         return document_key
 
     def read(self, table: TargetTable) -> DataFrame:
-        """The whole table as it is now: the source's columns and ``_cdc_position STRING``."""
+        """The whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
         name = self.table_name(table)
         try:
             self._spark.catalog.refreshTable(name)
@@ -286,7 +311,7 @@ class IcebergStore:
 
     def table_name(self, table: TargetTable) -> str:
         """The table's name, quoted for Spark's SQL."""
-        return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.name))))
+        return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.target_name))))
 
     def _copy_name(self, table: TargetTable) -> str:
         name = self.table_name(table)
@@ -342,6 +367,8 @@ class IcebergStore:
 
 
 def _row_type(table: TargetTable) -> T.StructType:
+    if table.history:
+        return history_type(table)
     return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
 
 
