@@ -116,6 +116,9 @@ def _rebuild(
         if store.position(table) is None:
             msg = f"{table.qualified} in {name}: nothing was ever applied there"
             raise OperatorError(msg, hint="cdc apply fills it from the topics")
+    if table.history and source.forgotten(config.source, table.topic):
+        msg = f"{table.qualified}: its history is older than topic {table.topic}, which no longer has its first records"
+        raise OperatorError(msg, hint="keep the copy there is: a new one would begin later")
     tell(f"{table.qualified}: reading its topic")
     source.await_markers(config.source, [table.topic])
     beside = {name: store.beside(table) for name, store in stores.items()}

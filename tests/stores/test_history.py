@@ -11,20 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.cli.main import cdc
+from cdc.config import ApplyConfig, ApplyTable, StoreConfig, load_apply
 from cdc.errors import ConfigError, OperatorError
 from cdc.logged import log_of
 from cdc.state import Phase
-from spark_apply import batches
+from spark_apply import batches, history
 from spark_apply.intervals import Event, intervals
 from spark_apply.job import choose_tables, run_apply
 from spark_apply.reading import Reader
-from spark_apply.store import open_store
-from spark_apply.stores.iceberg import IcebergStore
-from spark_apply.tables import derived
-from tests.spark_laws import Record, Setting, order
+from spark_apply.rebuild import Differences, run_rebuild
+from spark_apply.store import connect, open_store
+from spark_apply.stores import iceberg
+from spark_apply.tables import TargetTable, derived
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.spark_laws import ORDERS, Record, Setting, order
 from tests.spark_records import logged, position
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -46,10 +53,16 @@ def _config(setting: Setting, follow: ApplyTable = HISTORY) -> ApplyConfig:
 def _rows(setting: Setting, config: ApplyConfig) -> list[dict[str, Any]]:
     """What a user's SELECT gives: the job's own table, all columns."""
     spark = setting.spark.newSession()
-    store = open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
-    assert isinstance(store, IcebergStore)
+    open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
     found = spark.sql("SELECT * FROM copy.public.orders_history").collect()
     return [row.asDict() for row in found]
+
+
+def _store(setting: Setting, config: ApplyConfig) -> iceberg.IcebergStore:
+    spark = setting.spark.newSession()
+    store = open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
+    assert isinstance(store, iceberg.IcebergStore)
+    return store
 
 
 def _said(rows: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -88,7 +101,7 @@ def _expected(records: Iterable[Record]) -> list[tuple[Any, ...]]:
 
 
 def _changes(setting: Setting) -> list[Record]:
-    """Versions of some rows: a snapshot, changes with and without a tracked column's, a delete, a truncate, a return."""
+    """Versions of rows: a snapshot, changes with and without those of a tracked column, deletes, a truncate, more."""
     table, made = setting.table(), list[Record]()
     for number in range(8):
         steps = [("r", "new", "1.00"), ("u", "new", "2.00"), ("u", "paid", "2.00"), ("u", "paid", "3.00")]
@@ -133,10 +146,8 @@ def test_any_order_and_any_repetition(setting: Setting, monkeypatch: pytest.Monk
     shutil.rmtree(setting.folder / "checkpoints")
     setting.apply(config)
     assert _said(_rows(setting, config)) == _expected(events + more)
-    spark = setting.spark.newSession()
-    store = open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
     ((_, (settings, versions)),) = choose_tables(config).items()
-    found = [json.loads(row.document) for row in store.rows(derived(versions, settings))]
+    found = [json.loads(row.document) for row in _store(setting, config).rows(derived(versions, settings))]
     assert {(row["id"], row["status"], row["total"]) for row in found} == {
         (number, "back", "9.00" if number == 2 else "1.00") for number in range(8) if number % 3
     }
@@ -148,16 +159,109 @@ def _stopped(*_: object) -> None:
     raise OperatorError(msg)
 
 
-def test_a_history_says_how_far_it_is_complete(setting: Setting) -> None:
-    """By the ends of its log, read without Spark."""
+def test_a_history_is_complete_is_made_anew_and_has_one_writer(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far it is complete goes by the ends of its log, and is read without Spark.
+
+    A column is added; another writer's commit between a fold and its MERGE is folded in; a rebuild is the same again,
+    and is refused once the log has forgotten its beginning.
+    """
     table, publisher, config = setting.table(), setting.publisher(), _config(setting)
     publisher.create([table], logs=True)
-    publisher.stand(Phase.STREAM, 20, [table], logged(table.event("c", order(2), position(19))), source_ms=1234)
+    events = table.event("c", order(2), position(19))
+    publisher.stand(Phase.STREAM, 20, [table], logged(events), source_ms=1234)
     setting.apply(config)
     with Reader(config) as reader:
         found = reader.read("copy", setting.prefix).complete
     assert found is not None
     assert (found.position, found.source_ms) == (position(20, 0), 1234)
+
+    wider = setting.table(columns={**ORDERS, "more": {"kind": "string"}}, version=2)
+    publisher.versions([wider])
+    theirs = wider.event("u", {**order(2, "theirs"), "more": "y"}, position(30))
+    ours = wider.event("u", {**order(2, "ours"), "more": "x"}, position(25))
+    events += theirs + ours
+    publisher.publish([record for record in logged(ours) if ".log." in record[0]])
+    meddling: list[DataFrame] = []
+
+    def meddled(known: DataFrame, found: DataFrame, made: TargetTable) -> DataFrame:
+        folded = history.changed(known, found, made)
+        if not meddling:
+            folded = found.sparkSession.createDataFrame(folded.collect(), folded.schema)  # what we saw is what we saw
+            values = {"_cdc_position": position(30), "status": "theirs", "more": "y"}
+            meddling.append(found.withColumns({name: F.lit(value) for name, value in values.items()}))
+            name = _store(setting, config).table_name(made)
+            history.changed(known, meddling[0], made).createOrReplaceTempView("theirs")
+            known.sparkSession.sql(history.merge(made, name, "theirs"))
+        return folded
+
+    with monkeypatch.context() as patch:
+        patch.setattr(iceberg, "changed", meddled)
+        setting.apply(config)
+    assert meddling
+    assert _said(_rows(setting, config)) == _expected(events)
+    assert [row["more"] for row in sorted(_rows(setting, config), key=lambda row: row["_cdc_position"])] == [
+        None,
+        "x",
+        "y",
+    ]
+
+    publisher.publish([record for record in logged(theirs) if ".log." in record[0]])
+    (rebuilt,) = run_rebuild(config)
+    assert (rebuilt.events, rebuilt.differences) == (3, Differences(rows=1))
+    assert _said(_rows(setting, config)) == _expected(events)
+    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+    gone = [TopicPartition(log_of(table.topic), number, -1) for number in range(3)]
+    for done in admin.delete_records(gone).values():
+        done.result(30)
+    with pytest.raises(OperatorError, match="which no longer has its first records"):
+        run_rebuild(config)
+
+
+def test_from_the_database(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Snapshot, changes and a truncate of a real table become intervals, of which `cdc verify` takes the open ones."""
+    postgres18.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, status text, seen int)",
+        "INSERT INTO orders VALUES (1, 'new', 0), (2, 'new', 0)",
+    )
+    log = {"tables": ["public.*"], "retention": "forever"}
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.orders"], sink={"log": log})
+    connector.catch_up()
+    postgres18.execute(
+        "UPDATE orders SET status = 'paid' WHERE id = 1",
+        "UPDATE orders SET seen = 7 WHERE id = 1",
+        "TRUNCATE orders",
+        "INSERT INTO orders VALUES (1, 'again', 1)",
+    )
+    connector.catch_up()
+    file = tmp_path / "apply.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "name": "kept",
+                "source": {"bootstrap_servers": kafka, "topic_prefix": prefix},
+                "stores": {"lake": {"type": "iceberg", "path": str(tmp_path / "lake")}},
+                "tables": {"public.orders": {"stores": ["lake"], "mode": "history", "untracked": ["seen"]}},
+                "checkpoint": str(tmp_path / "checkpoint"),
+            }
+        )
+    )
+    config = load_apply(file)
+    run_apply(config, once=True)
+    spark, _ = connect(config)
+    intervals = "SELECT id, status, seen, _cdc_valid_to IS NULL FROM lake.public.orders_history "
+    intervals += "WHERE _cdc_from_position IS NOT NULL ORDER BY id, _cdc_from_position"
+    assert [tuple(row) for row in spark.sql(intervals).collect()] == [
+        (1, "new", 0, False), (1, "paid", 7, False), (1, "again", 1, True), (2, "new", 0, False),
+    ]  # fmt: skip
+    capsys.readouterr()
+    monkeypatch.setenv("TEST_DATABASE_URL", connector.environment["TEST_DATABASE_URL"])
+    words = ["verify", str(connector.file), str(file), "--json"]
+    code = cdc.main(words, standalone_mode=False)
+    assert (code, json.loads(capsys.readouterr().out)["copies"][0]["equal"]) == (0, 1)
 
 
 def test_what_cannot_be_a_history_is_refused_before_anything_is_made(setting: Setting) -> None:
