@@ -25,6 +25,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,10 +39,11 @@ from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, document, with_document
-from spark_apply.history import CURRENT, changed, history_type, merge
+from spark_apply.history import CURRENT, history_type
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.stores.iceberg_history import add_versions
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION, row_type
 
@@ -131,7 +133,7 @@ class IcebergStore:
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
             if batch.table.history:
-                self._add_versions(batch, name)
+                add_versions(batch, self.table_name(batch.table), name, partial(self._head, batch.table))
             elif before is None:  # nothing to merge with: no join, no delete files
                 rows = batch.rows.where(F.col(OP) != "d")
                 rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION).writeTo(name).append()
@@ -143,22 +145,6 @@ class IcebergStore:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = max(before or "", batch.position)
         return Applied()
-
-    def _add_versions(self, batch: Batch, name: str) -> None:
-        """Again, if another writer's commit came between reading the versions there are and adding to them."""
-        spark = batch.rows.sparkSession
-        for _ in range(_TRIES):
-            found = self._head(batch.table)
-            before = None if found is None else found.snapshotId()
-            spark.catalog.refreshTable(self.table_name(batch.table))
-            changed(spark.table(name), batch.rows, batch.table).createOrReplaceTempView(_VIEW)
-            spark.sql(merge(batch.table, name, _VIEW))
-            spark.catalog.dropTempView(_VIEW)
-            after = self._head(batch.table)
-            if after is None or before in (after.snapshotId(), after.parentId()):
-                return
-        msg = f"Iceberg table {name}: others write to it all the while"
-        raise OperatorError(msg, hint="let one job write to a history")
 
     def _head(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Snapshot
         loaded = self._loaded(table)

@@ -27,7 +27,7 @@ from spark_apply.job import choose_tables, run_apply
 from spark_apply.reading import Reader
 from spark_apply.rebuild import Differences, run_rebuild
 from spark_apply.store import connect, open_store
-from spark_apply.stores import iceberg
+from spark_apply.stores import iceberg, iceberg_history
 from spark_apply.tables import TargetTable, derived
 from tests.conftest import Database
 from tests.integration.connector import Connector
@@ -197,7 +197,7 @@ def test_a_history_is_complete_is_made_anew_and_has_one_writer(
         return folded
 
     with monkeypatch.context() as patch:
-        patch.setattr(iceberg, "changed", meddled)
+        patch.setattr(iceberg_history, "changed", meddled)
         setting.apply(config)
     assert meddling
     assert _said(_rows(setting, config)) == _expected(events)
@@ -220,7 +220,7 @@ def test_a_history_is_complete_is_made_anew_and_has_one_writer(
 
 
 def test_from_the_database(
-    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    postgres18: Database, setting: Setting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Snapshot, changes and a truncate of a real table become intervals, of which `cdc verify` takes the open ones."""
     postgres18.execute(
@@ -228,7 +228,9 @@ def test_from_the_database(
         "INSERT INTO orders VALUES (1, 'new', 0), (2, 'new', 0)",
     )
     log = {"tables": ["public.*"], "retention": "forever"}
-    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.orders"], sink={"log": log})
+    connector = Connector(
+        setting.folder, setting.prefix, postgres18.url, setting.bootstrap, ["public.orders"], sink={"log": log}
+    )
     connector.catch_up()
     postgres18.execute(
         "UPDATE orders SET status = 'paid' WHERE id = 1",
@@ -237,15 +239,15 @@ def test_from_the_database(
         "INSERT INTO orders VALUES (1, 'again', 1)",
     )
     connector.catch_up()
-    file = tmp_path / "apply.yaml"
+    file = setting.folder / "apply.yaml"
     file.write_text(
         json.dumps(
             {
                 "name": "kept",
-                "source": {"bootstrap_servers": kafka, "topic_prefix": prefix},
-                "stores": {"lake": {"type": "iceberg", "path": str(tmp_path / "lake")}},
+                "source": {"bootstrap_servers": setting.bootstrap, "topic_prefix": setting.prefix},
+                "stores": {"lake": {"type": "iceberg", "path": str(setting.folder / "lake")}},
                 "tables": {"public.orders": {"stores": ["lake"], "mode": "history", "untracked": ["seen"]}},
-                "checkpoint": str(tmp_path / "checkpoint"),
+                "checkpoint": str(setting.folder / "checkpoint"),
             }
         )
     )
