@@ -60,7 +60,7 @@ def folded(events: Iterable[Keyed]) -> Rows:
     return table.rows
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(histories(), st.randoms(use_true_random=False))
 def test_any_order_any_batches_any_repetition(events: list[Keyed], rng: random.Random) -> None:
     """The rows are those of one batch with everything in order, whatever came when: ten permutations of each."""
