@@ -23,8 +23,11 @@ DEBEZIUM_NAMES = {
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
+_RETENTION = re.compile(r"([1-9]\d{0,8})([mhd])")
+_UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 ON_ERROR = ("stop", "dead_letter")
+MODES = ("latest", "history")
 
 GUARANTEED = frozenset(
     {
@@ -123,6 +126,37 @@ class SourceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Tables whose events are kept in a log as well, where none replaces another: what a history is made from."""
+
+    tables: tuple[str, ...]
+    """Names and patterns, as `source.tables` has them."""
+    retention: str
+    """``30d``, ``12h``, ``90m`` or ``forever``."""
+
+    def __post_init__(self) -> None:
+        _require(self.tables, "tables is empty", "tables: [public.orders]")
+        for pattern in self.tables:
+            schema, _, table = pattern.partition(".")
+            _require(schema and table, f"tables: “{pattern}” is not schema.table", "public.orders, or public.*")
+        _require(
+            self.retention == "forever" or _RETENTION.fullmatch(self.retention),
+            f"retention: “{self.retention}” is no time",
+            "30d, 12h, 90m, or forever",
+        )
+
+    @property
+    def retention_ms(self) -> int:
+        """As Kafka has it: -1 is for ever."""
+        found = _RETENTION.fullmatch(self.retention)
+        return int(found[1]) * _UNITS_MS[found[2]] if found else -1
+
+    def has(self, table: str) -> bool:
+        """Whether ``schema.table`` has a log."""
+        return any(matches(pattern, table) for pattern in self.tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConfig:
     """Where events go."""
 
@@ -134,6 +168,8 @@ class KafkaConfig:
     """None: the broker's default.replication.factor."""
     transaction_metadata: bool = False
     """Whether each source transaction's beginning and end are told in a topic of their own."""
+    log: LogConfig | None = None
+    """Of which tables every event is kept."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties by librdkafka's names (security.protocol, sasl.username, …)."""
 
@@ -185,6 +221,12 @@ class ConnectorConfig:
         _require(
             self.on_error in ON_ERROR, f"on_error: “{self.on_error}” is not known", f"one of {', '.join(ON_ERROR)}"
         )
+        for table in self.sink.log.tables if self.sink.log is not None else ():
+            _require(
+                set("*?") & set(table) or any(matches(pattern, table) for pattern in self.source.tables),
+                f"sink.log.tables: “{table}” is not captured",
+                f"add it to source.tables, which has {', '.join(self.source.tables)}",
+            )
 
     @property
     def logs(self) -> frozenset[Log]:
@@ -257,6 +299,18 @@ class ApplyTable:
     stores: tuple[str, ...]
     types: Mapping[str, str] = field(default_factory=dict)
     """Column -> ``string``: keep its JSON text as it is."""
+    mode: str = "latest"
+    """What is kept of a row: its ``latest`` version, or its ``history``."""
+    untracked: tuple[str, ...] = ()
+    """Columns whose change alone makes no new version in a history."""
+
+    def __post_init__(self) -> None:
+        _require(self.mode in MODES, f"mode: “{self.mode}” is not known", f"one of {', '.join(MODES)}")
+        _require(
+            self.mode == "history" or not self.untracked,
+            "untracked means nothing where the latest version alone is kept",
+            "mode: history",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,6 +242,7 @@ class Sink(Protocol):
     def write(self, topic: str, key: bytes, value: bytes | None) -> None:
         """Add a record to the open transaction, opening one if needed. Order is kept for each topic and key.
 
+        One of a table that has a log is added to that as well, unless it is a tombstone.
         Raises TooLargeError, here or up to `commit`, with the record that the broker does not take.
         """
 

@@ -9,11 +9,12 @@ from typing import Final
 
 from cdc import verdicts
 from cdc.change import Table
-from cdc.config import KafkaConfig
+from cdc.config import KafkaConfig, matches
 from cdc.errors import CdcError
 from cdc.findings import Finding, Level, probed, refused
 from cdc.state import State
 from sinks.kafka import TRANSACTION_TIMEOUT_MS, KafkaSink
+from sinks.names import table_of
 from sinks.positions import read_standing
 from sinks.topics import LARGEST_RECORD, Existing, Topics, Wanted, weakness
 
@@ -81,6 +82,14 @@ def _broker(topics: Topics, config: KafkaConfig) -> Iterator[Finding]:
 
 def _topics(topics: Topics, config: KafkaConfig, wanted: Sequence[Wanted]) -> Iterator[Finding]:
     yield from (refused("topics", refusal) for refusal in topics.refusals(wanted))
+    for pattern in config.log.tables if config.log is not None else ():
+        if not any(matches(pattern, name) for topic in wanted if (name := table_of(topic.name)) is not None):
+            yield Finding(
+                Level.WARNING,
+                "topics",
+                f"sink.log.tables: “{pattern}” is no captured table, so there is no log of it",
+                "mend the name, or leave it out",
+            )
     existing = topics.existing([w.name for w in wanted])
     missing = [w for w in wanted if w.name not in existing]
     yield from (

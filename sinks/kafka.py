@@ -28,6 +28,7 @@ from cdc.errors import BugError, CdcError, OperatorError, RetryableError, TooLar
 from cdc.interfaces import UNSURE, Log
 from cdc.state import State
 from sinks.commands import Commands
+from sinks.logged import TableLogs
 from sinks.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
 from sinks.positions import read_neighbours, read_standing
 from sinks.reading import Isolation, read_to_end, read_what_is
@@ -79,6 +80,7 @@ class KafkaSink:
     def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
         self._logs = sorted(logs)
+        self._table_logs = TableLogs(config)
         self._has_letters = False
         self._smallest_limit = LARGEST_RECORD
         self._signal_topic = signal_topic(config.prefix, connector)
@@ -118,7 +120,8 @@ class KafkaSink:
         return read_neighbours(self._config, self.connector)
 
     def occupied(self, tables: Sequence[Table]) -> list[str]:
-        return [topic for topic in map(self.topic, tables) if self._has_records(topic)]
+        topics = [self.topic(table) for table in tables]
+        return [topic for topic in (*topics, *self._table_logs.all(topics)) if self._has_records(topic)]
 
     def _has_records(self, topic: str) -> bool:
         with closing(read_to_end(self._servers, self._config.options, topic, "read_committed")) as messages:
@@ -129,16 +132,18 @@ class KafkaSink:
 
     def wanted(self, tables: Sequence[Table]) -> list[Wanted]:
         """The topics this connector needs, as they must be."""
+        topics = [self.topic(table) for table in tables]
         return [
             Wanted.ledger(self.position_topic),
             Wanted.ledger(self.schema_topic),
             Wanted.ledger(self._signal_topic),
-            *(Wanted.events(self.topic(table), self._config.partitions) for table in tables),
+            *(Wanted.events(topic, self._config.partitions) for topic in topics),
+            *self._table_logs.wanted(topics),
             *(
                 Wanted.log(
                     self.log_topic(log),
                     self._config.partitions if log == "message" else None,
-                    for_ever=log == "dead-letter",
+                    {"retention.ms": "-1"} if log == "dead-letter" else {},
                 )
                 for log in self._logs
             ),
@@ -340,25 +345,34 @@ class KafkaSink:
 
     def _send(self) -> None:
         """Hand what waits to the client, topic by topic. A refused record would break its key's order: none may be."""
-        producer = self._open_producer()
         for topic, batch in self._waiting.items():
             if not batch:
                 continue
-            self._room(producer, len(batch))
-            try:
-                taken = producer.produce_batch(topic, batch, on_delivery=self._refuse)
-            except (KafkaException, BufferError) as exc:
-                raise self._failed(exc, f"writing to topic {topic}") from exc
-            if taken != len(batch):
-                self._reported(producer.poll, 0)  # reports: the client itself says only that its state is erroneous
-                bad = next((m for m in batch if "_error" in m), {})
-                error = self._refused or bad.get("_error")
-                if error is not None and error.code() in _TOO_LARGE and self._too_large is None:
-                    self._too_large = (topic, bad["key"], bad["value"])
-                raise self._failed(KafkaException(error), f"writing to topic {topic}")
-            self._queued.append((len(batch), sum(len(m["key"]) + len(m["value"] or b"") for m in batch)))
+            self._hand_over(topic, batch)
+            log_topic = self._table_logs.of(topic)
+            if log_topic is not None:
+                kept = [dict(record) for record in batch if record["value"] is not None]
+                self._hand_over(log_topic, kept)
+                self._records += len(kept)
+                self._bytes += sum(len(record["key"]) + len(record["value"]) for record in kept)
             self._waiting[topic] = []
         self._waiting_count = 0
+
+    def _hand_over(self, topic: str, batch: list[dict[str, Any]]) -> None:
+        producer = self._open_producer()
+        self._room(producer, len(batch))
+        try:
+            taken = producer.produce_batch(topic, batch, on_delivery=self._refuse)
+        except (KafkaException, BufferError) as exc:
+            raise self._failed(exc, f"writing to topic {topic}") from exc
+        if taken != len(batch):
+            self._reported(producer.poll, 0)  # reports: the client itself says only that its state is erroneous
+            bad = next((m for m in batch if "_error" in m), {})
+            error = self._refused or bad.get("_error")
+            if error is not None and error.code() in _TOO_LARGE and self._too_large is None:
+                self._too_large = (topic, bad["key"], bad["value"])
+            raise self._failed(KafkaException(error), f"writing to topic {topic}")
+        self._queued.append((len(batch), sum(len(m["key"]) + len(m["value"] or b"") for m in batch)))
 
     def _room(self, producer: Producer, records: int) -> None:
         """Wait until the client's queue has room: back-pressure by records and bytes."""
@@ -410,7 +424,7 @@ class KafkaSink:
                 if size < LARGEST_REQUEST
                 else f"no broker takes more than its socket.request.max.bytes; sink.options: message.max.bytes "
                 f"({LARGEST_REQUEST} bytes) is what is sent at most",
-                topic=topic,
+                topic=self._table_logs.written_for(topic),
                 key=key,
                 value=value,
             )

@@ -10,6 +10,7 @@ from cdc.interfaces import Log
 
 LONGEST: Final = 249
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]|_(?=u[0-9a-f]{4})")
+_NAMES_IN_TOPIC: Final = 2
 _ESCAPE: Final = re.compile(r"_u([0-9a-f]{4})")
 
 
@@ -38,6 +39,12 @@ def table_topic(prefix: str, schema: str, table: str) -> str:
             hint="choose a shorter sink.topic_prefix",
         )
     return name
+
+
+def table_of(topic: str) -> str | None:
+    """The table, as ``schema.table``, whose topic this is; None where it is none's."""
+    _, *names = topic.split(".")
+    return ".".join(map(unescape, names)) if len(names) == _NAMES_IN_TOPIC else None
 
 
 def schema_topic(prefix: str) -> str:

@@ -61,9 +61,8 @@ class Wanted:
         )
 
     @classmethod
-    def log(cls, name: str, partitions: int | None, *, for_ever: bool = False) -> Wanted:
-        """A topic in which nothing replaces anything: forgotten by age, by the broker's measure or never."""
-        kept = {"retention.ms": "-1"} if for_ever else {}
+    def log(cls, name: str, partitions: int | None, kept: Mapping[str, str]) -> Wanted:
+        """A topic in which nothing replaces anything: forgotten as `kept` says, else by the broker's measure."""
         return cls(name, partitions, {"cleanup.policy": "delete", "max.message.bytes": str(LARGEST_RECORD), **kept})
 
     @classmethod
@@ -291,10 +290,23 @@ class Topics:
                 hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
                 f"--add-config delete.retention.ms={wanted_kept}",
             )
+        yield from self._forgetting(topic, settings, tool)
         if topic.partitions is not None and partitions != topic.partitions:
             yield OperatorError(
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
                 "its partition",
                 hint=f"set sink.partitions: {partitions}; or, if nobody needs its events any more: "
                 f"kafka-topics.sh {tool} --delete --topic {topic.name}",
+            )
+
+    def _forgetting(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:
+        """Of a log that is forgotten earlier than it should be."""
+        for setting in ("retention.ms", "retention.bytes"):
+            wanted, found = topic.configs.get(setting), settings.get(setting)
+            if wanted is None or found is None or int(found) < 0 or 0 <= int(wanted) <= int(found):
+                continue
+            yield OperatorError(
+                f"topic {topic.name} has {setting}={found}: it would forget earlier than asked for ({wanted})",
+                hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
+                f"--add-config {setting}={wanted}",
             )

@@ -75,8 +75,9 @@ class Applier:
         `moments` are those of whole stores, with this batch in them: of each, all its tables' or those of one topic.
         """
         limits = {topic: moment.limit for (topic, _), moment in moments.items()}
+        every = {topic: "" for topic, route in self.routes.items() if route.table.history}
         with ExitStack() as stack:
-            newest = _kept(stack, latest(parse(records), limits))
+            newest = _kept(stack, latest(parse(records), {**every, **limits}))
             whole: dict[str, list[tuple[Batch, int]]] = {}
             for found in sorted(_survey(newest), key=lambda row: str(row["topic"])):
                 topic, events = found["topic"], found["events"]

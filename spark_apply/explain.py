@@ -16,7 +16,7 @@ import orjson
 from cdc.config import ApplyConfig
 from cdc.errors import ConfigError
 from spark_apply import source
-from spark_apply.tables import TargetTable, choose, target
+from spark_apply.tables import TargetTable, choose, derived
 
 Verdict = Literal["won", "superseded", "late", "duplicate", "tombstone", "no event"]
 
@@ -89,7 +89,7 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
         near = difflib.get_close_matches(table, chosen, n=1)
         msg = f"--table {table}: the job follows no such table"
         raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"it follows {', '.join(sorted(chosen))}")
-    made = target(versions[table], chosen[table].types)
+    made = derived(versions[table], chosen[table])
     wanted = parse_key(made, key)
     partitions = source.topics(config.source).get(made.topic, 0)
     found = (

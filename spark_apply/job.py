@@ -30,9 +30,10 @@ from spark_apply.catching_up import SwapWatch
 from spark_apply.failures import spark_failure
 from spark_apply.places import located, removal
 from spark_apply.publishing import Publisher
+from spark_apply.refusals import refuse_histories, without_log
 from spark_apply.session import open_session
 from spark_apply.store import Moment, Store, open_store
-from spark_apply.tables import Version, choose, target
+from spark_apply.tables import Version, choose, derived
 from spark_apply.upkeep import Caretaker
 from spark_apply.watching import Watcher
 
@@ -88,7 +89,7 @@ def run_apply(
         applier = Applier({}, evolve=lambda route: _evolve(config, route))
         identities = {}
         for table, (settings, versions) in sorted(chosen.items()):
-            made = target(versions, settings.types)
+            made = derived(versions, settings)
             followers = {name: stores[name] for name in settings.stores}
             identities[table] = {name: store.open(made) for name, store in followers.items()}
             applier.routes[made.topic] = Route(made, followers)
@@ -118,16 +119,17 @@ def choose_tables(config: ApplyConfig) -> Chosen:
     """The tables of the file with what the schema topic says of them. Raises CdcError for what cannot be."""
     versions = source.schema_versions(config.source)
     chosen = {table: (settings, versions[table]) for table, settings in choose(config.tables, versions).items()}
-    for settings, known in chosen.values():
-        target(known, settings.types)  # refuses what cannot be, before anything is started
+    refuse_histories(config, [derived(known, settings) for settings, known in chosen.values()])
     return chosen
 
 
 def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
     """Raises OperatorError for a table whose topic is gone."""
     there = source.topics(config.source)
-    for table, (_, versions) in chosen.items():
-        topic = versions[-1].topic
+    for table, (settings, versions) in chosen.items():
+        topic = derived(versions, settings).topic
+        if topic not in there and settings.mode == "history":
+            raise without_log(table, topic)
         if topic not in there:
             msg = f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}"
             raise OperatorError(msg, hint="was it deleted? A fresh snapshot of the connector writes it again")
@@ -142,7 +144,7 @@ def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dic
 
 def _evolve(config: ApplyConfig, route: Route) -> Route:
     settings, versions = choose_tables(config)[route.table.qualified]
-    table = target(versions, settings.types)
+    table = derived(versions, settings)
     for store in route.stores.values():
         store.open(table)
     return Route(table, route.stores)

@@ -1,4 +1,4 @@
-"""One event of each key: the newest by position. DataFrame -> DataFrame."""
+"""One event of each key: the newest by position. Of a log, every event, once. DataFrame -> DataFrame."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from spark_apply.job import choose_tables, open_stores, require_topics
 from spark_apply.places import local
 from spark_apply.session import open_session
 from spark_apply.store import Due, Offsets, Store, is_whole
-from spark_apply.tables import TargetTable, target
+from spark_apply.tables import TargetTable, derived
 
 Progress = Callable[[str], None]
 
@@ -118,6 +118,9 @@ def _rebuild(
         if store.position(table) is None:
             msg = f"{table.qualified} in {name}: nothing was ever applied there"
             raise OperatorError(msg, hint="cdc apply fills it from the topics")
+    if table.history and source.forgotten(config.source, table.topic):
+        msg = f"{table.qualified}: its history is older than topic {table.topic}, which no longer has its first records"
+        raise OperatorError(msg, hint="keep the copy there is: a new one would begin later")
     tell(f"{table.qualified}: reading its topic")
     source.await_markers(config.source, [table.topic])
     beside = {name: store.beside(table) for name, store in stores.items()}
@@ -188,7 +191,7 @@ def _opened(
         stores = open_stores(config, chosen, spark)
         for opened in stores.values():
             stack.callback(opened.close)
-        made = [(target(chosen[name][1], chosen[name][0].types), names[name]) for name in names]
+        made = [(derived(chosen[name][1], chosen[name][0]), names[name]) for name in names]
         try:
             yield spark, [(table, {name: stores[name] for name in followers}) for table, followers in made]
         except CdcError:

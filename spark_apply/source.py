@@ -138,19 +138,27 @@ def await_markers(source: ApplySource, names: Sequence[str]) -> bool:
 
 
 def _ends(source: ApplySource, names: Sequence[str], isolation: str) -> dict[tuple[str, int], int]:
+    return {place: end for place, (_, end) in _bounds(source, names, isolation).items()}
+
+
+def _bounds(source: ApplySource, names: Sequence[str], isolation: str) -> dict[tuple[str, int], tuple[int, int]]:
     group = {"group.id": f"{source.topic_prefix}.apply-ends", "isolation.level": isolation}
     consumer = Consumer({**client(source), **group})
     try:
         known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
         places = [(name, number) for name in names if name in known for number in known[name].partitions]
         return {
-            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_WITHIN_S)[1]
-            for place in places
+            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_WITHIN_S) for place in places
         }
     except KafkaException as exc:
         raise unreachable(source, exc) from exc
     finally:
         consumer.close()
+
+
+def forgotten(source: ApplySource, topic: str) -> bool:
+    """Whether retention has taken records from the beginning of a topic that is not compacted."""
+    return any(first > 0 for first, _ in _bounds(source, [topic], "read_committed").values())
 
 
 def committed_ends(source: ApplySource, topic: str) -> dict[int, int]:

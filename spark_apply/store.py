@@ -26,14 +26,17 @@ STORES: Mapping[str, str] = {
 }
 """A store is one file and one line here; a third party writes ``type: "package.module:callable"``."""
 
+HISTORIES = ("iceberg",)
+"""Those that take histories: of these, a batch has every event of a key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The newest events of one table out of one micro-batch."""
+    """The newest events of one table out of one micro-batch, or all of them (`TargetTable.history`)."""
 
     table: TargetTable
     rows: DataFrame
-    """As `spark_apply.typed` gives them, without misfits; one row for each key; persisted."""
+    """As `spark_apply.typed` gives them, without misfits; persisted. One row for each key; of a history, all events."""
     keys: int
     position: str
     """The greatest position in it."""

@@ -7,15 +7,18 @@ import fnmatch
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdc.change import Kind
 from cdc.config import ApplyTable
 from cdc.errors import ConfigError, OperatorError
+from cdc.logged import log_of
 from spark_apply.kinds import TEXT, common_kind, spark_type
 
 RESERVED = "_cdc_"
 """Columns of ours in derived stores begin with this."""
+
+HISTORY_SUFFIX = "_history"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,19 @@ class TargetTable:
     columns: tuple[TargetColumn, ...]
     version: int
     """The newest version in it."""
+    history: bool = False
+    """Whether it has every version of a row, not the newest alone; then `topic` is the log of the table's topic."""
+    untracked: tuple[str, ...] = ()
+    """Columns whose change alone makes no new version in a history."""
 
     @property
     def qualified(self) -> str:
         return f"{self.schema}.{self.name}"
+
+    @property
+    def target_name(self) -> str:
+        """What it is called in its schema in a store."""
+        return f"{self.name}{HISTORY_SUFFIX}" if self.history else self.name
 
 
 def parse_version(value: bytes) -> Version:
@@ -150,6 +162,23 @@ def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable
         ),
         version=newest.number,
     )
+
+
+def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
+    """`target` as the job's file wants it: a history follows the log. Raises what `target` does."""
+    made = target(versions, settings.types)
+    if settings.mode != "history":
+        return made
+    known = [column.name for column in made.columns]
+    for name in settings.untracked:
+        where = f"tables.{made.qualified}.untracked: {name}"
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"columns: {', '.join(known)}"
+            raise ConfigError(f"{where}: the table has no such column", hint=hint)
+        if name in made.key:
+            raise ConfigError(f"{where} is of the key, which tells the rows apart", hint="leave it out")
+    return replace(made, topic=log_of(made.topic), history=True, untracked=settings.untracked)
 
 
 def _frozen(history: list[tuple[Kind, list[int]]]) -> tuple[tuple[Kind, tuple[int, ...]], ...]:

@@ -13,6 +13,7 @@ from spark_apply.tables import TargetColumn, TargetTable
 
 KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
 PARTITION, OFFSET, MISFITS = "_cdc_partition", "_cdc_offset", "_cdc_misfits"
+SOURCE_MS = "_cdc_source_ms"
 
 
 def row_type(table: TargetTable) -> T.StructType:
@@ -24,9 +25,10 @@ def typed(events: DataFrame, table: TargetTable) -> DataFrame:
     """Newest events of `table` (as `spark_apply.latest` gives them) with their values typed.
 
     Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes, others
-    write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_misfits ARRAY<STRING>`` (columns whose value did not fit
-    and is null here; a row with any must not be applied), then the table's columns. In a delete only the key columns
-    are set. A column that the event's version of the table did not have is null.
+    write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_source_ms BIGINT`` (when it was committed),
+    ``_cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is null here; a row with any must not be
+    applied), then the table's columns. In a delete only the key columns are set. A column that the event's version of
+    the table did not have is null.
     """
     read = events.select(
         F.col("key").alias(KEY),
@@ -34,6 +36,7 @@ def typed(events: DataFrame, table: TargetTable) -> DataFrame:
         F.col("op").alias(OP),
         F.col("partition").alias(PARTITION),
         F.col("offset").alias(OFFSET),
+        F.col("source_ms").alias(SOURCE_MS),
         F.col("schema_version").alias("version"),
         F.from_json("key", _texts(table.key)).alias("key"),
         F.from_json("after", _texts(tuple(column.name for column in table.columns))).alias("after"),
@@ -45,7 +48,7 @@ def typed(events: DataFrame, table: TargetTable) -> DataFrame:
         if any(may_misfit(kind) for kind, _ in column.versions)
     ]
     return read.select(
-        *(KEY, POSITION, OP, PARTITION, OFFSET),
+        *(KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS),
         F.array_compact(F.array(*misfits)).cast("array<string>").alias(MISFITS),
         *(parsed.alias(column.name) for column, _, parsed in values),
     )

@@ -37,7 +37,7 @@ from spark_apply.form import Form, Values
 from spark_apply.keytext import key_text
 from spark_apply.session import open_session
 from spark_apply.store import Store, is_whole, open_store
-from spark_apply.tables import TargetTable, choose, target
+from spark_apply.tables import TargetTable, choose, derived
 
 AT_ONCE = 5_000
 """Keys that are looked at again together."""
@@ -187,7 +187,7 @@ def _choose(config: ApplyConfig, published: Published, table: str | None, store:
     for name, settings in sorted(known.items()):
         stores = tuple(one for one in settings.stores if store in (None, one))
         if name in published.tables and table in (None, name) and stores:
-            made = target(versions[name], settings.types)
+            made = derived(versions[name], settings)
             chosen[name] = (made, stores, tuple(settings.types))
     if not chosen:
         raise ConfigError(

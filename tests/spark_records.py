@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cdc.logged import log_of
 from cdc.state import Phase, State
 
 COMPACT = (",", ":")
@@ -64,7 +65,9 @@ class SourceTable:
         }
         return dumps(about), dumps(value)
 
-    def event(self, op: str, row: Mapping[str, Any], at: str) -> list[tuple[str, bytes, bytes | None]]:
+    def event(
+        self, op: str, row: Mapping[str, Any], at: str, *, at_ms: int = 1763673600123
+    ) -> list[tuple[str, bytes, bytes | None]]:
         """The records of one change: a delete brings its tombstone."""
         key = dumps({name: row[name] for name in self.key})
         commit = int(at.split(".")[1], 16)
@@ -75,7 +78,7 @@ class SourceTable:
                 "version": "0.1.0",
                 "connector": "postgresql",
                 "name": self.prefix,
-                "ts_ms": 1763673600123,
+                "ts_ms": at_ms,
                 "snapshot": "true" if op == "r" else "false",
                 "db": "shop",
                 "schema": self.schema,
@@ -91,6 +94,12 @@ class SourceTable:
         }
         records: list[tuple[str, bytes, bytes | None]] = [(self.topic, key, dumps(value))]
         return [*records, (self.topic, key, None)] if op == "d" else records
+
+
+def logged(records: Iterable[Record]) -> list[Record]:
+    """Records of tables, and what their logs have of them."""
+    kept = list(records)
+    return [*kept, *((log_of(topic), key, value) for topic, key, value in kept if value is not None)]
 
 
 @dataclass
@@ -114,13 +123,14 @@ class Publisher:
         )
         self._producer.init_transactions(30)
 
-    def create(self, tables: Iterable[SourceTable], partitions: int = 3) -> None:
-        """Make the topics, and publish the tables' versions."""
+    def create(self, tables: Iterable[SourceTable], partitions: int = 3, *, logs: bool = False) -> None:
+        """Make the topics, those of the tables' logs if asked to, and publish the tables' versions."""
         config = {"cleanup.policy": "compact"}
         tables = list(tables)
         ours = (f"{self.prefix}.schema", f"{self.prefix}.position-{self.prefix}")
         wanted = [NewTopic(name, 1, 1, config=config) for name in ours]
         wanted += [NewTopic(table.topic, partitions, 1, config=config) for table in tables]
+        wanted += [NewTopic(log_of(table.topic), partitions, 1) for table in tables if logs]
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         futures = admin.create_topics(wanted)
         for future in futures.values():

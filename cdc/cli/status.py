@@ -95,6 +95,7 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         "lag_bytes": lag_bytes,
         "lag_seconds": lag_s,
         "tables": list(state.tables) if state else [],
+        "logged": [table for table in state.tables if config.sink.log and config.sink.log.has(table)] if state else [],
         "snapshot": {name: asdict(table) for name, table in snapshot.tables.items()},
         "reading": {name: asdict(at) for name, at in again.items()},
         "eta_seconds": None if snapshot.eta_s is None or not running else round(snapshot.eta_s, 1),
@@ -129,6 +130,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("position", position + (f", committed {found['committed_at']}" if found["committed_at"] else "")),
         ("lag", lag),
     ]
+    if found["logged"]:
+        lines.append(("logged", ", ".join(found["logged"])))
     lines += [
         ("snapshot", f"{table}: {_rows(**done)}{'' if done['done'] else ', reading' if done['rows'] else ', waiting'}")
         for table, done in found["snapshot"].items()

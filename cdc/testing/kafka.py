@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
@@ -10,6 +10,7 @@ from typing import cast
 from cdc.change import Table
 from cdc.errors import BugError, OperatorError, TooLargeError
 from cdc.interfaces import Log
+from cdc.logged import log_of
 from cdc.state import State
 from cdc.testing.faults import At, nothing
 
@@ -70,8 +71,13 @@ class MemoryKafka:
 class MemorySink:
     """A `Sink` into a `MemoryKafka`; each pipeline that runs against the same broker has one of its own."""
 
-    def __init__(self, kafka: MemoryKafka, connector: str, prefix: str, *, at: At = nothing) -> None:
+    def __init__(
+        self, kafka: MemoryKafka, connector: str, prefix: str, *, at: At = nothing, logged: Collection[str] = ()
+    ) -> None:
+        """`logged` are the tables that have a log, as ``schema.table``."""
         self._kafka = kafka
+        topics = (f"{prefix}.{table}" for table in logged)
+        self._table_logs = {topic: log_of(topic) for topic in topics}
         self._connector = connector
         self._prefix = prefix
         self._at = at
@@ -95,7 +101,8 @@ class MemorySink:
     def create(self, tables: Sequence[Table]) -> None:
         self._at("sink.create")
         logs = (self.log_topic("message"), self.log_topic("transaction"), self.log_topic("dead-letter"))
-        for topic in (self.position_topic, self.schema_topic, self.signal_topic, *logs, *map(self.topic, tables)):
+        ours = (self.position_topic, self.schema_topic, self.signal_topic, *logs, *self._table_logs.values())
+        for topic in (*ours, *map(self.topic, tables)):
             self._kafka.topics.setdefault(topic, [])
 
     def neighbours(self) -> list[tuple[str, State]]:
@@ -109,7 +116,9 @@ class MemorySink:
         return found
 
     def occupied(self, tables: Sequence[Table]) -> list[str]:
-        return [topic for topic in map(self.topic, tables) if self._kafka.committed(topic)]
+        topics = [self.topic(table) for table in tables]
+        logs = [self._table_logs[topic] for topic in topics if topic in self._table_logs]
+        return [topic for topic in (*topics, *logs) if self._kafka.committed(topic)]
 
     def fence(self) -> State | None:
         self.close()
@@ -132,6 +141,9 @@ class MemorySink:
     def write(self, topic: str, key: bytes, value: bytes | None) -> None:
         self._at("sink.write")
         self._append(topic, key, value)
+        log_topic = self._table_logs.get(topic)
+        if log_topic is not None and value is not None:
+            self._append(log_topic, key, value)
 
     def schema(self, key: bytes, value: bytes) -> None:
         self._at("sink.schema")

@@ -25,6 +25,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,10 +38,12 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
+from spark_apply.history import CURRENT
 from spark_apply.names import folder_name, quoted
 from spark_apply.places import local
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.stores.iceberg_history import add_versions
 from spark_apply.stores.iceberg_upkeep import ancestry, compact, expire, unneeded, worn
 from spark_apply.stores.lake import (
     APPLIED,
@@ -154,7 +157,9 @@ class IcebergStore:
         before = self._positions[batch.table.qualified]
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
-            if before is None:  # nothing to merge with: no join, no delete files
+            if batch.table.history:
+                add_versions(batch, self.table_name(batch.table), name, partial(self._head, batch.table))
+            elif before is None:  # nothing to merge with: no join, no delete files
                 rows = batch.rows.where(F.col(OP) != "d")
                 rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION).writeTo(name).append()
             else:
@@ -166,12 +171,15 @@ class IcebergStore:
         self._positions[batch.table.qualified] = max(before or "", batch.position)
         return Applied()
 
+    def _head(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Snapshot
+        loaded = self._loaded(table)
+        head = loaded.refs().get(self._branch)
+        return None if head is None else loaded.snapshot(head.snapshotId())
+
     def position(self, table: TargetTable) -> str | None:
         if not self._spark.catalog.tableExists(self.table_name(table)):
             return None
-        loaded = self._loaded(table)
-        head = loaded.refs().get(self._branch)
-        snapshot = None if head is None else loaded.snapshot(head.snapshotId())
+        loaded, snapshot = self._loaded(table), self._head(table)
         while snapshot is not None:
             position = snapshot.summary().get(APPLIED)
             if position is not None:
@@ -182,7 +190,8 @@ class IcebergStore:
 
     def mark(self, table: TargetTable) -> Mark | None:
         if self._folder is not None:
-            found = mark_in_folder(self._folder / folder_name(table.schema) / folder_name(table.name) / "metadata")
+            place = self._folder / folder_name(table.schema) / folder_name(table.target_name)
+            found = mark_in_folder(place / "metadata")
             return None if found is None else Mark.from_json(found)
         if not self._spark.catalog.tableExists(self.table_name(table)):
             return None
@@ -208,14 +217,15 @@ class IcebergStore:
         return self._session
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        return stored_rows(self.read(table), table, ids)
+        rows = self.read(table)
+        return stored_rows(rows.where(CURRENT) if table.history else rows, table, ids)
 
     def id_of(self, event_key: str, document_key: str) -> str:
         del event_key
         return document_key
 
     def read(self, table: TargetTable) -> DataFrame:
-        """The whole table as it is now: the source's columns and ``_cdc_position STRING``."""
+        """The whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
         name = self.table_name(table)
         try:
             self._spark.catalog.refreshTable(name)
@@ -319,7 +329,7 @@ class IcebergStore:
 
     def table_name(self, table: TargetTable) -> str:
         """The table's name, quoted for Spark's SQL."""
-        return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.name))))
+        return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.target_name))))
 
     def _copy_name(self, table: TargetTable) -> str:
         name = self.table_name(table)

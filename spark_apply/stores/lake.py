@@ -13,6 +13,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.config import StoreConfig
 from spark_apply.document import DOCUMENT, document, with_document
+from spark_apply.history import history_type
 from spark_apply.names import quoted
 from spark_apply.places import located
 from spark_apply.store import Due, StoredRow
@@ -44,7 +45,9 @@ def no_rows(spark: SparkSession, of: T.StructType) -> DataFrame:
 
 
 def lake_row_type(table: TargetTable) -> T.StructType:
-    """The table's columns, and the position of the event that wrote the row."""
+    """The table's columns, and the position of the event that wrote the row; of a history, what `history` adds."""
+    if table.history:
+        return history_type(table)
     return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
 
 

@@ -11,14 +11,17 @@ from typing import Protocol
 import pytest
 
 from cdc.change import Table
-from cdc.config import KafkaConfig
+from cdc.config import KafkaConfig, LogConfig
 from cdc.errors import BugError, OperatorError, RetryableError, TooLargeError
 from cdc.interfaces import Log, Sink
+from cdc.logged import log_of
 from cdc.state import Phase, State
 from cdc.testing import MemoryKafka, MemorySink
+from sinks.kafka import KafkaSink
 from tests.text_tables import text_table
 
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
+LOGGED = text_table("logged", ["id"])
 STATE = State(connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7)
 LOGS: tuple[Log, ...] = ("message", "transaction", "dead-letter")
 LIMIT = 32 * 1024 * 1024  # a topic of events takes records up to this size
@@ -45,7 +48,7 @@ class InMemory:
         self._kafka = MemoryKafka(largest_bytes=LIMIT)
 
     def sink(self, connector: str = "c") -> Sink:
-        return MemorySink(self._kafka, connector, self.prefix)
+        return MemorySink(self._kafka, connector, self.prefix, logged=[LOGGED.qualified])
 
     def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
         return [(record.key, record.value) for record in self._kafka.committed(topic)]
@@ -56,7 +59,8 @@ class Real:
 
     def __init__(self, servers: str, prefix: str) -> None:
         self.prefix = prefix
-        self._config = KafkaConfig(bootstrap_servers=servers, topic_prefix=prefix, partitions=2)
+        log = LogConfig(tables=(LOGGED.qualified,), retention="1d")
+        self._config = KafkaConfig(bootstrap_servers=servers, topic_prefix=prefix, partitions=2, log=log)
 
     def sink(self, connector: str = "c") -> Sink:
         from sinks.kafka import open_sink
@@ -275,6 +279,59 @@ def test_logs_are_committed_with_the_rest(sink: Sink, broker: Broker) -> None:
         again.check([A, B])
         fence(again)
         assert list(again.dead_letters()) == [(b"k", b"1"), (b"k", b"2")]
+
+
+def test_a_table_s_log_has_every_event(sink: Sink, broker: Broker) -> None:
+    """In its order, but for tombstones; committed and given up with the rest; of the other table nothing."""
+    topic = sink.topic(LOGGED)
+    sink.create([LOGGED])
+    for value in (b"1", b"2", None, b"3"):
+        sink.write(topic, b"k", value)
+    sink.write(sink.topic(B), b"k", b"x")
+    sink.commit(STATE)
+    assert broker.committed(log_of(topic)) == [(b"k", b"1"), (b"k", b"2"), (b"k", b"3")]
+    sink.write(topic, b"k", b"never")
+    list(sink.records(LOGGED))
+    sink.close()
+    with closing(broker.sink()) as again:
+        assert fence(again) == STATE
+        assert len(broker.committed(log_of(topic))) == 3
+        assert again.occupied([LOGGED, B]) == [topic, again.topic(B), log_of(topic)]
+
+
+def test_a_key_has_the_same_partition_in_the_log(kafka: str, prefix: str) -> None:
+    """So that what reads both can be placed together; and retention is what was asked for."""
+    from sinks.reading import read_to_end
+    from sinks.topics import Topics
+
+    with closing(Real(kafka, prefix).sink()) as sink:
+        sink.create([LOGGED])
+        fence(sink)
+        for n in range(50):
+            sink.write(sink.topic(LOGGED), b"%d" % n, b"v")
+        sink.commit(STATE)
+        places = [
+            {m.key(): (m.partition(), m.offset()) for m in read_to_end(kafka, {}, topic, "read_committed")}
+            for topic in (sink.topic(LOGGED), log_of(sink.topic(LOGGED)))
+        ]
+        assert places[0] == places[1]
+        assert len({partition for partition, _ in places[0].values()}) == 2
+        with Topics(kafka, {}) as topics:
+            settings = topics.existing([log_of(sink.topic(LOGGED))])[log_of(sink.topic(LOGGED))].settings
+        assert (settings["cleanup.policy"], settings["retention.ms"], settings["retention.bytes"]) == (
+            "delete",
+            "86400000",
+            "-1",
+        )
+    longer = KafkaConfig(
+        bootstrap_servers=kafka,
+        topic_prefix=prefix,
+        partitions=2,
+        log=LogConfig(tables=("*.*",), retention="forever"),
+    )
+    with pytest.raises(OperatorError, match="would forget earlier than asked for") as caught:
+        KafkaSink(longer, "c").check([LOGGED])
+    assert "--add-config retention.ms=-1" in (caught.value.hint or "")
 
 
 def test_nothing_is_written_before_fencing_or_after_closing(sink: Sink, broker: Broker) -> None:

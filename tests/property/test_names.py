@@ -7,7 +7,8 @@ import re
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sinks.names import escape, table_topic, unescape
+from cdc.logged import log_of
+from sinks.names import escape, table_of, table_topic, unescape
 
 TRICKY = st.text("_u0024e5fd.-aA", max_size=16)
 NAMES = st.one_of(TRICKY, st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12))
@@ -25,3 +26,13 @@ def test_two_tables_never_share_a_topic(schema: str, table: str, other_schema: s
     """Different tables, different topics."""
     assume((schema, table) != (other_schema, other_table))
     assert table_topic("p", schema, table) != table_topic("p", other_schema, other_table)
+
+
+@given(NAMES, NAMES, NAMES, NAMES)
+def test_a_log_is_no_tables_topic(schema: str, table: str, other_schema: str, other_table: str) -> None:
+    """Whatever the tables are called (a schema may be named `log`); and each log is of one table."""
+    topic, other = table_topic("p", schema, table), table_topic("p", other_schema, other_table)
+    assert log_of(topic) != other
+    assert (log_of(topic) == log_of(other)) == (topic == other)
+    assert table_of(topic) == f"{schema}.{table}"
+    assert table_of(log_of(topic)) is None

@@ -23,6 +23,7 @@ import cdc.rereading
 from cdc.change import UNCHANGED, Change, Column, Idle, Kind, Offset, Op, Position, Row, Table, Transaction
 from cdc.errors import OperatorError, RetryableError
 from cdc.interfaces import Chunk, Handover, Sink, Snapshotter, Source
+from cdc.logged import log_of
 from cdc.pipeline import Pipeline, Settings
 from cdc.state import Phase, State
 from cdc.testing import (
@@ -226,7 +227,9 @@ class Parts:
     snapshotter: Callable[[World], Snapshotter] = field(
         default=lambda world: MemorySnapshotter(world.log, rows_each=1, workers=world.scenario.workers, at=world.at)
     )
-    sink: Callable[[World], Sink] = field(default=lambda world: MemorySink(world.kafka, CONNECTOR, PREFIX, at=world.at))
+    sink: Callable[[World], Sink] = field(
+        default=lambda world: MemorySink(world.kafka, CONNECTOR, PREFIX, at=world.at, logged=[ORDERS.qualified])
+    )
 
 
 def run(scenario: Scenario, parts: Parts | None = None) -> World:
@@ -289,6 +292,7 @@ class Oracle:
         for table in TABLES:
             self._positions_increase(table)
             self._fold_is_the_table(table)
+        self._log_is_the_topic(ORDERS)
         self._transactions_are_whole()
         self._rows_read_later_are_the_log_s()
         if not self.world.asked:
@@ -304,6 +308,12 @@ class Oracle:
         rows = self.world.log.rows(table)
         expected = {_key_json(table, key): _json(table, row) for key, row in rows.items()}
         holds(folded == expected, f"the fold of {table.qualified} is not the table")
+
+    def _log_is_the_topic(self, table: Table) -> None:
+        """Before compaction: the same records, in the same Kafka transactions, but for tombstones."""
+        log = self.world.kafka.committed(log_of(f"{PREFIX}.{table.qualified}"))
+        events = [(r.key, r.value, r.transaction) for r in self.records[table.qualified] if r.value is not None]
+        holds([(r.key, r.value, r.transaction) for r in log] == events, f"the log of {table.qualified} is another")
 
     def _positions_increase(self, table: Table) -> None:
         last: dict[bytes, str] = {}

@@ -254,3 +254,27 @@ def test_a_position_of_mysql_depends_on_no_slot(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("name: c\nsource: {type: mysql, url: x, tables: [d.t]}\nsink: {bootstrap_servers: x}\n")
     assert load_connector(file).binding == {"source.type": "mysql"}
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("{tables: [public.orders]}", "sink.log.retention: this key is missing"),
+        ("{tables: [public.orders], retention: 30}", "retention: “30” is no time"),
+        ("{tables: [orders], retention: 1d}", "“orders” is not schema.table"),
+        ("{tables: [], retention: 1d}", "sink.log: tables is empty"),
+        ("{tables: [public.order], retention: 1d}", "sink.log.tables: “public.order” is not captured"),
+    ],
+)
+def test_a_log_that_cannot_be(tmp_path: Path, log: str, said: str) -> None:
+    """Among others one of a table that the connector does not follow: nobody would miss it before it is needed."""
+    assert said in _refused(tmp_path, GOOD + f"  log: {log}\n").message
+
+
+def test_a_log_is_of_the_tables_it_names(tmp_path: Path) -> None:
+    """Names and patterns; kept as long as the file says."""
+    assert _load(tmp_path, GOOD).sink.log is None
+    for retention, ms in (("30d", 2_592_000_000), ("12h", 43_200_000), ("90m", 5_400_000), ("forever", -1)):
+        log = _load(tmp_path, GOOD + f"  log: {{tables: ['public.item*'], retention: {retention}}}\n").sink.log
+        assert log is not None
+        assert (log.retention_ms, log.has("public.items"), log.has("public.orders")) == (ms, True, False)

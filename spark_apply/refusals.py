@@ -1,0 +1,34 @@
+"""Histories that cannot be kept, refused before anything is started. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdc.config import ApplyConfig
+from cdc.errors import ConfigError, OperatorError
+from spark_apply.store import HISTORIES
+from spark_apply.tables import TargetTable, choose
+
+
+def refuse_histories(config: ApplyConfig, tables: Sequence[TargetTable]) -> None:
+    """Raise ConfigError for a store that takes none, and for two tables that would be one in a store."""
+    chosen = choose(config.tables, [table.qualified for table in tables])
+    taken: dict[tuple[str, str, str], str] = {}
+    for table in tables:
+        for store in chosen[table.qualified].stores:
+            if table.history and config.stores[store].type not in HISTORIES:
+                msg = f"tables.{table.qualified}: store {store} ({config.stores[store].type}) keeps no history"
+                raise ConfigError(msg, hint=f"mode: history is kept by stores of type {', '.join(HISTORIES)}")
+            other = taken.setdefault((store, table.schema, table.target_name), table.qualified)
+            if other != table.qualified:
+                msg = f"tables.{table.qualified}: in store {store} it would be the same table as {other}"
+                raise ConfigError(msg, hint="give one of the two another store")
+
+
+def without_log(table: str, topic: str) -> OperatorError:
+    """What to do where a history has nothing to be made from: the compacted topic forgets what was in between."""
+    return OperatorError(
+        f"{table}: mode: history is made from topic {topic}, which does not exist",
+        hint=f"in the connector's file, sink: {{log: {{tables: [{table}], retention: 30d}}}}; then start it again. "
+        "The history begins there; cdc snapshot start adds the rows of now",
+    )

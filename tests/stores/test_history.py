@@ -1,0 +1,276 @@
+"""Every version of every row in an Iceberg table, made from a log topic on a real broker."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.cli.main import cdc
+from cdc.config import ApplyConfig, ApplyTable, StoreConfig, load_apply
+from cdc.errors import ConfigError, OperatorError
+from cdc.logged import log_of
+from cdc.state import Phase
+from spark_apply import batches, history
+from spark_apply.intervals import Event, intervals
+from spark_apply.job import choose_tables, run_apply
+from spark_apply.reading import Reader
+from spark_apply.rebuild import Differences, run_rebuild
+from spark_apply.store import connect, open_store
+from spark_apply.stores import iceberg, iceberg_history
+from spark_apply.tables import TargetTable, derived
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.spark_laws import ORDERS, Record, Setting, order
+from tests.spark_records import logged, position
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+AT_MS = 1_763_673_600_000
+HISTORY = ApplyTable(stores=("copy",), mode="history", untracked=("total",))
+
+
+@pytest.fixture
+def setting(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="iceberg", path=str(path)))
+
+
+def _config(setting: Setting, follow: ApplyTable = HISTORY) -> ApplyConfig:
+    return replace(setting.config(), tables={"public.orders": follow})
+
+
+def _rows(setting: Setting, config: ApplyConfig) -> list[dict[str, Any]]:
+    """What a user's SELECT gives: the job's own table, all columns."""
+    spark = setting.spark.newSession()
+    open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
+    found = spark.sql("SELECT * FROM copy.public.orders_history").collect()
+    return [row.asDict() for row in found]
+
+
+def _store(setting: Setting, config: ApplyConfig) -> iceberg.IcebergStore:
+    spark = setting.spark.newSession()
+    store = open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
+    assert isinstance(store, iceberg.IcebergStore)
+    return store
+
+
+def _said(rows: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Key, values, and what the row says of its interval."""
+    times = ("_cdc_valid_from", "_cdc_valid_to")
+    return sorted(
+        (
+            row["id"], row["_cdc_position"], row["status"], str(row["total"]), row["_cdc_from_position"],
+            row["_cdc_to_position"], *(row[name] and round(row[name].timestamp() * 1000) for name in times),
+            row["_cdc_is_current"],
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def _expected(records: Iterable[Record]) -> list[tuple[Any, ...]]:
+    """The plain fold of the events."""
+    values: dict[str, dict[str, Any]] = {}
+    of: dict[int, list[Event]] = {}
+    for _, key, value in records:
+        event = json.loads(value or b"{}")
+        if not event:
+            continue
+        after, at = event["after"] or {}, event["source"]["position"]
+        values[at] = after
+        made = Event(at, event["op"], event["source"]["ts_ms"], after.get("status"), after.get("total"))
+        of.setdefault(json.loads(key)["id"], []).append(made)
+    return sorted(
+        (
+            number, event.position, event.tracked, str(event.untracked), found.from_position, found.to_position,
+            found.valid_from, found.valid_to, found.current,
+        )
+        for number, events in of.items()
+        for event, found in intervals(events).items()
+    )  # fmt: skip
+
+
+def _changes(setting: Setting) -> list[Record]:
+    """Versions of rows: a snapshot, changes with and without those of a tracked column, deletes, a truncate, more."""
+    table, made = setting.table(), list[Record]()
+    for number in range(8):
+        steps = [("r", "new", "1.00"), ("u", "new", "2.00"), ("u", "paid", "2.00"), ("u", "paid", "3.00")]
+        steps += [("d", "", ""), ("c", "new", "3.00")] if number % 2 else []
+        steps += [("d", "", "")]  # all rows are gone: a truncate
+        steps += [("c", "back", "1.00")] if number % 3 else []
+        for step, (op, status, total) in enumerate(steps):
+            row = {**order(number, status), "total": total}
+            made += table.event(op, row, position(100 * step + number), at_ms=AT_MS + 1000 * step - 1500 * (step == 3))
+    return made
+
+
+def test_any_order_and_any_repetition(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late events, events again, a stop behind the store's commit, a lost checkpoint: the plain fold's table.
+
+    A row of now is what `cdc verify` compares: the newest values, those of untracked columns too.
+    """
+    publisher, config = setting.publisher(), _config(setting)
+    publisher.create([setting.table()], logs=True)
+    late = setting.table().event("u", {**order(1, "late"), "total": "9.00"}, position(250), at_ms=AT_MS + 2500)
+    newest = setting.table().event("u", {**order(2, "back"), "total": "9.00"}, position(9000), at_ms=AT_MS + 9000)
+    events = [record for record in (*_changes(setting), *late, *newest) if record[2] is not None]
+    logs = [record for record in logged(events) if record[0] == log_of(setting.table().topic)]
+    random.Random(3).shuffle(logs)
+    publisher.publish(logs[:20])
+    setting.apply(config)
+    assert _said(_rows(setting, config)) == _expected(logs[:20])
+    publisher.publish(logs[20:] + logs[:7])
+    with monkeypatch.context() as patch:
+        patch.setattr(batches.TableCount, "add", _stopped)
+        with pytest.raises(OperatorError, match="stopped behind the commit"):
+            setting.apply(config)
+    assert _said(_rows(setting, config)) == _expected(events)
+    shutil.rmtree(setting.folder / "checkpoints")
+    assert setting.apply(config).tables["public.orders"]["copy"].events == len(logs) + 7
+    rows = _rows(setting, config)
+    assert _said(rows) == _expected(events)
+    now = {(number, "back", "9.00" if number == 2 else "1.00") for number in range(8) if number % 3}
+    assert {(row["id"], row["status"], str(row["total"])) for row in rows if row["_cdc_is_current"]} == now
+    ((_, (settings, versions)),) = choose_tables(config).items()
+    found = [json.loads(row.document) for row in _store(setting, config).rows(derived(versions, settings))]
+    assert sorted((row["id"], row["status"], row["total"]) for row in found) == sorted(now)
+
+
+def _stopped(*_: object) -> None:
+    msg = "stopped behind the commit"
+    raise OperatorError(msg)
+
+
+def test_a_history_is_complete_is_made_anew_and_has_one_writer(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far it is complete goes by the ends of its log, and is read without Spark.
+
+    A column is added; another writer's commit between a fold and its MERGE is folded in; a rebuild is the same again,
+    and is refused once the log has forgotten its beginning.
+    """
+    table, publisher, config = setting.table(), setting.publisher(), _config(setting)
+    publisher.create([table], logs=True)
+    events = table.event("c", order(2), position(19))
+    publisher.stand(Phase.STREAM, 20, [table], logged(events), source_ms=1234)
+    setting.apply(config)
+    with Reader(config) as reader:
+        found = reader.read("copy", setting.prefix).complete
+    assert found is not None
+    assert (found.position, found.source_ms) == (position(20, 0), 1234)
+
+    wider = setting.table(columns={**ORDERS, "more": {"kind": "string"}}, version=2)
+    publisher.versions([wider])
+    theirs = wider.event("u", {**order(2, "theirs"), "more": "y"}, position(30))
+    ours = wider.event("u", {**order(2, "ours"), "more": "x"}, position(25))
+    events += theirs + ours
+    publisher.publish([record for record in logged(ours) if ".log." in record[0]])
+    meddling: list[DataFrame] = []
+
+    def meddled(known: DataFrame, found: DataFrame, made: TargetTable) -> DataFrame:
+        folded = history.changed(known, found, made)
+        if not meddling:
+            folded = found.sparkSession.createDataFrame(folded.collect(), folded.schema)  # what we saw is what we saw
+            values = {"_cdc_position": position(30), "status": "theirs", "more": "y"}
+            meddling.append(found.withColumns({name: F.lit(value) for name, value in values.items()}))
+            name = _store(setting, config).table_name(made)
+            history.changed(known, meddling[0], made).createOrReplaceTempView("theirs")
+            known.sparkSession.sql(history.merge(made, name, "theirs"))
+        return folded
+
+    with monkeypatch.context() as patch:
+        patch.setattr(iceberg_history, "changed", meddled)
+        setting.apply(config)
+    assert meddling
+    assert _said(_rows(setting, config)) == _expected(events)
+    assert [row["more"] for row in sorted(_rows(setting, config), key=lambda row: row["_cdc_position"])] == [
+        None,
+        "x",
+        "y",
+    ]
+
+    publisher.publish([record for record in logged(theirs) if ".log." in record[0]])
+    (rebuilt,) = run_rebuild(config)
+    assert (rebuilt.events, rebuilt.differences) == (3, Differences(rows=1))
+    assert _said(_rows(setting, config)) == _expected(events)
+    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+    gone = [TopicPartition(log_of(table.topic), number, -1) for number in range(3)]
+    for done in admin.delete_records(gone).values():
+        done.result(30)
+    with pytest.raises(OperatorError, match="which no longer has its first records"):
+        run_rebuild(config)
+
+
+def test_from_the_database(
+    postgres18: Database, setting: Setting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Snapshot, changes and a truncate of a real table become intervals, of which `cdc verify` takes the open ones."""
+    postgres18.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, status text, seen int)",
+        "INSERT INTO orders VALUES (1, 'new', 0), (2, 'new', 0)",
+    )
+    log = {"tables": ["public.*"], "retention": "forever"}
+    connector = Connector(
+        setting.folder, setting.prefix, postgres18.url, setting.bootstrap, ["public.orders"], sink={"log": log}
+    )
+    connector.catch_up()
+    postgres18.execute(
+        "UPDATE orders SET status = 'paid' WHERE id = 1",
+        "UPDATE orders SET seen = 7 WHERE id = 1",
+        "TRUNCATE orders",
+        "INSERT INTO orders VALUES (1, 'again', 1)",
+    )
+    connector.catch_up()
+    file = setting.folder / "apply.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "name": "kept",
+                "source": {"bootstrap_servers": setting.bootstrap, "topic_prefix": setting.prefix},
+                "stores": {"lake": {"type": "iceberg", "path": str(setting.folder / "lake")}},
+                "tables": {"public.orders": {"stores": ["lake"], "mode": "history", "untracked": ["seen"]}},
+                "checkpoint": str(setting.folder / "checkpoint"),
+            }
+        )
+    )
+    config = load_apply(file)
+    run_apply(config, once=True)
+    spark, _ = connect(config)
+    intervals = "SELECT id, status, seen, _cdc_valid_to IS NULL FROM lake.public.orders_history "
+    intervals += "WHERE _cdc_from_position IS NOT NULL ORDER BY id, _cdc_from_position"
+    assert [tuple(row) for row in spark.sql(intervals).collect()] == [
+        (1, "new", 0, False), (1, "paid", 7, False), (1, "again", 1, True), (2, "new", 0, False),
+    ]  # fmt: skip
+    capsys.readouterr()
+    monkeypatch.setenv("TEST_DATABASE_URL", connector.environment["TEST_DATABASE_URL"])
+    words = ["verify", str(connector.file), str(file), "--json"]
+    code = cdc.main(words, standalone_mode=False)
+    assert (code, json.loads(capsys.readouterr().out)["copies"][0]["equal"]) == (0, 1)
+
+
+def test_what_cannot_be_a_history_is_refused_before_anything_is_made(setting: Setting) -> None:
+    table, other, publisher = setting.table(), setting.table("orders_history"), setting.publisher()
+    publisher.create([table, other])
+    with pytest.raises(OperatorError, match=r"topic .*\.log\.public\.orders, which does not exist") as caught:
+        run_apply(_config(setting), once=True)
+    assert "sink: {log: {tables: [public.orders], retention: 30d}}" in str(caught.value)
+    for untracked, said in (("totl", "did you mean total"), ("id", "is of the key")):
+        with pytest.raises(ConfigError, match=said):
+            run_apply(_config(setting, replace(HISTORY, untracked=(untracked,))), once=True)
+    index = StoreConfig(type="tantivy", path=str(setting.folder / "index"))
+    with pytest.raises(ConfigError, match=r"store copy \(tantivy\) keeps no history"):
+        run_apply(replace(_config(setting), stores={"copy": index}), once=True)
+    both = {"public.orders": HISTORY, "public.orders_history": ApplyTable(stores=("copy",))}
+    with pytest.raises(ConfigError, match=r"store copy it would be the same table as public\.orders"):
+        run_apply(replace(_config(setting), tables=both), once=True)
+    assert list(setting.folder.iterdir()) == []
