@@ -28,11 +28,13 @@ from spark_apply import checkpoint as checkpoints
 from spark_apply import source
 from spark_apply.batches import Applier, Route, TableCount
 from spark_apply.catching_up import SwapWatch
+from spark_apply.expressions import resolved
 from spark_apply.failures import spark_failure
 from spark_apply.publishing import Publisher
 from spark_apply.session import open_session
+from spark_apply.shape import check_places, planned
 from spark_apply.store import Store, open_store
-from spark_apply.tables import Version, choose, target
+from spark_apply.tables import TargetTable, Version, choose
 from spark_apply.watching import Watcher
 
 TRIGGER_INTERVAL = "1 second"
@@ -84,10 +86,10 @@ def run_apply(
     spark = open_session(config.name, config.spark)
     stores = open_stores(config, chosen, spark)
     try:
-        applier = Applier({}, evolve=lambda route: _evolve(config, route))
+        applier = Applier({}, evolve=lambda route: _evolve(config, route, spark))
         identities = {}
-        for table, (settings, versions) in sorted(chosen.items()):
-            made = target(versions, settings.types)
+        for table, made in shaped_targets(chosen, spark).items():
+            settings, _ = chosen[table]
             followers = {name: stores[name] for name in settings.stores}
             identities[table] = {name: store.open(made) for name, store in followers.items()}
             applier.routes[made.topic] = Route(made, followers)
@@ -116,9 +118,16 @@ def choose_tables(config: ApplyConfig) -> Chosen:
     """The tables of the file with what the schema topic says of them. Raises CdcError for what cannot be."""
     versions = source.schema_versions(config.source)
     chosen = {table: (settings, versions[table]) for table, settings in choose(config.tables, versions).items()}
-    for settings, known in chosen.values():
-        target(known, settings.types)  # refuses what cannot be, before anything is started
+    tables = {table: (settings, planned(known, settings)) for table, (settings, known) in chosen.items()}
+    check_places(tables, {name: store.type for name, store in config.stores.items()})
     return chosen
+
+
+def shaped_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTable]:
+    """What copies of the tables hold. Raises ConfigError for an expression that cannot be used, the first of all."""
+    return {
+        table: resolved(planned(versions, settings), spark) for table, (settings, versions) in sorted(chosen.items())
+    }
 
 
 def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
@@ -138,9 +147,9 @@ def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dic
     return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
 
 
-def _evolve(config: ApplyConfig, route: Route) -> Route:
+def _evolve(config: ApplyConfig, route: Route, spark: SparkSession) -> Route:
     settings, versions = choose_tables(config)[route.table.qualified]
-    table = target(versions, settings.types)
+    table = resolved(planned(versions, settings), spark)
     for store in route.stores.values():
         store.open(table)
     return Route(table, route.stores)

@@ -24,7 +24,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,9 +38,11 @@ from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, document, with_document
+from spark_apply.identity import identity_of, stamp
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.stores.iceberg_partitions import partition
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION, row_type
 
@@ -49,6 +51,7 @@ _POSITION_PROPERTY = "cdc.position"
 _MARK_PROPERTY = "cdc.mark"
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{_POSITION_PROPERTY}"
 _VIEW = "_cdc_batch"
+_PREVIOUS_IDENTITY = "cdc.previous-identity"
 _DUE, _CAUGHT_UP, _REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
 _CONFLICT = "CommitFailedException"
 _TRIES, _WAIT_S = 20, 0.02
@@ -119,22 +122,27 @@ class IcebergStore:
         if identity is None:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another path, or drop the table")
+        own = identity_of(str(identity), table, f"Iceberg table {name}")
         self._evolve(table, name, wanted)
+        partition(self._loaded(table), self._java.expressions.Expressions, table)
         self._positions[table.qualified] = self.position(table)
-        return str(identity)
+        return own
 
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
         spark.catalog.refreshTable(self.table_name(batch.table))  # each session remembers what it last saw
         before = self._positions[batch.table.qualified]
+        columns = {*(column.name for column in batch.table.columns), POSITION}
+        others = [field for field in spark.table(name).schema if field.name not in columns]  # of an earlier shape
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
             if before is None:  # nothing to merge with: no join, no delete files
                 rows = batch.rows.where(F.col(OP) != "d")
-                rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION).writeTo(name).append()
+                nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in others)
+                rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION, *nulls).writeTo(name).append()
             else:
                 batch.rows.createOrReplaceTempView(_VIEW)
-                spark.sql(_merge(batch.table, name))
+                spark.sql(_merge(batch.table, name, [field.name for field in others]))
                 spark.catalog.dropTempView(_VIEW)
         finally:
             spark.conf.unset(_SUMMARY)
@@ -157,7 +165,7 @@ class IcebergStore:
 
     def mark(self, table: TargetTable) -> Mark | None:
         if self._folder is not None:
-            found = mark_in_folder(self._folder / folder_name(table.schema) / folder_name(table.name) / "metadata")
+            found = mark_in_folder(self._folder / folder_name(table.schema) / folder_name(table.copy_name) / "metadata")
             return None if found is None else Mark.from_json(found)
         if not self._spark.catalog.tableExists(self.table_name(table)):
             return None
@@ -231,7 +239,7 @@ class IcebergStore:
         spark.catalog.refreshTable(self.table_name(table))
         spark.conf.set(_SUMMARY, "")
         try:
-            nothing = spark.createDataFrame([], _row_type(table))
+            nothing = spark.createDataFrame([], spark.table(self._copy_name(table)).schema)
             nothing.writeTo(self._copy_name(table)).overwrite(F.lit(True))  # noqa: FBT003 - a literal column
         finally:
             spark.conf.unset(_SUMMARY)
@@ -247,7 +255,9 @@ class IcebergStore:
                 raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
             transaction = loaded.newTransaction()
             now = dt.datetime.now(dt.UTC).isoformat()
-            transaction.updateProperties().set(_DUE, due.to_json()).set(_REPLACED_AT, now).commit()
+            had = loaded.properties()[_IDENTITY]
+            properties = transaction.updateProperties().set(_DUE, due.to_json()).set(_REPLACED_AT, now)
+            properties.set(_IDENTITY, stamp(table, had)).set(_PREVIOUS_IDENTITY, had).commit()
             names, live = transaction.manageSnapshots(), loaded.currentSnapshot().snapshotId()
             kept = loaded.refs().get(_PREVIOUS)
             names = names.createTag(_PREVIOUS, live) if kept is None else names.replaceTag(_PREVIOUS, live)
@@ -267,7 +277,9 @@ class IcebergStore:
     def roll_back(self, table: TargetTable, due: Due) -> None:
         def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
             transaction = loaded.newTransaction()
-            transaction.updateProperties().set(_DUE, due.to_json()).commit()
+            properties = transaction.updateProperties().set(_DUE, due.to_json())
+            had = loaded.properties()
+            properties.set(_IDENTITY, had.get(_PREVIOUS_IDENTITY) or had[_IDENTITY]).commit()
             names = transaction.manageSnapshots().replaceBranch(_MAIN, loaded.refs()[_PREVIOUS].snapshotId())
             names.removeTag(_PREVIOUS).commit()
             transaction.commitTransaction()
@@ -286,7 +298,7 @@ class IcebergStore:
 
     def table_name(self, table: TargetTable) -> str:
         """The table's name, quoted for Spark's SQL."""
-        return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.name))))
+        return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.copy_name))))
 
     def _copy_name(self, table: TargetTable) -> str:
         name = self.table_name(table)
@@ -320,7 +332,7 @@ class IcebergStore:
         namespace = ".".join(map(quoted, (self._catalog, folder_name(table.schema))))
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         writer = self._spark.createDataFrame([], wanted).writeTo(name).using("iceberg")
-        for key, value in {**_PROPERTIES, _IDENTITY: str(uuid.uuid4())}.items():
+        for key, value in {**_PROPERTIES, _IDENTITY: stamp(table)}.items():
             writer = writer.tableProperty(key, value)
         writer.create()
 
@@ -381,7 +393,8 @@ def mark_in_folder(metadata: Path) -> str | None:
     return str(text) if spoken_of in (None, at) else None
 
 
-def _merge(table: TargetTable, name: str) -> str:
+def _merge(table: TargetTable, name: str, others: Sequence[str]) -> str:
+    """SQL that folds a batch into a table, which may have other columns too."""
     columns = [quoted(column.name) for column in table.columns]
     same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
     newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that another hand wrote may have none
@@ -390,8 +403,8 @@ def _merge(table: TargetTable, name: str) -> str:
         f"MERGE INTO {name} t USING {_VIEW} s ON {same_key} "  # noqa: S608
         f"WHEN MATCHED AND {newer} AND s.{OP} = 'd' THEN DELETE "
         f"WHEN MATCHED AND {newer} THEN UPDATE SET {values} "
-        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION))}) "
-        f"VALUES ({', '.join(f's.{column}' for column in (*columns, POSITION))})"
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION, *map(quoted, others)))}) "
+        f"VALUES ({', '.join((*(f's.{column}' for column in (*columns, POSITION)), *('NULL' for _ in others)))})"
     )
 
 

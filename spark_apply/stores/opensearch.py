@@ -45,6 +45,7 @@ from cdc.config import StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
+from spark_apply.identity import identity_of, stamp
 from spark_apply.kinds import spark_type
 from spark_apply.names import index_name
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
@@ -118,12 +119,13 @@ class OpenSearchStore:
         alias = self.index(table)
         try:
             if not self._client.indices.exists_alias(name=alias):
-                self._make(table, alias, str(uuid.uuid4()))
+                self._make(table, alias, stamp(table))
             else:
+                identity_of(self._identity(alias), table, f"index {alias}")
                 self._client.indices.put_mapping(index=alias, body=_mapping(table))
             if not self._client.indices.exists(index=self._positions):  # many servers make none by themselves
                 self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
-            return self._identity(alias)
+            return identity_of(self._identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
             msg = f"index {alias} cannot hold {table.qualified} ({_reason(exc)})"
             hint = f"curl -X DELETE <url>/{alias}.*: it is filled again from the topics"
@@ -183,7 +185,7 @@ class OpenSearchStore:
             for index, about in names.items():
                 if not kept & set(about["aliases"]):
                     self._client.indices.delete(index=index)
-            self._beside[table.qualified] = self._make(table, copy.index(table), self._identity(alias))
+            self._beside[table.qualified] = self._make(table, copy.index(table), stamp(table, self._identity(alias)))
         return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:
@@ -232,7 +234,7 @@ class OpenSearchStore:
 
     def index(self, table: TargetTable) -> str:
         """The alias of the table's index."""
-        name = ".".join((index_name(self._prefix), index_name(table.schema), index_name(table.name)))
+        name = ".".join((index_name(self._prefix), index_name(table.schema), index_name(table.copy_name)))
         if len(name) > MAX_NAME_BYTES:
             name = f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
         return name + self._suffix
