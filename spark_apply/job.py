@@ -31,6 +31,7 @@ from spark_apply.catching_up import SwapWatch
 from spark_apply.expressions import resolved
 from spark_apply.failures import spark_failure
 from spark_apply.publishing import Publisher
+from spark_apply.retention import require_deletes, require_offsets, way_out
 from spark_apply.session import open_session
 from spark_apply.shape import check_places, planned
 from spark_apply.store import Store, open_store
@@ -88,9 +89,11 @@ def run_apply(
     try:
         applier = Applier({}, evolve=lambda route: _evolve(config, route, spark))
         identities = {}
-        for table, made in shaped_targets(chosen, spark).items():
-            settings, _ = chosen[table]
-            followers = {name: stores[name] for name in settings.stores}
+        targets = shaped_targets(chosen, spark)
+        following = {table: {name: stores[name] for name in chosen[table][0].stores} for table in targets}
+        require_deletes(config.source, [(made, following[table]) for table, made in targets.items()])
+        for table, made in targets.items():
+            followers = following[table]
             identities[table] = {name: store.open(made) for name, store in followers.items()}
             applier.routes[made.topic] = Route(made, followers)
             applier.counts.update({(table, name): TableCount() for name in followers})
@@ -98,7 +101,7 @@ def run_apply(
         behind = once and not source.await_markers(config.source, topics)
         watcher = Watcher(config.source, [route.table for route in applier.routes.values()])
         with _stopped_by_signals(stop), watcher:
-            checkpoint = _checkpoint(config, identities)
+            checkpoint = checkpoint_folder(config, identities)
             publisher = Publisher(applier.routes, watcher)
             _run(spark, config, applier, publisher, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
     finally:
@@ -155,7 +158,8 @@ def _evolve(config: ApplyConfig, route: Route, spark: SparkSession) -> Route:
     return Route(table, route.stores)
 
 
-def _checkpoint(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
+def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
+    """The checkpoint of a job that feeds these copies, named by table, then by store."""
     fed = json.dumps([config.source.topic_prefix, identities], sort_keys=True)
     folder = hashlib.sha256(fed.encode()).hexdigest()[:16]
     if "://" in config.checkpoint:
@@ -200,7 +204,9 @@ def _run(
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER_INTERVAL)
     try:
         swaps.look(now=True)
-        publisher.begin(checkpoints.ends_committed(spark, checkpoint), checkpoint=checkpoint)
+        applied = checkpoints.ends_committed(spark, checkpoint)
+        require_offsets(config.source, applied, checkpoint=checkpoint)
+        publisher.begin(applied, checkpoint=checkpoint)
         query = writer.start()
     except CdcError:
         raise
@@ -253,10 +259,7 @@ def _translated(exc: Exception, checkpoint: str) -> CdcError:
     text = str(exc)
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or made anew"
-        hint = (
-            f"rm -r {checkpoint}  # the job then reads the topics from their beginning; deletes it missed stay missed"
-        )
-        return OperatorError(msg, hint=hint)
+        return OperatorError(msg, hint=way_out(checkpoint))
     said = spark_failure(exc)
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")

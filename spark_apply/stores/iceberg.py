@@ -38,11 +38,12 @@ from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, document, with_document
+from spark_apply.foresight import Foreseen
 from spark_apply.identity import identity_of, stamp
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
-from spark_apply.stores.iceberg_partitions import partition
+from spark_apply.stores.iceberg_partitions import noted, noted_of, partition
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION, row_type
 
@@ -113,20 +114,32 @@ class IcebergStore:
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
 
+    def foresee(self, table: TargetTable) -> Foreseen:
+        name = self.table_name(table)
+        if not self._spark.catalog.tableExists(name):
+            return Foreseen(None)
+        changes = [told for told, _ in self._changes(table, name, _row_type(table))]
+        if noted(table) != noted_of(self._loaded(table)):
+            changes.append(f"partition by {noted(table)} from now on")
+        return Foreseen(self._identity(table, name), tuple(changes))
+
     def open(self, table: TargetTable) -> str:
         name, wanted = self.table_name(table), _row_type(table)
         if not self._spark.catalog.tableExists(name):
             self._create(table, name, wanted)
+        own = self._identity(table, name)
+        self._evolve(table, name, wanted)
+        partition(self._loaded(table), self._java.expressions.Expressions, table)
+        self._positions[table.qualified] = self.position(table)
+        return own
+
+    def _identity(self, table: TargetTable, name: str) -> str:
         properties = {row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
         identity = properties.get(_IDENTITY)
         if identity is None:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another path, or drop the table")
-        own = identity_of(str(identity), table, f"Iceberg table {name}")
-        self._evolve(table, name, wanted)
-        partition(self._loaded(table), self._java.expressions.Expressions, table)
-        self._positions[table.qualified] = self.position(table)
-        return own
+        return identity_of(str(identity), table, f"Iceberg table {name}")
 
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
@@ -287,7 +300,8 @@ class IcebergStore:
         self._commit(table, change)
 
     def due(self, table: TargetTable) -> Due | None:
-        return _due_in(self._loaded(table).properties())
+        there = self._spark.catalog.tableExists(self.table_name(table))
+        return _due_in(self._loaded(table).properties()) if there else None
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
         self._loaded(table).updateProperties().set(_CAUGHT_UP, due.id).commit()
@@ -337,11 +351,16 @@ class IcebergStore:
         writer.create()
 
     def _evolve(self, table: TargetTable, name: str, wanted: T.StructType) -> None:
+        for _, statement in list(self._changes(table, name, wanted)):  # all of them, or none
+            self._spark.sql(statement)
+
+    def _changes(self, table: TargetTable, name: str, wanted: T.StructType) -> Iterator[tuple[str, str]]:
+        """What the table lacks, told and as SQL. Raises OperatorError for what cannot be made in place."""
         there = {field.name: field.dataType for field in self._spark.table(name).schema}
         for field in wanted:
             kind = field.dataType.simpleString()
             if field.name not in there:
-                self._spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(field.name)} {kind}")
+                yield f"add column {field.name} {kind}", f"ALTER TABLE {name} ADD COLUMN {quoted(field.name)} {kind}"
             elif there[field.name] != field.dataType:
                 if not _widens(there[field.name], field.dataType):
                     found = there[field.name].simpleString()
@@ -350,7 +369,8 @@ class IcebergStore:
                         f"types: {{{field.name}: string}} under tables.{table.qualified}, and a new path for the store"
                     )
                     raise OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
-                self._spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
+                told = f"widen column {field.name} from {there[field.name].simpleString()} to {kind}"
+                yield told, f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}"
 
 
 def _row_type(table: TargetTable) -> T.StructType:

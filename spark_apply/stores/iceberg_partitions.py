@@ -13,7 +13,7 @@ _NOTED = "cdc.partitioned-by"
 
 def partition(loaded: Any, expressions: Any, table: TargetTable) -> None:  # noqa: ANN401 - Java's Table, Expressions
     """Let the table be partitioned as `table` says, in one commit; nothing where it is."""
-    had, wanted = loaded.properties().get(_NOTED) or "[]", json.dumps([astuple(one) for one in table.partition_by])
+    had, wanted = noted_of(loaded), noted(table)
     if had == wanted:
         return
     transaction = loaded.newTransaction()
@@ -25,6 +25,16 @@ def partition(loaded: Any, expressions: Any, table: TargetTable) -> None:  # noq
     spec.commit()
     transaction.updateProperties().set(_NOTED, wanted).commit()
     transaction.commitTransaction()
+
+
+def noted(table: TargetTable) -> str:
+    """What a table that is partitioned so says of itself."""
+    return json.dumps([astuple(one) for one in table.partition_by])
+
+
+def noted_of(loaded: Any) -> str:  # noqa: ANN401 - Java's Table
+    """What the table says of itself."""
+    return str(loaded.properties().get(_NOTED) or "[]")
 
 
 def _term(expressions: Any, by: Partition) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.expressions.Term

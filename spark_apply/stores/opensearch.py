@@ -45,6 +45,7 @@ from cdc.config import StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
+from spark_apply.foresight import Foreseen
 from spark_apply.identity import identity_of, stamp
 from spark_apply.kinds import spark_type
 from spark_apply.names import index_name
@@ -114,6 +115,23 @@ class OpenSearchStore:
         self._suffix = suffix
         self._beside: dict[str, str] = {}
         self._positions = f"{index_name(prefix)}.cdc-applied"
+
+    def foresee(self, table: TargetTable) -> Foreseen:
+        alias = self.index(table)
+        with _told(f"index {alias} cannot be looked at"):
+            if not self._exists(alias):
+                return Foreseen(None)
+            (about,) = self._client.indices.get_mapping(index=alias).values()
+            identity = identity_of(self._identity(alias), table, f"index {alias}")
+        there, changes = about["mappings"].get("properties", {}), []
+        for name, field in _mapping(table).get("properties", {}).items():
+            had, wanted = (of.get("type", "object") for of in (there.get(name, {}), field))
+            if name not in there:
+                changes.append(f"add column {name} {wanted}")
+            elif had != wanted:
+                msg = f"index {alias}, column {name}: it is {had} and would have to be {wanted}"
+                raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+        return Foreseen(identity, tuple(changes))
 
     def open(self, table: TargetTable) -> str:
         alias = self.index(table)

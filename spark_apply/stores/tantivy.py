@@ -41,6 +41,7 @@ from cdc.config import StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
+from spark_apply.foresight import Foreseen
 from spark_apply.identity import identity_of, stamp
 from spark_apply.kinds import spark_type
 from spark_apply.names import folder_name
@@ -84,6 +85,15 @@ class TantivyStore:
         self._folder = folder
         self._open: dict[str, _Open] = {}
         self._beside: dict[str, TantivyStore] = {}
+
+    def foresee(self, table: TargetTable) -> Foreseen:
+        link, fields = self.folder(table), _fields(table)
+        if not link.exists():
+            return Foreseen(None)
+        stamped, _, had = _applied(_existing(link), link)
+        other = sorted(name for name in fields.keys() | had.keys() if fields.get(name) != had.get(name))
+        changes = (f"index its rows again, for {', '.join(other)}",) if other else ()
+        return Foreseen(identity_of(stamped, table, f"the index in {link}"), changes)
 
     def open(self, table: TargetTable) -> str:
         link, fields = self.folder(table), _fields(table)

@@ -104,7 +104,7 @@ def test_a_copy_is_known_by_its_shape_but_not_by_its_place() -> None:
     plain, moved, shaped = shape(), shape(target="sales", partition_by=("id",)), shape(where="total > 0")
     made = stamp(plain)
     assert identity_of(made, moved, "copy") == made
-    with pytest.raises(OperatorError, match="copy holds public.orders in another shape") as refused:
+    with pytest.raises(OperatorError, match=r"copy holds public\.orders in another shape") as refused:
         identity_of(made, shaped, "copy")
     assert "cdc rebuild APPLY.yaml --table public.orders" in (refused.value.hint or "")
     assert identity_of(stamp(shaped, made), shaped, "copy") == made
