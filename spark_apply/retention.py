@@ -109,9 +109,12 @@ def held(store: Store, table: TargetTable) -> Offsets:
 
 
 def away(copy: str, has: Offsets, there: Mapping[int, Extent]) -> str | None:
-    """Why a copy that has its topic up to `has` may miss deletes; None if it misses none."""
+    """Why a copy that has its topic up to `has` may miss deletes, or more; None if it misses nothing."""
     for number, extent in sorted(there.items()):
         at = has.get(number)
+        if at is not None and at < extent.first:
+            where = f"offsets {at} to {extent.first - 1} of its topic, partition {number}"
+            return f"{copy}: {where}, were deleted before it had them"
         if at is not None and at < min(extent.kept, extent.end):
             return (
                 f"{copy} was not kept up for longer than its topic keeps deletes ({_RETENTION}, "

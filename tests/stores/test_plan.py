@@ -116,7 +116,7 @@ def test_what_a_topic_has_forgotten_is_never_skipped(
     """Away for longer than deletes are kept; offsets deleted: said by plan and start, and mended by what they say."""
     table, publisher = SourceTable(prefix, "orders", ORDERS), Publisher(kafka, prefix)
     publisher.create([table], partitions=1)
-    publisher.publish([r for n in range(3) for r in table.event("c", order(n), position(10 + n))])
+    _publish_late(kafka, [r for n in range(3) for r in table.event("c", order(n), position(10 + n))])
     job = Job(kafka, prefix, tmp_path, capsys)
     lake = replace(job.config, tables={"public.orders": replace(job.config.tables["public.orders"], stores=("lake",))})
     job.write(stores=["lake"])
@@ -142,9 +142,8 @@ def test_what_a_topic_has_forgotten_is_never_skipped(
     assert (code, plan["starts"]) == (1, False)
     (problem,) = plan["problems"]
     assert f"topic {table.topic}, partition 0: offsets " in problem["what"]
-    with pytest.raises(OperatorError, match="what the job would read next is gone") as refused:
+    with pytest.raises(OperatorError, match=r"in lake: offsets \d+ to \d+ of its topic, partition 0, were deleted"):
         run_apply(lake, once=True)
-    assert refused.value.hint == problem["hint"]
     assert f"cdc rebuild APPLY.yaml && rm -r {plan['checkpoint']}" in problem["hint"]
 
 
