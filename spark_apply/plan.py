@@ -20,6 +20,7 @@ from spark_apply.store import Store
 from spark_apply.tables import TargetTable
 
 Action = Literal["make", "follow on", "alter", "refused", "unknown"]
+Begin = Literal["first offset", "checkpoint", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,10 @@ class TopicPlan:
     """What is read of a topic."""
 
     topic: str
-    begin: Literal["first offset", "checkpoint"]
+    begin: Begin
+    """Unknown where a copy is refused, or its store does not tell: the checkpoint is named after all copies."""
     offsets: int
-    """From there to the end, over all partitions; compacted records and markers count."""
+    """From there, or from the first, to the end, over all partitions; compacted records and markers count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +86,21 @@ def run_plan(config: ApplyConfig) -> Plan:
         there = extents(config.source, sorted({table.topic for table in made.values()}))
         copies: list[CopyPlan] = []
         identities: dict[str, dict[str, str | None]] = {}
+        told = True
         for table, target in made.items():
             for name in chosen[table][0].stores:
                 foreseen, copy = _copy(target, name, stores[name], there[target.topic])
                 copies.append(copy)
+                told = told and foreseen is not None
                 identities.setdefault(table, {})[name] = foreseen.identity if foreseen else None
         folder, committed = _committed(spark, config, identities)
         problems = [Problem(what, way_out(folder or "")) for what in gone(committed or {}, there)]
-        topics = tuple(_topic(topic, committed, partitions) for topic, partitions in sorted(there.items()))
+        if folder is not None and committed is not None:
+            followed = [(target, name, stores[name]) for table, target in made.items() for name in identities[table]]
+            problems += [_restored(*one, folder) for one in followed if not _has(*one, committed)]
         found = folder if committed is not None else None
+        begin: Begin = "unknown" if not told else "first offset" if committed is None else "checkpoint"
+        topics = tuple(_topic(topic, begin, committed or {}, of) for topic, of in sorted(there.items()))
         return Plan(config.name, found, tuple(copies), topics, tuple(problems))
     finally:
         for store in stores.values():
@@ -130,7 +138,18 @@ def _committed(
     return folder, checkpoints.ends_committed(spark, folder)
 
 
-def _topic(topic: str, committed: Ends | None, there: Mapping[int, Extent]) -> TopicPlan:
-    begin = {} if committed is None else committed.get(topic, {})
-    left = sum(max(extent.end - max(begin.get(number, 0), extent.first), 0) for number, extent in there.items())
-    return TopicPlan(topic, "first offset" if committed is None else "checkpoint", left)
+def _has(table: TargetTable, _name: str, store: Store, committed: Ends) -> bool:
+    """Whether a copy holds what the checkpoint says was applied, as `spark_apply.publishing` asks for at a start."""
+    mark = store.mark(table)
+    return store.due(table) is not None or (mark is not None and mark.holds(committed.get(table.topic, {})))
+
+
+def _restored(table: TargetTable, name: str, _store: Store, folder: str) -> Problem:
+    what = f"store {name}: its copy of {table.qualified} is older than the checkpoint {folder}"
+    return Problem(what, f"was it restored from a backup? rm -r {folder}: the job then fills it from the topics")
+
+
+def _topic(topic: str, begin: Begin, committed: Ends, there: Mapping[int, Extent]) -> TopicPlan:
+    read = committed.get(topic, {})
+    left = sum(max(extent.end - max(read.get(number, 0), extent.first), 0) for number, extent in there.items())
+    return TopicPlan(topic, begin, left)

@@ -56,11 +56,12 @@ def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
         yield f"{copy['table']} in {copy['store']}: {copy['action']}{steps}"
         yield from (f"  {line}" for line in (copy["why"], copy["hint"]) if line)
     for topic in plan["topics"]:
-        yield f"{topic['topic']}: {topic['offsets']:,} offsets to read, from the {topic['begin']}"
+        begin = "at most" if topic["begin"] == "unknown" else f"from the {topic['begin']}:"
+        yield f"{topic['topic']}: {begin} {topic['offsets']:,} offsets to read"
     for problem in plan["problems"]:
         yield from (problem["what"], f"  {problem['hint']}")
-    place = plan["checkpoint"] or "none yet: the topics are read from their first offsets"
-    yield f"checkpoint: {place}"
+    if plan["checkpoint"]:
+        yield f"checkpoint: {plan['checkpoint']}"
     yield "it would start" if plan["starts"] else "it would not start"
 
 

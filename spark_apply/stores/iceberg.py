@@ -144,6 +144,8 @@ class IcebergStore:
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
         spark.catalog.refreshTable(self.table_name(batch.table))  # each session remembers what it last saw
+        if self._branch == _MAIN:
+            self._identity(batch.table, name)  # a rebuild may have put another shape there
         before = self._positions[batch.table.qualified]
         columns = {*(column.name for column in batch.table.columns), POSITION}
         others = [field for field in spark.table(name).schema if field.name not in columns]  # of an earlier shape

@@ -151,6 +151,8 @@ class OpenSearchStore:
 
     def apply(self, batch: Batch) -> Applied:
         index = self.index(batch.table)
+        with _told(f"index {index} cannot be looked at"):
+            identity_of(self._identity(index), batch.table, f"index {index}")  # a rebuild may have swapped another in
         rows = with_document(batch.rows, batch.table).select(KEY, POSITION, OP, DOCUMENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
         for request in _requests((row[KEY], row[POSITION], row[OP], row[DOCUMENT]) for row in rows):

@@ -24,6 +24,7 @@ from cdc.config import ApplyConfig, load_apply
 from cdc.errors import OperatorError
 from spark_apply.job import run_apply
 from spark_apply.rebuild import run_rebuild
+from spark_apply.stores.tantivy import _MARK
 from tests.spark_laws import ORDERS, order
 from tests.spark_records import Publisher, SourceTable, position
 
@@ -85,6 +86,13 @@ def test_a_plan_is_what_a_start_does(
     code, plan = job.plan()
     assert (code, actions(plan)) == (0, dict.fromkeys(KINDS, ("follow on", [])))
     assert (plan["topics"][0]["begin"], plan["topics"][0]["offsets"]) == ("checkpoint", 0)
+
+    mark = (tmp_path / "search/public/orders").resolve() / _MARK  # as in a copy restored from an older backup
+    mark.rename(mark.with_name("away"))
+    code, plan = job.plan()
+    assert (code, len(plan["problems"])) == (1, 1)
+    assert "store search: its copy of public.orders is older than the checkpoint" in plan["problems"][0]["what"]
+    mark.with_name("away").rename(mark)
 
     wider = SourceTable(prefix, "orders", {**ORDERS, "n": {"kind": "int64"}, "x": {"kind": "string"}}, version=2)
     publisher.versions([wider])

@@ -16,12 +16,14 @@ from cdc.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from cdc.published import Part, Published, PublishedRow
 from cdc.state import Phase, State
+from spark_apply.batches import _check_fit
 from spark_apply.contents import Contents, contents
 from spark_apply.explain import explain
 from spark_apply.expressions import resolved
 from spark_apply.job import run_apply
 from spark_apply.rebuild import run_rebuild, run_rollback
 from spark_apply.shape import planned
+from spark_apply.shaped import shaped as shaped_rows
 from spark_apply.source import schema_versions
 from spark_apply.store import open_store
 from spark_apply.tables import TargetTable, Version
@@ -226,6 +228,24 @@ def test_expressions_are_spark_s_to_judge(apply_spark: SparkSession) -> None:
     assert [(column.name, column.kind.name) for column in made.columns[2:]] == [("day", "date"), ("n", "int64")]
     assert made.shaping is not None
     assert [column.name for column in made.shaping.reads.columns] == ["id", "status", "at"]
+
+
+def test_an_expression_that_fails_for_a_row_stops_the_job_without_its_value(apply_spark: SparkSession) -> None:
+    version = Version("shop", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")), ("status", Kind("string"))))
+    event = ('{"id":1}', position(10), "c", 0, 7, 1, '{"id":1,"status":"secret"}')
+    columns = "key string, position string, op string, partition int, offset bigint, schema_version int, after string"
+    for expression, condition in (("1 / (id - 1)", "DIVIDE_BY_ZERO"), ("CAST(status AS INT)", "CAST_INVALID_INPUT")):
+        settings = ApplyTable(stores=("lake",), computed={"n": expression})
+        made = resolved(planned([version], settings), apply_spark)
+        rows = shaped_rows(apply_spark.createDataFrame([event], columns), made).persist()
+        with pytest.raises(OperatorError, match=r"public\.orders: where or computed fails for a row") as refused:
+            _check_fit(rows, made)
+        rows.unpersist()
+        assert condition in refused.value.message
+        assert "secret" not in str(refused.value)
+    kept = resolved(planned([version], replace(settings, where="status <> 'secret'")), apply_spark)
+    (row,) = shaped_rows(apply_spark.createDataFrame([event], columns), kept).collect()
+    assert (row["_cdc_op"], row["id"], row["status"], row["n"]) == ("d", 1, None, None)
 
 
 def test_an_iceberg_table_is_partitioned_and_so_again(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
