@@ -294,7 +294,7 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyTable:
-    """Which stores follow a table."""
+    """Which stores follow a table, and how its rows are shaped for them. docs/apply.md has examples."""
 
     stores: tuple[str, ...]
     types: Mapping[str, str] = field(default_factory=dict)
@@ -303,14 +303,41 @@ class ApplyTable:
     """What is kept of a row: its ``latest`` version, or its ``history``."""
     untracked: tuple[str, ...] = ()
     """Columns whose change alone makes no new version in a history."""
+    columns: tuple[str, ...] = ()
+    """Those of the source's that copies have; the key's are always there. None named: all, also what is added later."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """The source's name of a column -> its name in copies."""
+    where: str | None = None
+    """Spark SQL over the source's columns: a row for which it is not true is in no copy."""
+    computed: Mapping[str, str] = field(default_factory=dict)
+    """Name of a further column -> Spark SQL over the source's columns."""
+    target: str | None = None
+    """The copies' name, instead of the table's."""
+    partition_by: tuple[str, ...] = ()
+    """Columns of the copy, or ``days(at)``, ``bucket(16, id)``, …"""
 
     def __post_init__(self) -> None:
+        history = self.mode == "history"
         _require(self.mode in MODES, f"mode: “{self.mode}” is not known", f"one of {', '.join(MODES)}")
         _require(
-            self.mode == "history" or not self.untracked,
+            history or not self.untracked,
             "untracked means nothing where the latest version alone is kept",
             "mode: history",
         )
+        shaped = self.columns or self.rename or self.where or self.computed or self.partition_by
+        _require(
+            not (history and shaped),
+            "a history has the source's rows as they are",
+            "leave out columns, rename, where, computed and partition_by; target may stay",
+        )
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        _require(not twice, f"columns names {', '.join(twice)} twice", "keep one of them")
+        _require(self.where is None or self.where.strip(), "where is empty", "where: status <> 'draft'")
+        _require(self.target is None or self.target.strip(), "target is empty", "target: orders_of_today")
+        for name, expression in self.computed.items():
+            _require(name and expression.strip(), f"computed.{name} is empty", "computed: {net: price - tax}")
+        for name, other in self.rename.items():
+            _require(other, f"rename.{name} is empty", f"rename: {{{name}: other}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.storagelevel import StorageLevel
 
 from cdc.errors import BugError, OperatorError
+from spark_apply.failures import spark_failure
 from spark_apply.latest import latest
 from spark_apply.names import quoted
+from spark_apply.shaped import shaped
 from spark_apply.source import parse
 from spark_apply.store import Applied, Batch, Moment, Store, is_whole
 from spark_apply.tables import TargetTable
-from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, typed
+from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION
 
 Key = tuple[str, str]
 """Topic and store."""
@@ -111,7 +113,7 @@ class Applier:
             msg = f"topic {topic}, partition {at['partition']}, offset {at['offset']}: this record is not an event"
             raise OperatorError(msg, hint="what else writes to this topic? docs/events.md says what may be in it")
         route = self._route(topic, found["version"])
-        rows = _kept(stack, typed(newest.where(F.col("topic") == topic), route.table))
+        rows = _kept(stack, shaped(newest.where(F.col("topic") == topic), route.table))
         _check_fit(rows, route.table)
         return Batch(route.table, rows, found["keys"], found["position"])
 
@@ -160,7 +162,16 @@ def _survey(newest: DataFrame) -> list[Row]:
 def _check_fit(rows: DataFrame, table: TargetTable) -> None:
     """Fill the cache of `rows` and stop at the first value that does not fit its column; no value is shown."""
     misfit = F.when(F.size(MISFITS) > 0, F.struct(F.col(PARTITION), F.col(OFFSET), F.col(MISFITS)))
-    found = rows.agg(F.min(misfit).alias("first"), F.count(KEY), F.count(OP), F.count(POSITION)).collect()[0]["first"]
+    try:
+        counted = rows.agg(F.min(misfit).alias("first"), F.count(KEY), F.count(OP), F.count(POSITION)).collect()
+    except Exception as exc:
+        said = spark_failure(exc)
+        if said is None or table.shaping is None:
+            raise
+        msg = f"{table.qualified}: where or computed fails for a row. {said}"
+        hint = "let it give null instead (try_divide, try_cast, nullif, …), then: cdc rebuild APPLY.yaml"
+        raise OperatorError(msg, hint=hint) from exc
+    found = counted[0]["first"]
     if found is None:
         return
     columns = ", ".join(found[MISFITS])

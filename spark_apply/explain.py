@@ -16,7 +16,11 @@ import orjson
 from cdc.config import ApplyConfig
 from cdc.errors import ConfigError
 from spark_apply import source
-from spark_apply.tables import TargetTable, choose, derived
+from spark_apply.expressions import resolved
+from spark_apply.session import open_session
+from spark_apply.shape import planned
+from spark_apply.shaped import SourceImage, documents
+from spark_apply.tables import TargetTable, choose
 
 Verdict = Literal["won", "superseded", "late", "duplicate", "tombstone", "no event"]
 
@@ -60,12 +64,18 @@ class Explanation:
     topic: str
     key: Mapping[str, Any]
     records: tuple[Seen, ...]
+    where: str | None = None
+    """What rows of the copies have to meet."""
+    left_out: bool = False
+    """The row that won does not."""
 
     @property
-    def outcome(self) -> Literal["row", "deleted", "unknown"]:
-        """What a store must hold: the row of the record that won, nothing, or nobody knows."""
-        won = next((seen for seen in self.records if seen.verdict == "won"), None)
-        return "unknown" if won is None else "deleted" if won.op == "d" else "row"
+    def outcome(self) -> Literal["row", "deleted", "left out", "unknown"]:
+        """What a store must hold: the row of the record that won, nothing, nothing as yet, or nobody knows."""
+        won = _won(self.records)
+        if won is None:
+            return "unknown"
+        return "deleted" if won.op == "d" else "left out" if self.left_out else "row"
 
     def as_json(self) -> dict[str, object]:
         """The stable shape of ``cdc explain --json``."""
@@ -74,6 +84,7 @@ class Explanation:
             "topic": self.topic,
             "key": dict(self.key),
             "outcome": self.outcome,
+            "where": self.where,
             "records": [asdict(seen) for seen in self.records],
         }
 
@@ -89,7 +100,7 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
         near = difflib.get_close_matches(table, chosen, n=1)
         msg = f"--table {table}: the job follows no such table"
         raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"it follows {', '.join(sorted(chosen))}")
-    made = derived(versions[table], chosen[table])
+    made = planned(versions[table], chosen[table])
     wanted = parse_key(made, key)
     partitions = source.topics(config.source).get(made.topic, 0)
     found = (
@@ -97,7 +108,26 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
         for message in source.committed(config.source, made.topic, partitions)
         if _json(message.key()) in wanted
     )
-    return Explanation(table, made.topic, wanted[0], judged(found))
+    records, settings = judged(found), chosen[table]
+    left_out = settings.where is not None and _left_out(config, planned(versions[table], settings), records)
+    return Explanation(table, made.topic, wanted[0], records, settings.where, left_out)
+
+
+def _won(records: Iterable[Seen]) -> Seen | None:
+    return next((seen for seen in records if seen.verdict == "won"), None)
+
+
+def _left_out(config: ApplyConfig, table: TargetTable, records: Iterable[Seen]) -> bool:
+    """Whether the row that won does not match the table's `where`: Spark's to tell."""
+    won = _won(records)
+    if won is None or won.op == "d":
+        return False
+    spark = open_session(config.name, config.spark)
+    made = resolved(table, spark)
+    after = orjson.dumps(won.after).decode()
+    key = {name: cast("dict[str, Any]", won.after).get(name) for name in table.source_key}
+    image = SourceImage(orjson.dumps(key).decode(), after, won.schema_version or table.version)
+    return next(documents(spark, made, [image])) is None
 
 
 def parse_key(table: TargetTable, text: str) -> list[dict[str, Any]]:

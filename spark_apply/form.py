@@ -33,27 +33,32 @@ Convert = Callable[[Any], Any]
 
 
 class Form:
-    """Of one table."""
+    """Of one table; columns are called what copies call them."""
 
     def __init__(self, table: TargetTable, source: Mapping[str, Kind], *, texts: Sequence[str] = ()) -> None:
         """`source` has the kinds of the source's columns now, `texts` the columns that `types` keeps as text."""
-        columns = [column for column in table.columns if column.name in source]
+        columns = [column for column in table.columns if column.computed or column.source in source]
         self.columns = tuple(column.name for column in columns)
         self.key = table.key
+        self.names = {column.source: column.name for column in columns if column.source}
+        """The columns' names by the source's."""
+        self._sources = tuple(column.source or "" for column in columns)
         self._of_event = [
-            None if column.name in texts else _of_event(source[column.name], spark_type(column.kind))
+            None
+            if column.source is None or column.source in texts
+            else _of_event(source[column.source], spark_type(column.kind))
             for column in columns
         ]
         self._of_document = [
-            (_parsed if source[column.name].name in _JSON else None)
-            if column.name in texts
+            (_parsed if source[column.source].name in _JSON else None)
+            if column.source is not None and column.source in texts
             else _lenient(_number(spark_type(column.kind)))
             for column in columns
         ]
 
     def of_event(self, after: bytes) -> Values:
-        """Of the JSON of an event's new row."""
-        return _converted(self.columns, self._of_event, orjson.loads(after))
+        """Of the JSON of an event's new row; computed columns are null."""
+        return _converted(self._sources, self._of_event, orjson.loads(after))
 
     def of_document(self, document: str) -> Values:
         """Of a store's row."""

@@ -27,13 +27,16 @@ from spark_apply import checkpoint as checkpoints
 from spark_apply import source
 from spark_apply.batches import Applier, Key, Route, TableCount
 from spark_apply.catching_up import SwapWatch
+from spark_apply.expressions import resolved
 from spark_apply.failures import spark_failure
-from spark_apply.places import located, removal
+from spark_apply.places import located
 from spark_apply.publishing import Publisher
 from spark_apply.refusals import refuse_histories, without_log
+from spark_apply.retention import require_deletes, require_offsets, way_out
 from spark_apply.session import open_session
+from spark_apply.shape import check_places, planned
 from spark_apply.store import Moment, Store, open_store
-from spark_apply.tables import Version, choose, derived
+from spark_apply.tables import TargetTable, Version, choose
 from spark_apply.upkeep import Caretaker
 from spark_apply.watching import Watcher
 
@@ -86,11 +89,13 @@ def run_apply(
     spark = open_session(config.name, config.spark)
     stores = open_stores(config, chosen, spark)
     try:
-        applier = Applier({}, evolve=lambda route: _evolve(config, route))
+        applier = Applier({}, evolve=lambda route: _evolve(config, route, spark))
         identities = {}
-        for table, (settings, versions) in sorted(chosen.items()):
-            made = derived(versions, settings)
-            followers = {name: stores[name] for name in settings.stores}
+        targets = shaped_targets(chosen, spark)
+        following = {table: {name: stores[name] for name in chosen[table][0].stores} for table in targets}
+        require_deletes(config.source, [(made, following[table]) for table, made in targets.items()])
+        for table, made in targets.items():
+            followers = following[table]
             identities[table] = {name: store.open(made) for name, store in followers.items()}
             applier.routes[made.topic] = Route(made, followers)
             applier.counts.update({(table, name): TableCount() for name in followers})
@@ -98,7 +103,7 @@ def run_apply(
         behind = once and not source.await_markers(config.source, topics)
         watcher = Watcher(config.source, [route.table for route in applier.routes.values()])
         with _stopped_by_signals(stop), watcher:
-            checkpoint = _checkpoint(config, identities)
+            checkpoint = checkpoint_folder(config, identities)
             publisher = Publisher(applier.routes, watcher)
             care = Caretaker(applier.routes, tell)
             _run(spark, config, applier, publisher, care, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
@@ -119,15 +124,24 @@ def choose_tables(config: ApplyConfig) -> Chosen:
     """The tables of the file with what the schema topic says of them. Raises CdcError for what cannot be."""
     versions = source.schema_versions(config.source)
     chosen = {table: (settings, versions[table]) for table, settings in choose(config.tables, versions).items()}
-    refuse_histories(config, [derived(known, settings) for settings, known in chosen.values()])
+    tables = {table: (settings, planned(known, settings)) for table, (settings, known) in chosen.items()}
+    refuse_histories(config, [made for _, made in tables.values()])
+    check_places(tables, {name: store.type for name, store in config.stores.items()})
     return chosen
+
+
+def shaped_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTable]:
+    """What copies of the tables hold. Raises ConfigError for an expression that cannot be used, the first of all."""
+    return {
+        table: resolved(planned(versions, settings), spark) for table, (settings, versions) in sorted(chosen.items())
+    }
 
 
 def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
     """Raises OperatorError for a table whose topic is gone."""
     there = source.topics(config.source)
     for table, (settings, versions) in chosen.items():
-        topic = derived(versions, settings).topic
+        topic = planned(versions, settings).topic
         if topic not in there and settings.mode == "history":
             raise without_log(table, topic)
         if topic not in there:
@@ -142,15 +156,16 @@ def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dic
     return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
 
 
-def _evolve(config: ApplyConfig, route: Route) -> Route:
+def _evolve(config: ApplyConfig, route: Route, spark: SparkSession) -> Route:
     settings, versions = choose_tables(config)[route.table.qualified]
-    table = derived(versions, settings)
+    table = resolved(planned(versions, settings), spark)
     for store in route.stores.values():
         store.open(table)
     return Route(table, route.stores)
 
 
-def _checkpoint(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
+def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
+    """The checkpoint of a job that feeds these copies, named by table, then by store."""
     fed = json.dumps([config.source.topic_prefix, identities], sort_keys=True)
     folder = hashlib.sha256(fed.encode()).hexdigest()[:16]
     return f"{located(config.checkpoint)}/{folder}"
@@ -185,16 +200,14 @@ def _run(
                 raise
             tell(_line(applier))
 
-    writer = (
-        source.stream(spark, config.source, sorted(applier.routes))
-        .writeStream.queryName(config.name)
-        .option("checkpointLocation", checkpoint)
-        .foreachBatch(apply)
-    )
+    records = source.stream(spark, config.source, sorted(applier.routes))
+    writer = records.writeStream.queryName(config.name).option("checkpointLocation", checkpoint).foreachBatch(apply)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER_INTERVAL)
     try:
         swaps.look(now=True)
-        publisher.begin(checkpoints.ends_committed(spark, checkpoint), checkpoint=checkpoint)
+        applied = checkpoints.ends_committed(spark, checkpoint)
+        require_offsets(config.source, applied, checkpoint=checkpoint)
+        publisher.begin(applied, checkpoint=checkpoint)
         query = writer.start()
     except CdcError:
         raise
@@ -213,11 +226,10 @@ def _run(
     except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
         failures.append(exc)
     finally:
-        if query.isActive:
-            ending.set()
-            with idle:  # a batch under way is finished first
-                pass
-            query.stop()  # which waits for one that begins now, and that for the lock
+        ending.set()
+        with idle:  # a batch under way is finished first
+            pass
+        query.stop()  # which waits for one that begins now, and that for the lock
     if failures or not stop.is_set():
         _raise_failure(query, failures, checkpoint)
     publisher.tend()
@@ -254,9 +266,7 @@ def _translated(exc: Exception, checkpoint: str) -> CdcError:
     text = str(exc)
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or made anew"
-        remove = removal(checkpoint)
-        hint = f"{remove}  # the job then reads the topics from their beginning; deletes it missed stay missed"
-        return OperatorError(msg, hint=hint)
+        return OperatorError(msg, hint=way_out(checkpoint))
     said = spark_failure(exc)
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")

@@ -20,7 +20,7 @@ def key_text(table: Table, form: Form, key: Mapping[str, Any]) -> Key | None:
     parts = []
     for index in table.key_indexes:
         column = table.columns[index]
-        wanted = key[column.name]
+        wanted = key[form.names[column.name]]
         found = next(
             (text for text in _guesses(wanted) if _gives(form, column.name, column.encode, text, wanted)), None
         )
@@ -35,7 +35,7 @@ def _gives(form: Form, name: str, encode: Any, text: bytes, wanted: Any) -> bool
         made = form.of_event(b'{"%b":%b}' % (name.encode(), encode(text)))
     except (ValueError, LookupError, TypeError):
         return False
-    return bool(made[form.columns.index(name)] == wanted)
+    return bool(made[form.columns.index(form.names[name])] == wanted)
 
 
 def _guesses(value: Any) -> Iterator[bytes]:  # noqa: ANN401 - JSON

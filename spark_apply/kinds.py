@@ -67,6 +67,30 @@ def spark_type(kind: Kind) -> T.DataType:
     return _PLAIN.get(kind.name, T.StringType())
 
 
+def kind_of(found: T.DataType) -> Kind | None:
+    """The kind whose values are stored as `found`, or as something wider; None where there is none."""
+    if isinstance(found, T.DecimalType):
+        return Kind("decimal", found.precision, found.scale)
+    if isinstance(found, T.ArrayType):
+        element = kind_of(found.elementType)
+        return None if element is None or element.name == "array" else Kind("array", element=element)
+    return next((Kind(name) for types, name in _KIND_NAMES if isinstance(found, types)), None)
+
+
+_KIND_NAMES: tuple[tuple[tuple[type[T.DataType], ...], str], ...] = (
+    ((T.BooleanType,), "boolean"),
+    ((T.ByteType, T.ShortType, T.IntegerType), "int32"),
+    ((T.LongType,), "int64"),
+    ((T.FloatType,), "float32"),
+    ((T.DoubleType,), "float64"),
+    ((T.StringType,), "string"),
+    ((T.BinaryType,), "bytes"),
+    ((T.DateType,), "date"),
+    ((T.TimestampNTZType,), "timestamp_micros"),
+    ((T.TimestampType,), "timestamptz"),
+)
+
+
 def _decimal(kind: Kind) -> T.DecimalType | None:
     if kind.precision is None:
         return None

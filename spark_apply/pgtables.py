@@ -83,7 +83,7 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
 
 def check_names(table: TargetTable) -> None:
     """Raises ConfigError for names that PostgreSQL would cut off."""
-    for name in (table.schema, table.name, *(column.name for column in table.columns)):
+    for name in (table.schema, table.copy_name, *(column.name for column in table.columns)):
         if len(name.encode()) > MAX_NAME_BYTES:
             msg = f"{table.qualified}: the name “{name}” is longer than PostgreSQL's {MAX_NAME_BYTES} bytes"
             raise ConfigError(msg, hint="leave this table out of the store")

@@ -13,8 +13,9 @@ from cdc.config import ApplyConfig
 from cdc.errors import ConfigError
 from spark_apply import source
 from spark_apply.complete import Complete, lowest
+from spark_apply.shape import planned
 from spark_apply.store import Store, open_store
-from spark_apply.tables import TargetTable, choose, derived
+from spark_apply.tables import TargetTable, choose
 
 _LOOK_S = 0.05
 
@@ -39,7 +40,7 @@ class Reader:
         self._followed: dict[str, dict[str, list[TargetTable]]] = {name: {} for name in config.stores}
         versions = source.schema_versions(config.source)
         for table, settings in sorted(choose(config.tables, versions).items()):
-            made = derived(versions[table], settings)
+            made = planned(versions[table], settings)
             for store in settings.stores:
                 self._followed[store].setdefault(made.connector, []).append(made)
 

@@ -35,11 +35,11 @@ from spark_apply import source
 from spark_apply.batches import Applier, Route
 from spark_apply.catching_up import fold
 from spark_apply.failures import spark_failure
-from spark_apply.job import choose_tables, open_stores, require_topics
+from spark_apply.job import choose_tables, open_stores, require_topics, shaped_targets
 from spark_apply.places import local
 from spark_apply.session import open_session
 from spark_apply.store import Due, Offsets, Store, is_whole
-from spark_apply.tables import TargetTable, derived
+from spark_apply.tables import TargetTable
 
 Progress = Callable[[str], None]
 
@@ -191,7 +191,7 @@ def _opened(
         stores = open_stores(config, chosen, spark)
         for opened in stores.values():
             stack.callback(opened.close)
-        made = [(derived(chosen[name][1], chosen[name][0]), names[name]) for name in names]
+        made = [(table, names[name]) for name, table in shaped_targets(chosen, spark).items()]
         try:
             yield spark, [(table, {name: stores[name] for name in followers}) for table, followers in made]
         except CdcError:

@@ -11,18 +11,13 @@ from spark_apply.tables import TargetTable, choose
 
 
 def refuse_histories(config: ApplyConfig, tables: Sequence[TargetTable]) -> None:
-    """Raise ConfigError for a store that takes none, and for two tables that would be one in a store."""
+    """Raise ConfigError for a store that takes none."""
     chosen = choose(config.tables, [table.qualified for table in tables])
-    taken: dict[tuple[str, str, str], str] = {}
     for table in tables:
         for store in chosen[table.qualified].stores:
             if table.history and config.stores[store].type not in HISTORIES:
                 msg = f"tables.{table.qualified}: store {store} ({config.stores[store].type}) keeps no history"
                 raise ConfigError(msg, hint=f"mode: history is kept by stores of type {', '.join(HISTORIES)}")
-            other = taken.setdefault((store, table.schema, table.target_name), table.qualified)
-            if other != table.qualified:
-                msg = f"tables.{table.qualified}: in store {store} it would be the same table as {other}"
-                raise ConfigError(msg, hint="give one of the two another store")
 
 
 def without_log(table: str, topic: str) -> OperatorError:

@@ -46,6 +46,37 @@ class TargetColumn:
     kind: Kind
     versions: tuple[tuple[Kind, tuple[int, ...]], ...]
     """Each kind the column had, with the table's versions that had it; one entry for nearly all columns."""
+    origin: str | None = None
+    """The source's name of it, where that is another."""
+    computed: str | None = None
+    """The expression it is made by, of the source's columns."""
+
+    @property
+    def source(self) -> str | None:
+        """The source's column; None where it is computed."""
+        return None if self.computed else self.origin or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What a copy is partitioned by: a column, or a function of one."""
+
+    column: str
+    function: str | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """How rows of the source become rows of the copy."""
+
+    reads: TargetTable
+    """The source's table: all columns, or, once the expressions are resolved, those that are needed."""
+    fingerprint: str
+    """Equal for what makes equal copies; empty where a copy's columns are the source's."""
+    where: str | None = None
+    computed: tuple[tuple[str, str], ...] = ()
+    """Names of further columns, and what they are computed by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +95,26 @@ class TargetTable:
     """Whether it has every version of a row, not the newest alone; then `topic` is the log of the table's topic."""
     untracked: tuple[str, ...] = ()
     """Columns whose change alone makes no new version in a history."""
+    target: str | None = None
+    """The copies' name, where it is not the table's."""
+    partition_by: tuple[Partition, ...] = ()
+    shaping: Shaping | None = None
+    """None: rows are as the source has them."""
 
     @property
     def qualified(self) -> str:
+        """The source's name of it."""
         return f"{self.schema}.{self.name}"
 
     @property
-    def target_name(self) -> str:
-        """What it is called in its schema in a store."""
-        return f"{self.name}{HISTORY_SUFFIX}" if self.history else self.name
+    def copy_name(self) -> str:
+        """What stores call it, in `schema`."""
+        return self.target or (f"{self.name}{HISTORY_SUFFIX}" if self.history else self.name)
+
+    @property
+    def source_key(self) -> tuple[str, ...]:
+        """The key by the source's names."""
+        return self.shaping.reads.key if self.shaping else self.key
 
 
 def parse_version(value: bytes) -> Version:

@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Any
 
 import orjson
+from pyspark.sql import SparkSession
 
 from cdc.change import Table
 from cdc.config import ApplyConfig, ApplySource
@@ -33,11 +34,14 @@ from cdc.state import Key, Phase, State, key_from_json, key_to_json
 from spark_apply import source
 from spark_apply.complete import position_of
 from spark_apply.differences import Candidate, CopiedRow, Differences, SourceRow
+from spark_apply.expressions import resolved
 from spark_apply.form import Form, Values
 from spark_apply.keytext import key_text
 from spark_apply.session import open_session
+from spark_apply.shape import planned
+from spark_apply.shaped import SourceImage, documents
 from spark_apply.store import Store, is_whole, open_store
-from spark_apply.tables import TargetTable, choose, derived
+from spark_apply.tables import TargetTable, choose
 
 AT_ONCE = 5_000
 """Keys that are looked at again together."""
@@ -129,6 +133,23 @@ class _Compared:
     target: TargetTable
     form: Form
     stores: Mapping[str, Store]
+    spark: SparkSession
+
+    def values(self, rows: Sequence[PublishedRow]) -> list[Values | None]:
+        """What copies hold of each row, by its order; None of a row that is in none, or cannot be written.
+
+        Expressions are Spark's to compute, by the same plan as in the job.
+        """
+        shaping = self.target.shaping
+        if shaping is None or (shaping.where is None and not shaping.computed):
+            return [None if row.after is None else self.form.of_event(row.after) for row in rows]
+        whole = [(number, row.after) for number, row in enumerate(rows) if row.after is not None]
+        version = self.target.version
+        images = (SourceImage(rows[number].event_key.decode(), after.decode(), version) for number, after in whole)
+        found: list[Values | None] = [None] * len(rows)
+        for (number, _), document in zip(whole, documents(self.spark, self.target, images), strict=True):
+            found[number] = None if document is None else self.form.of_document(document)
+        return found
 
 
 def verify(
@@ -155,15 +176,17 @@ def verify(
     stores = {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in names}
     copies: list[Copy] = []
     try:
-        for name, (made, followers, texts) in chosen.items():
+        for name, (shape, followers, texts) in chosen.items():
             here = published.tables[name]
-            if made.key != here.key:
+            if shape.source_key != here.key:
                 raise OperatorError(
-                    f"{name}: its key is ({', '.join(here.key)}), that of its copies is ({', '.join(made.key)})",
+                    f"{name}: its key is ({', '.join(here.key)}), "
+                    f"that of its copies is ({', '.join(shape.source_key)})",
                     hint="a derived table cannot follow that in place: give the stores a new path or index",
                 )
+            made = resolved(shape, spark)
             form = Form(made, {column.name: column.kind for column in here.columns}, texts=texts)
-            compared = _Compared(here, made, form, {follower: stores[follower] for follower in followers})
+            compared = _Compared(here, made, form, {follower: stores[follower] for follower in followers}, spark)
             copies += _compare(ground, compared)
     finally:
         for opened in stores.values():
@@ -187,7 +210,7 @@ def _choose(config: ApplyConfig, published: Published, table: str | None, store:
     for name, settings in sorted(known.items()):
         stores = tuple(one for one in settings.stores if store in (None, one))
         if name in published.tables and table in (None, name) and stores:
-            made = derived(versions[name], settings)
+            made = planned(versions[name], settings)
             chosen[name] = (made, stores, tuple(settings.types))
     if not chosen:
         raise ConfigError(
@@ -211,7 +234,7 @@ def _compare(ground: _Ground, of: _Compared) -> Iterator[Copy]:
     with Differences() as differences:
         rows = unwritable = 0
         for part in ground.published.read(name):
-            rows += differences.add_source(_source_row(form, row) for row in part.rows)
+            rows += differences.add_source(_source_rows(of, part.rows))
             unwritable += part.unwritable
             tell(f"{name}: {rows:,} rows of the source read")
         for store_name, store in of.stores.items():
@@ -229,12 +252,14 @@ def _compare(ground: _Ground, of: _Compared) -> Iterator[Copy]:
             yield copy
 
 
-def _source_row(form: Form, row: PublishedRow) -> SourceRow:
-    text = orjson.dumps(key_to_json(row.key)).decode()
-    if row.after is None:
-        return SourceRow(form.key_of(form.of_event(row.event_key)), b"", text)
-    values = form.of_event(row.after)
-    return SourceRow(form.key_of(values), form.digest(values), text)
+def _source_rows(of: _Compared, rows: Sequence[PublishedRow]) -> Iterator[SourceRow]:
+    form = of.form
+    for row, values in zip(rows, of.values(rows), strict=True):
+        text = orjson.dumps(key_to_json(row.key)).decode()
+        if row.after is None:
+            yield SourceRow(form.key_of(form.of_event(row.event_key)), b"", text)
+        elif values is not None:
+            yield SourceRow(form.key_of(values), form.digest(values), text)
 
 
 def _copied(form: Form, store: Store, table: TargetTable) -> Iterator[CopiedRow]:
@@ -267,11 +292,10 @@ class _Again:
             if not left:
                 break
             self._ground.tell(f"{table.qualified}: {len(left):,} rows looked at again in {self._name} ({number + 1})")
-            for key, (here, there) in self._both(left, texts):
+            for key, (here, values, there) in self._both(left, texts):
                 one = left.pop(key)
                 if here is None and not there:
                     continue
-                values = None if here is None or here.after is None else form.of_event(here.after)
                 if len(there) == 1 and values is not None and form.digest(values) == form.digest(there[0]):
                     continue
                 copy.unsettled += one.text is not None
@@ -292,39 +316,39 @@ class _Again:
 
     def _both(
         self, left: Mapping[str, Candidate], texts: Mapping[str, Key | None]
-    ) -> Iterator[tuple[str, tuple[PublishedRow | None, list[Values]]]]:
+    ) -> Iterator[tuple[str, tuple[PublishedRow | None, Values | None, list[Values]]]]:
         """Keys that are equal now or did not change meanwhile, with both sides' rows of them."""
         form, name, made = self._of.form, self._of.table.qualified, self._of.target
         topics, published = self._ground.topics, self._ground.published
         asked = {key: text for key in left if (text := texts[key]) is not None}
         event_keys = {published.event_key(name, text): key for key, text in asked.items()}
         begins = source.committed_ends(topics, made.topic)
-        here: dict[str, PublishedRow] = {}
+        here: dict[str, tuple[PublishedRow, Values | None]] = {}
         end = 0
         for part in published.find(name, list(asked.values())):
-            here |= {event_keys[row.event_key]: row for row in part.rows}
+            for row, shaped in zip(part.rows, self._of.values(part.rows), strict=True):
+                if row.after is None or shaped is not None:  # else copies have no such row
+                    here[event_keys[row.event_key]] = row, shaped
             end = max(end, part.end)
         self._await(end)
         ids = {id_ for one in left.values() for id_ in one.ids}
         ids |= {self._store.id_of(event_key.decode(), key) for event_key, key in event_keys.items()}
         there: dict[str, list[Values]] = {}
-        for row in self._store.rows(made, ids):
-            values = form.of_document(row.document)
+        for stored in self._store.rows(made, ids):
+            values = form.of_document(stored.document)
             there.setdefault(form.key_of(values), []).append(values)
         ends = source.committed_ends(topics, made.topic)
         told = source.keys_between(topics, made.topic, begins, ends)
         touched = {event_keys[event_key] for event_key in told if event_key in event_keys}
         for key in asked:
-            found, copied = here.get(key), there.get(key, [])
-            if key not in touched or self._equal(found, copied):
-                yield key, (found, copied)
+            (found, wanted), copied = here.get(key, (None, None)), there.get(key, [])
+            if key not in touched or self._equal(found, wanted, copied):
+                yield key, (found, wanted, copied)
 
-    def _equal(self, here: PublishedRow | None, there: Sequence[Values]) -> bool:
-        if here is None or here.after is None:
+    def _equal(self, here: PublishedRow | None, values: Values | None, there: Sequence[Values]) -> bool:
+        if values is None:
             return here is None and not there
-        return len(there) == 1 and self._of.form.digest(self._of.form.of_event(here.after)) == self._of.form.digest(
-            there[0]
-        )
+        return len(there) == 1 and self._of.form.digest(values) == self._of.form.digest(there[0])
 
     def _await(self, end: int) -> None:
         """Until the store holds every transaction that lies before `end`. Raises OperatorError where nobody moves."""

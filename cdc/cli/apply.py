@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from cdc.errors import ConfigError
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def apply(file: Path, *, once: bool, as_json: bool) -> None:
+@click.option("--plan", is_flag=True, help="Say what starting would do, and touch nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary, or the plan, as one JSON object.")
+def apply(file: Path, *, once: bool, plan: bool, as_json: bool) -> int:
     """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
 
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
-    any time.
+    any time. With --plan, exit code 1 says that it would not start.
     """
     from cdc.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
@@ -30,6 +32,10 @@ def apply(file: Path, *, once: bool, as_json: bool) -> None:
     if importlib.util.find_spec("pyspark") is None:
         msg = "pyspark is not installed; the apply job runs on it"
         raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
+    if plan:
+        found = importlib.import_module("spark_apply.plan").run_plan(config).as_json()
+        click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
+        return int(not found["starts"])
     run_apply = importlib.import_module("spark_apply.job").run_apply  # by name: cdc imports nothing that imports cdc
 
     on_terminal = sys.stderr.isatty()
@@ -37,10 +43,26 @@ def apply(file: Path, *, once: bool, as_json: bool) -> None:
     if on_terminal:
         click.echo("\r\x1b[K", err=True, nl=False)
     click.echo(json.dumps(summary) if as_json else _table(summary))
+    return 0
 
 
 def _progress(line: str) -> None:
     click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+
+
+def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
+    for copy in plan["copies"]:
+        steps = f": {', '.join(copy['steps'])}" if copy["steps"] else ""
+        yield f"{copy['table']} in {copy['store']}: {copy['action']}{steps}"
+        yield from (f"  {line}" for line in (copy["why"], copy["hint"]) if line)
+    for topic in plan["topics"]:
+        begin = "at most" if topic["begin"] == "unknown" else f"from the {topic['begin']}:"
+        yield f"{topic['topic']}: {begin} {topic['offsets']:,} offsets to read"
+    for problem in plan["problems"]:
+        yield from (problem["what"], f"  {problem['hint']}")
+    if plan["checkpoint"]:
+        yield f"checkpoint: {plan['checkpoint']}"
+    yield "it would start" if plan["starts"] else "it would not start"
 
 
 def _table(summary: dict[str, Any]) -> str:

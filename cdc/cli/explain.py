@@ -72,5 +72,6 @@ def _verdict(seen: dict[str, Any]) -> str:
 _OUTCOMES = {
     "row": "stores that are up to date hold the row that won",
     "deleted": "stores that are up to date do not have this key: its delete won",
+    "left out": "stores that are up to date do not have this key: the row that won does not match where",
     "unknown": "none of these is an event",
 }

@@ -40,6 +40,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
+from spark_apply.identity import identity_of, stamp
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
@@ -52,6 +53,7 @@ from spark_apply.stores.lake import (
     DUE,
     IDENTITY,
     MARK,
+    PREVIOUS_IDENTITY,
     REPLACED_AT,
     due_in,
     lake_row_type,
@@ -111,10 +113,7 @@ class DeltaStore:
         log = self._log(table)
         if not log.exists():
             self._create(table)
-        identity = log.properties().get(IDENTITY)
-        if identity is None:
-            msg = f"Delta table {log.path} is there already and was not made by this toolkit"
-            raise OperatorError(msg, hint="give the store another path, or remove the table")
+        identity = _identity(log, table)
         self._evolve(table)
         if self.upkeep is not None:
             self._need(table, retention(self.upkeep))
@@ -124,6 +123,8 @@ class DeltaStore:
 
     def apply(self, batch: Batch) -> Applied:
         stored, spark = _stored(batch.table), batch.rows.sparkSession
+        if self._copy is None:
+            _identity(self._log(batch.table), batch.table)  # a rebuild may have put another shape there
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
         names = zip(batch.table.columns, stored.columns, strict=True)
@@ -214,7 +215,9 @@ class DeltaStore:
             _set_position(properties, _position(beside, new))
             properties.pop(MARK, None)
             now = dt.datetime.now(dt.UTC).isoformat()
+            had = properties[IDENTITY]
             properties |= {DUE: due.to_json(), REPLACED_AT: now, _PREVIOUS: kept}
+            properties |= {IDENTITY: stamp(table, had), PREVIOUS_IDENTITY: had}
             return [*map(_removed, old), *(_added(log, action.json(), f"{copy}/") for action in beside.files(new))]
 
         log.commit(change)
@@ -239,7 +242,7 @@ class DeltaStore:
             put_back[:] = [kept]
             _set_position(properties, json.loads(position))
             properties.pop(MARK, None)
-            properties[DUE] = due.to_json()
+            properties |= {DUE: due.to_json(), IDENTITY: properties.get(PREVIOUS_IDENTITY) or properties[IDENTITY]}
             return [*map(_removed, log.files(snapshot)), *actions]
 
         log.commit(change)
@@ -247,7 +250,8 @@ class DeltaStore:
             log.remove(name)
 
     def due(self, table: TargetTable) -> Due | None:
-        return due_in(self._log(table).properties())
+        log = self._log(table)
+        return due_in(log.properties()) if log.exists() else None
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
         def change(_snapshot: Any, properties: Properties) -> tuple[Any, ...]:  # noqa: ANN401 - Java's Snapshot
@@ -273,7 +277,7 @@ class DeltaStore:
 
     def path(self, table: TargetTable) -> str:
         """The table's folder."""
-        parts = (self._folder.rstrip("/"), folder_name(table.schema), folder_name(table.name), self._copy)
+        parts = (self._folder.rstrip("/"), folder_name(table.schema), folder_name(table.copy_name), self._copy)
         return "/".join(filter(None, parts))
 
     def table_name(self, table: TargetTable) -> str:
@@ -304,7 +308,7 @@ class DeltaStore:
     def _create(self, table: TargetTable) -> None:
         wanted = lake_row_type(_stored(table))
         columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
-        properties = {**_PROPERTIES, IDENTITY: str(uuid.uuid4())}
+        properties = {**_PROPERTIES, IDENTITY: stamp(table)}
         if any(_NEEDS_MAPPING.search(field.name) for field in wanted):
             properties[_MAPPING] = "name"
         try:
@@ -334,6 +338,14 @@ class DeltaStore:
         """Give the table properties, if it has them not: features are switched on only where readers must know them."""
         if not wanted.items() <= self._log(table).properties().items():
             self._spark.sql(f"ALTER TABLE {self.table_name(table)} SET {_clause(wanted)}")
+
+
+def _identity(log: Log, table: TargetTable) -> str:
+    stamped = log.properties().get(IDENTITY)
+    if stamped is None:
+        msg = f"Delta table {log.path} is there already and was not made by this toolkit"
+        raise OperatorError(msg, hint="give the store another path, or remove the table")
+    return identity_of(stamped, table, f"Delta table {log.path}")
 
 
 def _clause(properties: Properties) -> str:

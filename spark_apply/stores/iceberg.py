@@ -38,12 +38,15 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
+from spark_apply.foresight import Foreseen
 from spark_apply.history import CURRENT
+from spark_apply.identity import identity_of, stamp
 from spark_apply.names import folder_name, quoted
 from spark_apply.places import local
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
 from spark_apply.stores.iceberg_history import add_versions
+from spark_apply.stores.iceberg_partitions import noted, noted_of, partition
 from spark_apply.stores.iceberg_upkeep import ancestry, compact, expire, unneeded, worn
 from spark_apply.stores.lake import (
     APPLIED,
@@ -52,6 +55,7 @@ from spark_apply.stores.lake import (
     DUE,
     IDENTITY,
     MARK,
+    PREVIOUS_IDENTITY,
     REPLACED_AT,
     due_in,
     is_catalog_name,
@@ -137,34 +141,53 @@ class IcebergStore:
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
 
+    def foresee(self, table: TargetTable) -> Foreseen:
+        name = self.table_name(table)
+        if not self._spark.catalog.tableExists(name):
+            return Foreseen(None)
+        changes = [told for told, _ in self._changes(table, name, lake_row_type(table))]
+        if noted(table) != noted_of(self._loaded(table)):
+            changes.append(f"partition by {noted(table)} from now on")
+        return Foreseen(self._identity(table, name), tuple(changes))
+
     def open(self, table: TargetTable) -> str:
         name, wanted = self.table_name(table), lake_row_type(table)
         if not self._spark.catalog.tableExists(name):
             self._create(table, name, wanted)
+        own = self._identity(table, name)
+        self._evolve(table, name, wanted)
+        partition(self._loaded(table), self._java.expressions.Expressions, table)
+        self._cleaned_at.setdefault(table.qualified, time.monotonic())
+        self._positions[table.qualified] = self.position(table)
+        return own
+
+    def _identity(self, table: TargetTable, name: str) -> str:
         properties = {row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
         identity = properties.get(IDENTITY)
         if identity is None:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another path, or drop the table")
-        self._evolve(table, name, wanted)
-        self._cleaned_at.setdefault(table.qualified, time.monotonic())
-        self._positions[table.qualified] = self.position(table)
-        return str(identity)
+        return identity_of(str(identity), table, f"Iceberg table {name}")
 
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
         spark.catalog.refreshTable(self.table_name(batch.table))  # each session remembers what it last saw
+        if self._branch == _MAIN:
+            self._identity(batch.table, name)  # a rebuild may have put another shape there
         before = self._positions[batch.table.qualified]
+        columns = {*(column.name for column in batch.table.columns), POSITION}
+        others = [field for field in spark.table(name).schema if field.name not in columns]  # of an earlier shape
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
             if batch.table.history:
                 add_versions(batch, self.table_name(batch.table), name, partial(self._head, batch.table))
             elif before is None:  # nothing to merge with: no join, no delete files
                 rows = batch.rows.where(F.col(OP) != "d")
-                rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION).writeTo(name).append()
+                nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in others)
+                rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION, *nulls).writeTo(name).append()
             else:
                 batch.rows.createOrReplaceTempView(BATCH_VIEW)
-                spark.sql(merge_statement(batch.table, name))
+                spark.sql(merge_statement(batch.table, name, [field.name for field in others]))
                 spark.catalog.dropTempView(BATCH_VIEW)
         finally:
             spark.conf.unset(_SUMMARY)
@@ -190,7 +213,7 @@ class IcebergStore:
 
     def mark(self, table: TargetTable) -> Mark | None:
         if self._folder is not None:
-            place = self._folder / folder_name(table.schema) / folder_name(table.target_name)
+            place = self._folder / folder_name(table.schema) / folder_name(table.copy_name)
             found = mark_in_folder(place / "metadata")
             return None if found is None else Mark.from_json(found)
         if not self._spark.catalog.tableExists(self.table_name(table)):
@@ -256,7 +279,7 @@ class IcebergStore:
         spark.catalog.refreshTable(self.table_name(table))
         spark.conf.set(_SUMMARY, "")
         try:
-            nothing = no_rows(spark, lake_row_type(table))
+            nothing = no_rows(spark, spark.table(self._copy_name(table)).schema)
             nothing.writeTo(self._copy_name(table)).overwrite(F.lit(True))  # noqa: FBT003 - a literal column
         finally:
             spark.conf.unset(_SUMMARY)
@@ -272,7 +295,9 @@ class IcebergStore:
                 raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
             transaction = loaded.newTransaction()
             now = dt.datetime.now(dt.UTC).isoformat()
-            transaction.updateProperties().set(DUE, due.to_json()).set(REPLACED_AT, now).commit()
+            had = loaded.properties()[IDENTITY]
+            properties = transaction.updateProperties().set(DUE, due.to_json()).set(REPLACED_AT, now)
+            properties.set(IDENTITY, stamp(table, had)).set(PREVIOUS_IDENTITY, had).commit()
             names, live = transaction.manageSnapshots(), loaded.currentSnapshot().snapshotId()
             kept = loaded.refs().get(_PREVIOUS)
             names = names.createTag(_PREVIOUS, live) if kept is None else names.replaceTag(_PREVIOUS, live)
@@ -292,7 +317,9 @@ class IcebergStore:
     def roll_back(self, table: TargetTable, due: Due) -> None:
         def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
             transaction = loaded.newTransaction()
-            transaction.updateProperties().set(DUE, due.to_json()).commit()
+            properties = transaction.updateProperties().set(DUE, due.to_json())
+            had = loaded.properties()
+            properties.set(IDENTITY, had.get(PREVIOUS_IDENTITY) or had[IDENTITY]).commit()
             names = transaction.manageSnapshots().replaceBranch(_MAIN, loaded.refs()[_PREVIOUS].snapshotId())
             names.removeTag(_PREVIOUS).commit()
             transaction.commitTransaction()
@@ -300,7 +327,8 @@ class IcebergStore:
         self._commit(table, change)
 
     def due(self, table: TargetTable) -> Due | None:
-        return due_in(self._loaded(table).properties())
+        there = self._spark.catalog.tableExists(self.table_name(table))
+        return due_in(self._loaded(table).properties()) if there else None
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
         self._loaded(table).updateProperties().set(CAUGHT_UP, due.id).commit()
@@ -329,7 +357,7 @@ class IcebergStore:
 
     def table_name(self, table: TargetTable) -> str:
         """The table's name, quoted for Spark's SQL."""
-        return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.target_name))))
+        return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.copy_name))))
 
     def _copy_name(self, table: TargetTable) -> str:
         name = self.table_name(table)
@@ -372,16 +400,21 @@ class IcebergStore:
         namespace = ".".join(map(quoted, (self._catalog, folder_name(table.schema))))
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
         writer = no_rows(self._spark, wanted).writeTo(name).using("iceberg")
-        for key, value in {**_PROPERTIES, IDENTITY: str(uuid.uuid4())}.items():
+        for key, value in {**_PROPERTIES, IDENTITY: stamp(table)}.items():
             writer = writer.tableProperty(key, value)
         writer.create()
 
     def _evolve(self, table: TargetTable, name: str, wanted: T.StructType) -> None:
+        for _, statement in list(self._changes(table, name, wanted)):  # all of them, or none
+            self._spark.sql(statement)
+
+    def _changes(self, table: TargetTable, name: str, wanted: T.StructType) -> Iterator[tuple[str, str]]:
+        """What the table lacks, told and as SQL. Raises OperatorError for what cannot be made in place."""
         there = {field.name: field.dataType for field in self._spark.table(name).schema}
         for field in wanted:
             kind = field.dataType.simpleString()
             if field.name not in there:
-                self._spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(field.name)} {kind}")
+                yield f"add column {field.name} {kind}", f"ALTER TABLE {name} ADD COLUMN {quoted(field.name)} {kind}"
             elif there[field.name] != field.dataType:
                 if not widens(there[field.name], field.dataType):
                     found = there[field.name].simpleString()
@@ -390,7 +423,8 @@ class IcebergStore:
                         f"types: {{{field.name}: string}} under tables.{table.qualified}, and a new path for the store"
                     )
                     raise OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
-                self._spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
+                told = f"widen column {field.name} from {there[field.name].simpleString()} to {kind}"
+                yield told, f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}"
 
 
 def mark_in_folder(metadata: Path) -> str | None:

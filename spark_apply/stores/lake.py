@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION, row_type
 
 IDENTITY, APPLIED, MARK = "cdc.identity", "cdc.position", "cdc.mark"
+PREVIOUS_IDENTITY = "cdc.previous-identity"
 DUE, CAUGHT_UP, REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
 """Keys of what we keep with a table."""
 
@@ -64,8 +65,11 @@ def mark_in(properties: Any) -> str | None:  # noqa: ANN401 - a dict, or Java's 
     return None if found is None or due_in(properties) is not None else str(found)
 
 
-def merge_statement(table: TargetTable, name: str) -> str:
-    """Merge the view `BATCH_VIEW` into the table whose quoted name is `name`; older events than a row's do nothing."""
+def merge_statement(table: TargetTable, name: str, others: Sequence[str] = ()) -> str:
+    """Merge the view `BATCH_VIEW` into the table whose quoted name is `name`; older events than a row's do nothing.
+
+    `others` are columns that it has besides, of an earlier shape.
+    """
     columns = [quoted(column.name) for column in table.columns]
     same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
     newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that another hand wrote may have none
@@ -74,8 +78,8 @@ def merge_statement(table: TargetTable, name: str) -> str:
         f"MERGE INTO {name} t USING {BATCH_VIEW} s ON {same_key} "  # noqa: S608
         f"WHEN MATCHED AND {newer} AND s.{OP} = 'd' THEN DELETE "
         f"WHEN MATCHED AND {newer} THEN UPDATE SET {values} "
-        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION))}) "
-        f"VALUES ({', '.join(f's.{column}' for column in (*columns, POSITION))})"
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION, *map(quoted, others)))}) "
+        f"VALUES ({', '.join((*(f's.{column}' for column in (*columns, POSITION)), *('NULL' for _ in others)))})"
     )
 
 

@@ -45,6 +45,8 @@ from cdc.config import StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
+from spark_apply.foresight import Foreseen
+from spark_apply.identity import identity_of, stamp
 from spark_apply.kinds import spark_type
 from spark_apply.names import index_name
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
@@ -114,16 +116,34 @@ class OpenSearchStore:
         self._beside: dict[str, str] = {}
         self._positions = f"{index_name(prefix)}.cdc-applied"
 
+    def foresee(self, table: TargetTable) -> Foreseen:
+        alias = self.index(table)
+        with _told(f"index {alias} cannot be looked at"):
+            if not self._exists(alias):
+                return Foreseen(None)
+            (about,) = self._client.indices.get_mapping(index=alias).values()
+            identity = identity_of(self._identity(alias), table, f"index {alias}")
+        there, changes = about["mappings"].get("properties", {}), []
+        for name, field in _mapping(table).get("properties", {}).items():
+            had, wanted = (of.get("type", "object") for of in (there.get(name, {}), field))
+            if name not in there:
+                changes.append(f"add column {name} {wanted}")
+            elif had != wanted:
+                msg = f"index {alias}, column {name}: it is {had} and would have to be {wanted}"
+                raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+        return Foreseen(identity, tuple(changes))
+
     def open(self, table: TargetTable) -> str:
         alias = self.index(table)
         try:
             if not self._client.indices.exists_alias(name=alias):
-                self._make(table, alias, str(uuid.uuid4()))
+                self._make(table, alias, stamp(table))
             else:
+                identity_of(self._identity(alias), table, f"index {alias}")
                 self._client.indices.put_mapping(index=alias, body=_mapping(table))
             if not self._client.indices.exists(index=self._positions):  # many servers make none by themselves
                 self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
-            return self._identity(alias)
+            return identity_of(self._identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
             msg = f"index {alias} cannot hold {table.qualified} ({_reason(exc)})"
             hint = f"curl -X DELETE <url>/{alias}.*: it is filled again from the topics"
@@ -131,6 +151,8 @@ class OpenSearchStore:
 
     def apply(self, batch: Batch) -> Applied:
         index = self.index(batch.table)
+        with _told(f"index {index} cannot be looked at"):
+            identity_of(self._identity(index), batch.table, f"index {index}")  # a rebuild may have swapped another in
         rows = with_document(batch.rows, batch.table).select(KEY, POSITION, OP, DOCUMENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
         for request in _requests((row[KEY], row[POSITION], row[OP], row[DOCUMENT]) for row in rows):
@@ -183,7 +205,7 @@ class OpenSearchStore:
             for index, about in names.items():
                 if not kept & set(about["aliases"]):
                     self._client.indices.delete(index=index)
-            self._beside[table.qualified] = self._make(table, copy.index(table), self._identity(alias))
+            self._beside[table.qualified] = self._make(table, copy.index(table), stamp(table, self._identity(alias)))
         return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:
@@ -232,7 +254,7 @@ class OpenSearchStore:
 
     def index(self, table: TargetTable) -> str:
         """The alias of the table's index."""
-        name = ".".join((index_name(self._prefix), index_name(table.schema), index_name(table.name)))
+        name = ".".join((index_name(self._prefix), index_name(table.schema), index_name(table.copy_name)))
         if len(name) > MAX_NAME_BYTES:
             name = f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
         return name + self._suffix

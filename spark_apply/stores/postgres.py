@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +37,7 @@ from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError, RetryableError
 from spark_apply import pgtables as tables
 from spark_apply.complete import Mark
+from spark_apply.identity import identity_of, stamp
 from spark_apply.pgserver import Server
 from spark_apply.pgtables import OURS, Cursor, Had, Tables, check_names, columns_of, moved_on
 from spark_apply.pgtypes import documents, pg_type
@@ -108,18 +108,19 @@ class PostgresStore:
         with self._server.transaction(f"opening {table.qualified}") as cur:
             self._prepare(cur)
             copy = self._copy(cur, table)
-            there = columns_of(cur, sql.Identifier(table.schema, table.name))
+            there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
             if copy is None or (copy.relation is None and not there):
                 copy = self._create(cur, table)
             elif copy.relation is None:  # the whole database was restored from a dump, or this table was
                 cur.execute(
                     sql.SQL("UPDATE {} SET relation = to_regclass(%s), mark = NULL WHERE number = %s").format(_META),
-                    (sql.Identifier(table.schema, table.name).as_string(cur), copy.number),
+                    (sql.Identifier(table.schema, table.copy_name).as_string(cur), copy.number),
                 )
+            identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
             tables.evolve(cur, self._of(table, copy))
             self._staged.pop(table.qualified, None)
         self._tables[table.qualified] = table
-        return copy.identity
+        return identity
 
     def apply(self, batch: Batch) -> Applied:
         raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
@@ -140,8 +141,10 @@ class PostgresStore:
         self._lock(cur, table)
         copy = self._copy(cur, table)
         if copy is None or copy.relation is None:
-            msg = f"PostgreSQL table {table.schema}.{table.name} was dropped or made anew while the job wrote it"
+            msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or made anew while the job wrote it"
             raise OperatorError(msg, hint="start the job again: it fills the table from the topics")
+        if self._role == _LIVE:  # a rebuild may have put another shape there
+            identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
         of = self._of(table, copy)
         staged = (self._server.session, copy.number, table.version)
         if self._staged.get(name) != staged:
@@ -181,7 +184,7 @@ class PostgresStore:
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         copy = self._read(table)
         if copy is None or copy.relation is None:
-            msg = f"PostgreSQL table {table.schema}.{table.name} cannot be read"
+            msg = f"PostgreSQL table {table.schema}.{table.copy_name} cannot be read"
             raise OperatorError(msg, hint="has the apply job made it? cdc apply")
         of = self._of(table, copy)
         with self._server.reading(f"reading {table.qualified}") as (cur, many):
@@ -207,13 +210,15 @@ class PostgresStore:
             live = self._required(cur, table)
             of = self._of(table, live)
             if live.reload:
-                msg = f"PostgreSQL table {table.schema}.{table.name} is being filled from the beginning of its topic"
+                msg = (
+                    f"PostgreSQL table {table.schema}.{table.copy_name} is being filled from the beginning of its topic"
+                )
                 raise OperatorError(msg, hint="wait until cdc status shows a position for it")
             _refuse_views(cur, of)
             tables.evolve(cur, of)
             self._remove(cur, table, _BESIDE)
             mark = Mark({}, live.mark.complete if live.mark else None)
-            number = self._note(cur, table, _BESIDE, live.identity, mark)
+            number = self._note(cur, table, _BESIDE, stamp(table, live.identity), mark)
             made = Tables(table, number, (OURS, f"copy_{number}"))
             tables.create(cur, made, like=of.rows)
             tables.grant_as(cur, of.rows, made.rows)
@@ -231,7 +236,7 @@ class PostgresStore:
             self._lock(cur, table)
             live, made = self._required(cur, table), self._copy(cur, table, _BESIDE)
             if made is None:
-                msg = f"PostgreSQL table {table.schema}.{table.name}: another rebuild has taken the place of this one"
+                msg = f"PostgreSQL table {table.schema}.{table.copy_name}: another rebuild has taken this one's place"
                 raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
             lacks = [n for n, end in (live.mark.ends if live.mark else {}).items() if due.begin.get(n, 0) < end]
             if lacks:
@@ -288,24 +293,24 @@ class PostgresStore:
 
     def _write_alone(self, table: TargetTable) -> None:
         """Raises OperatorError where another job writes this copy."""
-        name = json.dumps(["writer", table.schema, table.name])
+        name = json.dumps(["writer", table.schema, table.copy_name])
         if table.qualified not in self._tables and not self._server.lock(name):
-            msg = f"PostgreSQL table {table.schema}.{table.name} has a writer already"
+            msg = f"PostgreSQL table {table.schema}.{table.copy_name} has a writer already"
             raise OperatorError(msg, hint="do two jobs write this store? SELECT * FROM pg_stat_activity; stop one")
 
     def _lock(self, cur: Cursor, table: TargetTable) -> None:
         """Change what a reader sees of a table alone, until the transaction ends; copies beside are one job's own."""
         if self._role == _LIVE:
-            name = json.dumps(["copies", table.schema, table.name])
+            name = json.dumps(["copies", table.schema, table.copy_name])
             cur.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
     def _create(self, cur: Cursor, table: TargetTable) -> _Copy:
         check_names(table)
-        if columns_of(cur, sql.Identifier(table.schema, table.name)):
-            msg = f"PostgreSQL table {table.schema}.{table.name} is there already and was not made by this toolkit"
+        if columns_of(cur, sql.Identifier(table.schema, table.copy_name)):
+            msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint="give the store another database, or drop the table")
         self._remove(cur, table, _LIVE)
-        number = self._note(cur, table, _LIVE, str(uuid.uuid4()), None)
+        number = self._note(cur, table, _LIVE, stamp(table), None)
         made = Tables(table, number, (OURS, f"copy_{number}"))
         tables.create(cur, made, like=None)
         cur.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(table.schema)))
@@ -318,7 +323,7 @@ class PostgresStore:
                 "INSERT INTO {} (prefix, schema, name, role, identity, mark) VALUES (%s, %s, %s, %s, %s, %s)"
                 " RETURNING number"
             ).format(_META),
-            (self._prefix, table.schema, table.name, role, identity, mark and mark.to_json()),
+            (self._prefix, table.schema, table.copy_name, role, identity, mark and mark.to_json()),
         )
         ((number,),) = cur.fetchall()
         return int(number)
@@ -327,14 +332,14 @@ class PostgresStore:
         """Forget a copy, and drop what is left of it in our schema."""
         cur.execute(
             sql.SQL("DELETE FROM {} WHERE schema = %s AND name = %s AND role = %s RETURNING number").format(_META),
-            (table.schema, table.name, role),
+            (table.schema, table.copy_name, role),
         )
         for (number,) in cur.fetchall():
             tables.drop(cur, Tables(table, number, (OURS, f"copy_{number}")))
 
     def _set_aside(self, cur: Cursor, table: TargetTable, live: _Copy, role: str) -> None:
         aside = sql.Identifier(f"copy_{live.number}")
-        place = sql.Identifier(table.schema, table.name)
+        place = sql.Identifier(table.schema, table.copy_name)
         cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(place, aside))
         moved = sql.SQL("{}.{}").format(sql.Identifier(table.schema), aside)
         cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(moved, sql.Identifier(OURS)))
@@ -346,10 +351,10 @@ class PostgresStore:
         self, cur: Cursor, table: TargetTable, copy: _Copy, mark: Mark | None, due: Due | None = None
     ) -> None:
         """Give a copy of our schema the table's name."""
-        beside, place = sql.Identifier(OURS, f"copy_{copy.number}"), sql.Identifier(table.schema, table.name)
+        beside, place = sql.Identifier(OURS, f"copy_{copy.number}"), sql.Identifier(table.schema, table.copy_name)
         cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(beside, sql.Identifier(table.schema)))
         moved = sql.Identifier(table.schema, f"copy_{copy.number}")
-        cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(table.name)))
+        cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(table.copy_name)))
         cur.execute(
             sql.SQL(
                 "UPDATE {} SET role = %s, relation = to_regclass(%s), mark = %s, due = %s, replaced_at = NULL"
@@ -360,7 +365,7 @@ class PostgresStore:
 
     def _of(self, table: TargetTable, copy: _Copy, role: str | None = None) -> Tables:
         live = (role or self._role) == _LIVE
-        return Tables(table, copy.number, (table.schema, table.name) if live else (OURS, f"copy_{copy.number}"))
+        return Tables(table, copy.number, (table.schema, table.copy_name) if live else (OURS, f"copy_{copy.number}"))
 
     def _required(self, cur: Cursor, table: TargetTable) -> _Copy:
         found = self._copy(cur, table)
@@ -378,18 +383,18 @@ class PostgresStore:
     def _copy(self, cur: Cursor, table: TargetTable, role: str | None = None) -> _Copy | None:
         """What is known of a copy; `relation` is None where the table that it speaks of is not there."""
         role = role or self._role
-        place = sql.Identifier(table.schema, table.name).as_string(cur)
+        place = sql.Identifier(table.schema, table.copy_name).as_string(cur)
         cur.execute(
             sql.SQL(
                 "SELECT number, CASE WHEN role <> 'live' OR relation = to_regclass(%s) THEN coalesce(relation, 0) END,"
                 " identity, position, mark, reload, due, replaced_at, prefix FROM {}"
                 " WHERE schema = %s AND name = %s AND role = %s"
             ).format(_META),
-            (place, table.schema, table.name, role),
+            (place, table.schema, table.copy_name, role),
         )
         for number, relation, identity, position, mark, reload, due, replaced_at, prefix in cur.fetchall():
             if prefix != self._prefix:
-                msg = f"PostgreSQL table {table.schema}.{table.name} is a copy of other topics ({prefix}.…)"
+                msg = f"PostgreSQL table {table.schema}.{table.copy_name} is a copy of other topics ({prefix}.…)"
                 raise OperatorError(msg, hint="give the store a database of its own")
             return _Copy(
                 number,

@@ -41,6 +41,8 @@ from cdc.config import StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from spark_apply.complete import Mark
 from spark_apply.document import DOCUMENT, with_document
+from spark_apply.foresight import Foreseen
+from spark_apply.identity import identity_of, stamp
 from spark_apply.kinds import spark_type
 from spark_apply.names import folder_name
 from spark_apply.places import local
@@ -89,6 +91,15 @@ class TantivyStore:
         self._open: dict[str, _Open] = {}
         self._beside: dict[str, TantivyStore] = {}
 
+    def foresee(self, table: TargetTable) -> Foreseen:
+        link, fields = self.folder(table), _fields(table)
+        if not link.exists():
+            return Foreseen(None)
+        stamped, _, had = _applied(_existing(link), link)
+        other = sorted(name for name in fields.keys() | had.keys() if fields.get(name) != had.get(name))
+        changes = (f"index its rows again, for {', '.join(other)}",) if other else ()
+        return Foreseen(identity_of(stamped, table, f"the index in {link}"), changes)
+
     def open(self, table: TargetTable) -> str:
         link, fields = self.folder(table), _fields(table)
         self._let_go(table.qualified)
@@ -96,14 +107,15 @@ class TantivyStore:
         with _alone(link):
             if not link.exists():
                 made = _new_folder(link)
-                _create(made, fields, identity=str(uuid.uuid4()), rows=(), position=None)
+                _create(made, fields, identity=stamp(table), rows=(), position=None)
                 _point(link, made)
             folder = _live(link)
             index = _existing(folder)
-            identity, position, had = _applied(index, folder)
+            stamped, position, had = _applied(index, folder)
+            identity = identity_of(stamped, table, f"the index in {link}")
             if had != fields:
                 made = _new_folder(link)
-                _create(made, fields, identity=identity, rows=_rows(index), position=position)
+                _create(made, fields, identity=stamped, rows=_rows(index), position=position)
                 for name in (_MARK, _DUE, _CAUGHT_UP):
                     if (folder / name).exists():
                         shutil.copy(folder / name, made)
@@ -111,7 +123,7 @@ class TantivyStore:
                 _point(link, made)
                 shutil.rmtree(folder)
                 index, folder = _existing(made), made
-        self._open[table.qualified] = _Open(index, _writer(index, folder), fields, identity, position)
+        self._open[table.qualified] = _Open(index, _writer(index, folder), fields, stamped, position)
         return identity
 
     def apply(self, batch: Batch) -> Applied:
@@ -185,7 +197,7 @@ class TantivyStore:
         link, fields = self.folder(table), _fields(table)
         with _alone(link):
             live = _live(link)
-            identity, _, _ = _applied(_existing(live), live)
+            identity = stamp(table, _applied(_existing(live), live)[0])
             named = {live, _previous(link).resolve()}
             for folder in _folders(link):
                 if folder.resolve() not in named:
@@ -249,7 +261,7 @@ class TantivyStore:
 
     def folder(self, table: TargetTable) -> Path:
         """Where the table's index is: the link to the live one."""
-        return self._folder or self._path / folder_name(table.schema) / folder_name(table.name)
+        return self._folder or self._path / folder_name(table.schema) / folder_name(table.copy_name)
 
 
 def _live(link: Path) -> Path:

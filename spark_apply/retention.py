@@ -1,0 +1,147 @@
+"""What topics no longer have of what a job or a copy has still to read: refused, never skipped in silence.
+
+A topic that is compacted keeps the last record of each key for ever, but a delete only for ``delete.retention.ms``. A
+copy that has not read a delete by then keeps the row for good, whatever it reads later; only one made from nothing is
+free of it. Offsets below the first one of a partition are gone for every reader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from cdc.config import ApplySource
+from cdc.errors import OperatorError
+from spark_apply import source
+from spark_apply.complete import Ends
+from spark_apply.store import Offsets, Store
+from spark_apply.tables import TargetTable
+
+_ANSWER_WITHIN_S = 10.0
+_RETENTION = "delete.retention.ms"
+_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a partition has."""
+
+    first: int
+    end: int
+    """Behind the last committed record."""
+    kept: int
+    """All deletes from this offset on are there."""
+    retention_ms: int
+
+
+def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, Extent]]:
+    """By topic and partition. Raises OperatorError when the broker does not answer."""
+    retention = _retention(config, topics)
+    now_ms = time.time_ns() // 1_000_000
+    group = {"group.id": f"{config.topic_prefix}.apply-extents", "isolation.level": "read_committed"}
+    consumer = Consumer({**source.client(config), **group})
+    found: dict[str, dict[int, Extent]] = {topic: {} for topic in topics}
+    try:
+        known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
+        asked = [
+            TopicPartition(topic, number, now_ms - retention[topic])
+            for topic in topics
+            for number in known[topic].partitions
+        ]
+        for at in consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S):
+            first, end = consumer.get_watermark_offsets(TopicPartition(at.topic, at.partition), _ANSWER_WITHIN_S)
+            kept = at.offset if at.offset >= 0 else end  # no record is so young
+            found[at.topic][at.partition] = Extent(first, end, kept, retention[at.topic])
+    except KafkaException as exc:
+        raise source.unreachable(config, exc) from exc
+    finally:
+        consumer.close()
+    return found
+
+
+def _retention(config: ApplySource, topics: Sequence[str]) -> dict[str, int]:
+    admin = AdminClient(source.client(config))
+    asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in topics])
+    try:
+        return {of.name: int(future.result(_ANSWER_WITHIN_S)[_RETENTION].value) for of, future in asked.items()}
+    except KafkaException as exc:
+        raise source.unreachable(config, exc) from exc
+
+
+def gone(begin: Ends, there: Mapping[str, Mapping[int, Extent]]) -> list[str]:
+    """Topics in which offsets from `begin` on were deleted, or which were made anew; each with what is missing."""
+    told = []
+    for topic, partitions in sorted(there.items()):
+        for number, extent in sorted(partitions.items()):
+            at = begin.get(topic, {}).get(number)
+            if at is not None and at < extent.first:
+                told.append(f"topic {topic}, partition {number}: offsets {at} to {extent.first - 1} were deleted")
+            elif at is not None and at > extent.end:
+                told.append(f"topic {topic}, partition {number}: it ends at {extent.end}, and {at} was read: made anew")
+    return told
+
+
+def require_offsets(config: ApplySource, begin: Ends | None, *, checkpoint: str) -> None:
+    """Raises OperatorError where the topics no longer have all from `begin` on."""
+    if begin is None:
+        return
+    missing = gone(begin, extents(config, sorted(begin)))
+    if missing:
+        raise OperatorError(f"what the job would read next is gone: {'; '.join(missing)}", hint=way_out(checkpoint))
+
+
+def way_out(checkpoint: str) -> str:
+    """What mends offsets that are gone: whole copies, and a job that does not ask for the offsets again."""
+    return f"cdc rebuild APPLY.yaml && rm -r {checkpoint}  # copies from what the topics have, and a new start"
+
+
+def held(store: Store, table: TargetTable) -> Offsets:
+    """Up to where a copy is known to hold its topic; empty where nothing is known."""
+    due = store.due(table)
+    if due is not None:
+        return due.begin
+    mark = store.mark(table)
+    return mark.ends if mark is not None else {}
+
+
+def away(copy: str, has: Offsets, there: Mapping[int, Extent]) -> str | None:
+    """Why a copy that has its topic up to `has` may miss deletes, or more; None if it misses nothing."""
+    for number, extent in sorted(there.items()):
+        at = has.get(number)
+        if at is not None and at < extent.first:
+            where = f"offsets {at} to {extent.first - 1} of its topic, partition {number}"
+            return f"{copy}: {where}, were deleted before it had them"
+        if at is not None and at < min(extent.kept, extent.end):
+            return (
+                f"{copy} was not kept up for longer than its topic keeps deletes ({_RETENTION}, "
+                f"{_span(extent.retention_ms)}): rows that were deleted may stay in it for good"
+            )
+    return None
+
+
+def require_deletes(config: ApplySource, tables: Iterable[tuple[TargetTable, Mapping[str, Store]]]) -> None:
+    """Raises OperatorError for a copy that may miss deletes which its topic no longer has."""
+    copies = [(table, name, held(store, table)) for table, stores in tables for name, store in stores.items()]
+    behind = [copy for copy in copies if copy[2]]
+    if not behind:
+        return
+    there = extents(config, sorted({table.topic for table, _, _ in behind}))
+    for table, name, has in behind:
+        why = away(f"{table.qualified} in {name}", has, there[table.topic])
+        if why is not None:
+            raise OperatorError(why, hint=rebuild(table, name))
+
+
+def rebuild(table: TargetTable, store: str) -> str:
+    """The command that makes a copy anew."""
+    return f"cdc rebuild APPLY.yaml --table {table.qualified} --store {store}"
+
+
+def _span(span_ms: int) -> str:
+    if span_ms >= _DAY_MS:
+        return f"{span_ms / _DAY_MS:.3g} days"
+    return f"{span_ms / _HOUR_MS:.3g} hours" if span_ms >= _HOUR_MS else f"{span_ms / 1000:g} seconds"

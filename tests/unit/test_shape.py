@@ -1,0 +1,112 @@
+"""Names, places and partitions of shaped tables: what apply.yaml may ask for, before Spark is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cdc.change import Kind
+from cdc.config import ApplyTable
+from cdc.errors import ConfigError, OperatorError
+from spark_apply.identity import identity_of, stamp
+from spark_apply.shape import check_places, fingerprint, planned
+from spark_apply.tables import Partition, TargetTable, Version
+
+COLUMNS = (("id", Kind("int64")), ("status", Kind("string")), ("total", Kind("decimal", 10, 2)))
+
+
+def shape(table: str = "orders", **settings: Any) -> TargetTable:
+    version = Version("shop", "public", table, f"shop.public.{table}", 1, ("id",), COLUMNS)
+    return planned([version], follow(**settings))
+
+
+def follow(**settings: Any) -> ApplyTable:
+    return ApplyTable(stores=("lake",), **settings)
+
+
+def test_columns_are_chosen_and_renamed() -> None:
+    """The key is always there; a name may change hands; events are still read by the source's names."""
+    made = shape(columns=("total",), rename={"id": "total", "total": "id"}, target="sales")
+    assert [(column.name, column.source) for column in made.columns] == [("total", "id"), ("id", "total")]
+    assert (made.key, made.source_key, made.qualified, made.copy_name) == (
+        ("total",),
+        ("id",),
+        "public.orders",
+        "sales",
+    )
+    assert shape().shaping is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "hint"),
+    [
+        ({"columns": ("statu",)}, "columns: statu: the table has no such column", "did you mean status"),
+        ({"rename": {"statu": "s"}}, "rename.statu: the table has no such column", "did you mean status"),
+        (
+            {"columns": ("total",), "rename": {"status": "s"}},
+            "rename.status: `columns` leaves this",
+            "columns: id, tot",
+        ),
+        ({"rename": {"status": "total"}}, "column total and column status would both be total", "another name"),
+        ({"computed": {"id": "1"}}, "computed.id and column id would both be id", "another name"),
+        ({"computed": {"_cdc_x": "1"}}, "column _cdc_x: names that begin with _cdc_ are ours", "choose another"),
+        ({"target": "_cdc_x"}, "target: names that begin with _cdc_ are ours", "choose another"),
+        ({"partition_by": ("dayz(total)",)}, "dayz(total): this is no way to partition", "did you mean days"),
+        ({"partition_by": ("bucket(id)",)}, "bucket(id): this is no way to partition", "bucket(16, id)"),
+        ({"partition_by": ("days(at)",)}, "days(at): the copy has no column at", "columns: id, status, total"),
+        ({"rename": {"id": "no"}, "partition_by": ("id",)}, "id: the copy has no such column", "columns: no"),
+    ],
+)
+def test_what_no_table_can_look_like(settings: dict[str, Any], said: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        shape(**settings)
+    assert refused.value.message.startswith("tables.public.orders")
+    assert said in refused.value.message
+    assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"columns": ("id", "id")}, {"where": " "}, {"target": ""}, {"computed": {"n": ""}}, {"rename": {"id": ""}}],
+)
+def test_what_no_file_can_say(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        follow(**settings)
+
+
+def test_partitions_are_columns_or_functions_of_one() -> None:
+    made = shape(partition_by=("status", "bucket(16, id)", "truncate( 4 ,status )", "n"), computed={"n": "1"})
+    assert made.partition_by == (
+        Partition("status"),
+        Partition("id", "bucket", 16),
+        Partition("status", "truncate", 4),
+        Partition("n"),
+    )
+
+
+def test_two_tables_have_two_places_in_a_store_and_partitions_only_where_there_are_any() -> None:
+    tables = {f"public.{name}": (follow(target=target), shape(name, target=target)) for name, target in PLACES}
+    with pytest.raises(ConfigError, match=r"both would be public\.orders in store lake"):
+        check_places(tables, {"lake": "iceberg"})
+    check_places({"public.orders": tables["public.orders"]}, {"lake": "iceberg"})
+    parted = {"public.orders": (follow(), shape(partition_by=("id",)))}
+    check_places(parted, {"lake": "iceberg"})
+    with pytest.raises(ConfigError, match="store lake, of type tantivy, has no partitions"):
+        check_places(parted, {"lake": "tantivy"})
+
+
+PLACES = (("orders", None), ("items", "orders"))
+
+
+def test_a_copy_is_known_by_its_shape_but_not_by_its_place() -> None:
+    """Another shape is refused with the way to it; the identity stays, so a checkpoint stays true."""
+    plain, moved, shaped = shape(), shape(target="sales", partition_by=("id",)), shape(where="total > 0")
+    made = stamp(plain)
+    assert identity_of(made, moved, "copy") == made
+    with pytest.raises(OperatorError, match=r"copy holds public\.orders in another shape") as refused:
+        identity_of(made, shaped, "copy")
+    assert "cdc rebuild APPLY.yaml --table public.orders" in (refused.value.hint or "")
+    assert identity_of(stamp(shaped, made), shaped, "copy") == made
+    assert stamp(plain, stamp(shaped, made)) == made
+    assert fingerprint(follow(columns=("id", "total"))) == fingerprint(follow(columns=("total", "id")))
