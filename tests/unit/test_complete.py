@@ -152,9 +152,9 @@ def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:
     assert copy.kept is None
     barriers.add(_barrier(10, {"shop.public.a": {0: 5}}))
     publisher.tend()
-    publisher.applied({"shop.public.a": {0: 4}})
+    publisher.applied({"shop.public.a": {0: 4}}, {})
     assert copy.kept == Mark({0: 4}, None)
-    publisher.applied({"shop.public.a": {0: 5}})
+    publisher.applied({"shop.public.a": {0: 5}}, {})
     assert copy.kept is not None
     assert copy.kept.complete is not None
     assert copy.kept.complete.position == position_of(_state(10))
@@ -164,7 +164,7 @@ def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:
     assert copy.kept.complete.position == position_of(_state(20))
     # the table is being read again at the source: it stays where it was
     barriers.add(Barrier("shop", frozenset(), position_of(_state(30)), None, {}))
-    publisher.applied({"shop.public.a": {0: 9}})
+    publisher.applied({"shop.public.a": {0: 9}}, {})
     assert copy.kept.ends == {0: 9}
     assert copy.kept.complete.position == position_of(_state(20))
 
