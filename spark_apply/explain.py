@@ -20,7 +20,7 @@ from spark_apply.expressions import resolved
 from spark_apply.session import open_session
 from spark_apply.shape import planned
 from spark_apply.shaped import SourceImage, documents
-from spark_apply.tables import TargetTable, choose
+from spark_apply.tables import TargetTable, choose, derived
 
 Verdict = Literal["won", "superseded", "late", "duplicate", "tombstone", "no event"]
 
@@ -100,7 +100,7 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
         near = difflib.get_close_matches(table, chosen, n=1)
         msg = f"--table {table}: the job follows no such table"
         raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"it follows {', '.join(sorted(chosen))}")
-    made = planned(versions[table], chosen[table])
+    made = derived(versions[table], chosen[table])
     wanted = parse_key(made, key)
     partitions = source.topics(config.source).get(made.topic, 0)
     found = (

@@ -192,16 +192,13 @@ def _run(
             if stop.is_set() or ending.is_set():
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # never return: Spark would take the batch for done
-            try:
+            with _noted(failures):
                 ends = checkpoints.ends_of(spark, checkpoint, batch_id)
                 publisher.applied(ends, _apply(applier, swaps, records, lambda: publisher.moments(ends)))
-            except Exception as exc:
-                failures.append(exc)
-                raise
             tell(_line(applier))
 
-    records = source.stream(spark, config.source, sorted(applier.routes))
-    writer = records.writeStream.queryName(config.name).option("checkpointLocation", checkpoint).foreachBatch(apply)
+    writer = source.stream(spark, config.source, sorted(applier.routes)).writeStream.queryName(config.name)
+    writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER_INTERVAL)
     try:
         swaps.look(now=True)
@@ -234,6 +231,16 @@ def _run(
         _raise_failure(query, failures, checkpoint)
     publisher.tend()
     caretaker.look(now=once and not stop.is_set())
+
+
+@contextmanager
+def _noted(failures: list[Exception]) -> Iterator[None]:
+    """Keep what a block raises: Spark tells of it in words alone."""
+    try:
+        yield
+    except Exception as exc:
+        failures.append(exc)
+        raise
 
 
 def _apply(

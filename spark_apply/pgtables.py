@@ -97,24 +97,28 @@ def drop(cur: Cursor, tables: Tables) -> None:
 
 def evolve(cur: Cursor, tables: Tables) -> None:
     """Add columns and widen types in the copy and in what waits. Raises OperatorError where that cannot be."""
-    check_names(tables.table)
-    there = columns_of(cur, tables.rows)
-    for column in tables.table.columns:
-        wanted = pg_type(column)
-        found = there.get(column.name)
-        if found == wanted:
-            continue
-        if found is not None and not widens(found, wanted):
-            msg = (
-                f"PostgreSQL table {'.'.join(tables.place)}, column {column.name}: it is {found} and would be {wanted}"
-            )
-            way_out = f"types: {{{column.name}: string}} under tables.{tables.table.qualified}"
-            raise OperatorError(msg, hint=f"{way_out}, and DROP TABLE: it is filled again from the topics")
-        named, kind = sql.Identifier(column.name), sql.SQL(wanted)
-        add, retype = sql.SQL("ADD COLUMN {} {}"), sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}")
-        change = (add if found is None else retype).format(named, kind)
+    for _, change in changes(cur, tables):
         for name in (tables.rows, tables.ours("waiting")):
             cur.execute(sql.SQL("ALTER TABLE {} {}").format(name, change))
+
+
+def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
+    """What `evolve` does, in words and as a part of ALTER TABLE; raises what it raises."""
+    check_names(tables.table)
+    there, found = columns_of(cur, tables.rows), []
+    for column in tables.table.columns:
+        wanted, has = pg_type(column), there.get(column.name)
+        named, kind = sql.Identifier(column.name), sql.SQL(wanted)
+        if has is None:
+            found.append((f"add column {column.name} {wanted}", sql.SQL("ADD COLUMN {} {}").format(named, kind)))
+        elif has != wanted and widens(has, wanted):
+            retype = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}").format(named, kind)
+            found.append((f"widen column {column.name} from {has} to {wanted}", retype))
+        elif has != wanted:
+            msg = f"PostgreSQL table {'.'.join(tables.place)}, column {column.name}: it is {has} and would be {wanted}"
+            way_out = f"types: {{{column.name}: string}} under tables.{tables.table.qualified}"
+            raise OperatorError(msg, hint=f"{way_out}, and DROP TABLE: it is filled again from the topics")
+    return found
 
 
 def grant_as(cur: Cursor, one: sql.Identifier, other: sql.Identifier) -> None:

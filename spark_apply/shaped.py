@@ -14,7 +14,10 @@ from spark_apply.names import quoted
 from spark_apply.tables import TargetColumn, TargetTable
 from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, typed
 
-_INPUT = "key string, position string, op string, partition int, offset bigint, schema_version int, after string"
+_INPUT = (
+    "key string, position string, op string, partition int, offset bigint, schema_version int, source_ms bigint,"
+    " after string"
+)
 _AT_ONCE = 50_000
 
 
@@ -51,7 +54,7 @@ class SourceImage(NamedTuple):
 
 def documents(spark: SparkSession, table: TargetTable, rows: Iterable[SourceImage]) -> Iterator[str | None]:
     """The document that copies hold of each row, in order; None of one that ``where`` leaves out."""
-    numbered = [(row.key, "", "c", 0, number, row.version, row.after) for number, row in enumerate(rows)]
+    numbered = [(row.key, "", "c", 0, number, row.version, 0, row.after) for number, row in enumerate(rows)]
     for begin in range(0, len(numbered), _AT_ONCE):
         part = numbered[begin : begin + _AT_ONCE]
         made = with_document(shaped(spark.createDataFrame(part, _INPUT), table), table).select(OFFSET, OP, DOCUMENT)

@@ -138,6 +138,7 @@ class IcebergStore:
         self._branch = branch
         self.upkeep = upkeep
         self._cleaned_at: dict[str, float] = {}
+        self._catalog_known = False
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
 
@@ -366,6 +367,9 @@ class IcebergStore:
     def _loaded(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Table
         """The table as it is now, by Iceberg's own interface."""
         session: Any = self._spark
+        if not self._catalog_known:  # Iceberg looks for it in the settings of whatever session the thread used last
+            session.catalog.tableExists(self.table_name(table))
+            self._catalog_known = True
         loaded = self._java.spark.Spark3Util.loadIcebergTable(session._jsparkSession, self.table_name(table))  # noqa: SLF001
         loaded.refresh()
         return loaded

@@ -37,6 +37,7 @@ from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError, RetryableError
 from spark_apply import pgtables as tables
 from spark_apply.complete import Mark
+from spark_apply.foresight import Foreseen
 from spark_apply.identity import identity_of, stamp
 from spark_apply.pgserver import Server
 from spark_apply.pgtables import OURS, Cursor, Had, Tables, check_names, columns_of, moved_on
@@ -102,6 +103,17 @@ class PostgresStore:
         self._tables: dict[str, TargetTable] = {}
         self._staged: dict[str, tuple[int, int, int]] = {}
         self._besides: list[PostgresStore] = []
+
+    def foresee(self, table: TargetTable) -> Foreseen:
+        with self._server.transaction(f"looking at {table.qualified}") as cur:
+            copy = self._known(cur, table)
+            there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+            if copy is None and there:
+                raise self._foreign(table)
+            if copy is None or not there:
+                return Foreseen(None)
+            identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
+            return Foreseen(identity, tuple(told for told, _ in tables.changes(cur, self._of(table, copy))))
 
     def open(self, table: TargetTable) -> str:
         self._write_alone(table)
@@ -307,8 +319,7 @@ class PostgresStore:
     def _create(self, cur: Cursor, table: TargetTable) -> _Copy:
         check_names(table)
         if columns_of(cur, sql.Identifier(table.schema, table.copy_name)):
-            msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
-            raise OperatorError(msg, hint="give the store another database, or drop the table")
+            raise self._foreign(table)
         self._remove(cur, table, _LIVE)
         number = self._note(cur, table, _LIVE, stamp(table), None)
         made = Tables(table, number, (OURS, f"copy_{number}"))
@@ -316,6 +327,10 @@ class PostgresStore:
         cur.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(table.schema)))
         self._put_in_place(cur, table, replace(self._required(cur, table), number=number), None)
         return self._required(cur, table)
+
+    def _foreign(self, table: TargetTable) -> OperatorError:
+        msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
+        return OperatorError(msg, hint="give the store another database, or drop the table")
 
     def _note(self, cur: Cursor, table: TargetTable, role: str, identity: str, mark: Mark | None) -> int:
         cur.execute(
@@ -376,9 +391,13 @@ class PostgresStore:
 
     def _read(self, table: TargetTable, role: str | None = None) -> _Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:
-            cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
-            ((missing,),) = cur.fetchall()
-            return None if missing else self._copy(cur, table, role)
+            return self._known(cur, table, role)
+
+    def _known(self, cur: Cursor, table: TargetTable, role: str | None = None) -> _Copy | None:
+        """`_copy`, also where nothing of ours was ever made."""
+        cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
+        ((missing,),) = cur.fetchall()
+        return None if missing else self._copy(cur, table, role)
 
     def _copy(self, cur: Cursor, table: TargetTable, role: str | None = None) -> _Copy | None:
         """What is known of a copy; `relation` is None where the table that it speaks of is not there."""

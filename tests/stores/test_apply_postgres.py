@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from cdc.config import StoreConfig
 from cdc.errors import OperatorError
 from cdc.state import Phase
+from spark_apply.foresight import Foreseen
 from spark_apply.job import run_apply
 from spark_apply.rebuild import run_rebuild, run_rollback
 from spark_apply.store import open_store
@@ -217,13 +219,17 @@ def test_one_writer_and_no_strangers_table(setting: Setting, postgres18: Databas
     postgres18.execute("CREATE TABLE orders (id int)")
     with pytest.raises(OperatorError, match="is there already and was not made by this toolkit"):
         setting.apply()
-    postgres18.execute("DROP TABLE orders")
-    setting.apply()
     made = setting.target(table)
-    stores = [
+    stores: list[Any] = [
         open_store(setting.store(setting.folder), name="copy", prefix=setting.prefix, spark=None) for _ in range(2)
     ]
-    stores[0].open(made)
+    with pytest.raises(OperatorError, match="is there already and was not made by this toolkit"):
+        stores[0].foresee(made)
+    postgres18.execute("DROP TABLE orders")
+    assert stores[0].foresee(made) == Foreseen(None)
+    setting.apply()
+    identity = stores[0].open(made)
+    assert stores[0].foresee(made) == Foreseen(identity)
     with pytest.raises(OperatorError, match="has a writer already"):
         stores[1].open(made)
     stores[0].close()

@@ -232,8 +232,9 @@ def test_expressions_are_spark_s_to_judge(apply_spark: SparkSession) -> None:
 
 def test_an_expression_that_fails_for_a_row_stops_the_job_without_its_value(apply_spark: SparkSession) -> None:
     version = Version("shop", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")), ("status", Kind("string"))))
-    event = ('{"id":1}', position(10), "c", 0, 7, 1, '{"id":1,"status":"secret"}')
-    columns = "key string, position string, op string, partition int, offset bigint, schema_version int, after string"
+    event = ('{"id":1}', position(10), "c", 0, 7, 1, 0, '{"id":1,"status":"secret"}')
+    columns = "key string, position string, op string, partition int, offset bigint, schema_version int,"
+    columns += " source_ms bigint, after string"
     for expression, condition in (("1 / (id - 1)", "DIVIDE_BY_ZERO"), ("CAST(status AS INT)", "CAST_INVALID_INPUT")):
         settings = ApplyTable(stores=("lake",), computed={"n": expression})
         made = resolved(planned([version], settings), apply_spark)
