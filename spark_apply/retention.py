@@ -40,7 +40,7 @@ class Extent:
 
 def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, Extent]]:
     """By topic and partition. Raises OperatorError when the broker does not answer."""
-    retention = _retention(config, topics)
+    retention, compacted = _retention(config, topics)
     now_ms = time.time_ns() // 1_000_000
     group = {"group.id": f"{config.topic_prefix}.apply-extents", "isolation.level": "read_committed"}
     consumer = Consumer({**source.client(config), **group})
@@ -54,7 +54,7 @@ def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, E
         ]
         for at in consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S):
             first, end = consumer.get_watermark_offsets(TopicPartition(at.topic, at.partition), _ANSWER_WITHIN_S)
-            kept = at.offset if at.offset >= 0 else end  # no record is so young
+            kept = kept_from(first, end, at.offset, compacted=compacted[at.topic])
             found[at.topic][at.partition] = Extent(first, end, kept, retention[at.topic])
     except KafkaException as exc:
         raise source.unreachable(config, exc) from exc
@@ -63,13 +63,25 @@ def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, E
     return found
 
 
-def _retention(config: ApplySource, topics: Sequence[str]) -> dict[str, int]:
+def kept_from(first: int, end: int, young: int, *, compacted: bool) -> int:
+    """From where on a partition has all deletes: `young` is the first record within the retention, -1 for none."""
+    if not compacted:
+        return first
+    return young if young >= 0 else end
+
+
+def _retention(config: ApplySource, topics: Sequence[str]) -> tuple[dict[str, int], dict[str, bool]]:
+    """How long deletes are kept, and whether compaction forgets them at all: a log keeps all that it has."""
     admin = AdminClient(source.client(config))
     asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in topics])
     try:
-        return {of.name: int(future.result(_ANSWER_WITHIN_S)[_RETENTION].value) for of, future in asked.items()}
+        found = {of.name: future.result(_ANSWER_WITHIN_S) for of, future in asked.items()}
     except KafkaException as exc:
         raise source.unreachable(config, exc) from exc
+    return (
+        {topic: int(settings[_RETENTION].value) for topic, settings in found.items()},
+        {topic: "compact" in str(settings["cleanup.policy"].value) for topic, settings in found.items()},
+    )
 
 
 def gone(begin: Ends, there: Mapping[str, Mapping[int, Extent]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_apply.retention import Extent, away, gone
+from spark_apply.retention import Extent, away, gone, kept_from
 
 _WEEK_MS = 7 * 86_400_000
 
@@ -41,3 +41,9 @@ def test_a_checkpoint_that_names_what_is_not_there(begin: dict[str, dict[int, in
 def test_a_copy_that_was_away(has: dict[int, int], there: Extent, told: str | None) -> None:
     found = away("a copy", has, {0: there})
     assert (told in (found or "")) if told else found is None
+
+
+def test_only_compaction_forgets_deletes() -> None:
+    assert kept_from(3, 9, 5, compacted=True) == 5
+    assert kept_from(3, 9, -1, compacted=True) == 9
+    assert kept_from(3, 9, -1, compacted=False) == 3
