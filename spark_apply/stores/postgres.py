@@ -27,7 +27,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from psycopg2 import sql
 from pyspark.sql import SparkSession
@@ -39,33 +39,14 @@ from spark_apply import pgtables as tables
 from spark_apply.complete import Mark
 from spark_apply.foresight import Foreseen
 from spark_apply.identity import identity_of, stamp
+from spark_apply.pgcopies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.pgserver import Server
-from spark_apply.pgtables import OURS, Cursor, Had, Tables, check_names, columns_of, moved_on
+from spark_apply.pgtables import OURS, Cursor, Had, Tables, columns_of, moved_on
 from spark_apply.pgtypes import documents, pg_type
 from spark_apply.store import EVERYTHING, Applied, Batch, Due, Moment, StoredRow, only_options
 from spark_apply.tables import TargetColumn, TargetTable
 
-_LIVE, _BESIDE, _PREVIOUS = "live", "beside", "previous"
 _BY_ID = ("integer", "bigint", "text", "numeric", "boolean", "date")
-_META = sql.Identifier(OURS, "copies")
-_TABLES = """
-CREATE SCHEMA IF NOT EXISTS cdc_apply;
-CREATE TABLE IF NOT EXISTS cdc_apply.copies (
-    number integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
-    prefix text NOT NULL,
-    schema text NOT NULL,
-    name text NOT NULL,
-    role text NOT NULL,
-    relation oid,
-    identity text NOT NULL,
-    position text,
-    mark text,
-    reload boolean NOT NULL DEFAULT true,
-    due text,
-    replaced_at timestamptz,
-    UNIQUE (schema, name, role)
-)
-"""
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:
@@ -77,28 +58,14 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     return PostgresStore(Server(config.url, f"stores.{name}"), prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A row of ``cdc_apply.copies``."""
-
-    number: int
-    relation: int | None
-    identity: str
-    position: str | None
-    mark: Mark | None
-    reload: bool
-    due: Due | None
-    replaced_at: dt.datetime | None
-
-
 class PostgresStore:
     """A `spark_apply.store.WholeStore`."""
 
     whole = True
 
-    def __init__(self, server: Server, prefix: str, role: str = _LIVE) -> None:
+    def __init__(self, server: Server, prefix: str, role: str = LIVE) -> None:
         self._server = server
-        self._prefix = prefix
+        self._copies = Copies(prefix)
         self._role = role
         self._tables: dict[str, TargetTable] = {}
         self._staged: dict[str, tuple[int, int, int]] = {}
@@ -106,30 +73,29 @@ class PostgresStore:
 
     def foresee(self, table: TargetTable) -> Foreseen:
         with self._server.transaction(f"looking at {table.qualified}") as cur:
-            copy = self._known(cur, table)
+            copy = self._copies.known(cur, table, self._role)
             there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
             if copy is None and there:
-                raise self._foreign(table)
+                raise self._copies.foreign(table)
             if copy is None or not there:
                 return Foreseen(None)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
-            return Foreseen(identity, tuple(told for told, _ in tables.changes(cur, self._of(table, copy))))
+            return Foreseen(
+                identity, tuple(told for told, _ in tables.changes(cur, self._copies.tables(table, copy, self._role)))
+            )
 
     def open(self, table: TargetTable) -> str:
         self._write_alone(table)
         with self._server.transaction(f"opening {table.qualified}") as cur:
-            self._prepare(cur)
-            copy = self._copy(cur, table)
+            self._copies.prepare(cur)
+            copy = self._copies.find(cur, table, self._role)
             there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
             if copy is None or (copy.relation is None and not there):
-                copy = self._create(cur, table)
+                copy = self._copies.create(cur, table)
             elif copy.relation is None:  # the whole database was restored from a dump, or this table was
-                cur.execute(
-                    sql.SQL("UPDATE {} SET relation = to_regclass(%s), mark = NULL WHERE number = %s").format(_META),
-                    (sql.Identifier(table.schema, table.copy_name).as_string(cur), copy.number),
-                )
+                self._copies.adopt(cur, table, copy.number)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
-            tables.evolve(cur, self._of(table, copy))
+            tables.evolve(cur, self._copies.tables(table, copy, self._role))
             self._staged.pop(table.qualified, None)
         self._tables[table.qualified] = table
         return identity
@@ -151,13 +117,13 @@ class PostgresStore:
     def _fold(self, cur: Cursor, name: str, batch: Batch | None, moment: Moment) -> Applied:
         table = batch.table if batch is not None else self._tables[name]
         self._lock(cur, table)
-        copy = self._copy(cur, table)
+        copy = self._copies.find(cur, table, self._role)
         if copy is None or copy.relation is None:
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or made anew while the job wrote it"
             raise OperatorError(msg, hint="start the job again: it fills the table from the topics")
-        if self._role == _LIVE:  # a rebuild may have put another shape there
+        if self._role == LIVE:  # a rebuild may have put another shape there
             identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
-        of = self._of(table, copy)
+        of = self._copies.tables(table, copy, self._role)
         staged = (self._server.session, copy.number, table.version)
         if self._staged.get(name) != staged:
             tables.restage(cur, of)
@@ -168,10 +134,8 @@ class PostgresStore:
         applied = tables.fold(cur, of, batch, moment.limit, had)
         mark = replace(moment.mark, ends=moved_on(had.ends, moment.mark.ends))
         position = max(copy.position or "", batch.position if batch is not None else "") or None
-        cur.execute(
-            sql.SQL("UPDATE {} SET mark = %s, position = %s, reload = reload AND %s WHERE number = %s").format(_META),
-            (mark.to_json(), position, moment.limit == "", copy.number),
-        )
+        reload = copy.reload and moment.limit == ""
+        self._copies.write(cur, copy.number, mark, position=position, reload=reload)
         return applied
 
     def position(self, table: TargetTable) -> str | None:
@@ -184,21 +148,20 @@ class PostgresStore:
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         with self._server.transaction("setting a mark") as cur:
-            copy = self._required(cur, table)
-            change = sql.SQL("UPDATE {} SET mark = %s WHERE number = %s").format(_META)
-            if not mark.ends:  # all is read from the beginning
-                of = self._of(table, copy)
+            copy = self._copies.required(cur, table, self._role)
+            anew = not mark.ends  # all is read from the beginning
+            if anew:
+                of = self._copies.tables(table, copy, self._role)
                 for kind in ("waiting", "gone"):
                     cur.execute(sql.SQL("TRUNCATE {}").format(of.ours(kind)))
-                change = sql.SQL("UPDATE {} SET mark = %s, reload = true WHERE number = %s").format(_META)
-            cur.execute(change, (mark.to_json(), copy.number))
+            self._copies.write(cur, copy.number, mark, reload=True if anew else None)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         copy = self._read(table)
         if copy is None or copy.relation is None:
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} cannot be read"
             raise OperatorError(msg, hint="has the apply job made it? cdc apply")
-        of = self._of(table, copy)
+        of = self._copies.tables(table, copy, self._role)
         with self._server.reading(f"reading {table.qualified}") as (cur, many):
             had = columns_of(cur, of.rows)
             columns = [column for column in table.columns if column.name in had]
@@ -219,8 +182,8 @@ class PostgresStore:
     def beside(self, table: TargetTable) -> PostgresStore:
         with self._server.transaction(f"making a copy beside {table.qualified}") as cur:
             self._lock(cur, table)
-            live = self._required(cur, table)
-            of = self._of(table, live)
+            live = self._copies.required(cur, table, self._role)
+            of = self._copies.tables(table, live, self._role)
             if live.reload:
                 msg = (
                     f"PostgreSQL table {table.schema}.{table.copy_name} is being filled from the beginning of its topic"
@@ -228,13 +191,13 @@ class PostgresStore:
                 raise OperatorError(msg, hint="wait until cdc status shows a position for it")
             _refuse_views(cur, of)
             tables.evolve(cur, of)
-            self._remove(cur, table, _BESIDE)
+            self._copies.remove(cur, table, BESIDE)
             mark = Mark({}, live.mark.complete if live.mark else None)
-            number = self._note(cur, table, _BESIDE, stamp(table, live.identity), mark)
+            number = self._copies.note(cur, table, BESIDE, stamp(table, live.identity), mark)
             made = Tables(table, number, (OURS, f"copy_{number}"))
             tables.create(cur, made, like=of.rows)
             tables.grant_as(cur, of.rows, made.rows)
-        copy = PostgresStore(self._server.another(), self._prefix, _BESIDE)
+        copy = PostgresStore(self._server.another(), self._copies.prefix, BESIDE)
         self._besides.append(copy)
         return copy
 
@@ -246,7 +209,7 @@ class PostgresStore:
     def swap(self, table: TargetTable, due: Due) -> None:
         with self._server.transaction("swapping") as cur:
             self._lock(cur, table)
-            live, made = self._required(cur, table), self._copy(cur, table, _BESIDE)
+            live, made = self._copies.required(cur, table, self._role), self._copies.find(cur, table, BESIDE)
             if made is None:
                 msg = f"PostgreSQL table {table.schema}.{table.copy_name}: another rebuild has taken this one's place"
                 raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
@@ -254,30 +217,30 @@ class PostgresStore:
             if lacks:
                 raise BugError(f"{table.qualified}: a copy is swapped in that lacks what the live one has")
             complete = live.mark.complete if live.mark else None
-            new = self._of(table, made, _BESIDE)
+            new = self._copies.tables(table, made, BESIDE)
             tables.restage(cur, new)
             limit = complete.position if complete else EVERYTHING
             tables.fold(cur, new, None, limit, Had(due.begin, "", reload=made.reload))
-            cur.execute(sql.SQL("UPDATE {} SET reload = false WHERE number = %s").format(_META), (made.number,))
-            self._remove(cur, table, _PREVIOUS)
-            self._set_aside(cur, table, live, _PREVIOUS)
-            self._put_in_place(cur, table, made, Mark(due.begin, complete))
+            self._copies.write(cur, made.number, made.mark, reload=False)
+            self._copies.remove(cur, table, PREVIOUS)
+            self._copies.set_aside(cur, table, live, PREVIOUS)
+            self._copies.put_in_place(cur, table, made, Mark(due.begin, complete))
             self._staged.clear()
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
-        copy = self._read(table, _PREVIOUS)
+        copy = self._read(table, PREVIOUS)
         return copy.replaced_at if copy else None
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
         with self._server.transaction("rolling back") as cur:
             self._lock(cur, table)
-            live, kept = self._required(cur, table), self._copy(cur, table, _PREVIOUS)
+            live, kept = self._copies.required(cur, table, self._role), self._copies.find(cur, table, PREVIOUS)
             if kept is None:
                 raise OperatorError(f"{table.qualified}: there is no earlier copy", hint="a rollback uses it up")
-            self._remove(cur, table, _BESIDE)
-            self._set_aside(cur, table, live, _BESIDE)
-            self._remove(cur, table, _BESIDE)
-            self._put_in_place(cur, table, kept, kept.mark, Due(due.id, kept.mark.ends if kept.mark else {}))
+            self._copies.remove(cur, table, BESIDE)
+            self._copies.set_aside(cur, table, live, BESIDE)
+            self._copies.remove(cur, table, BESIDE)
+            self._copies.put_in_place(cur, table, kept, kept.mark, Due(due.id, kept.mark.ends if kept.mark else {}))
 
     def due(self, table: TargetTable) -> Due | None:
         copy = self._read(table)
@@ -285,23 +248,13 @@ class PostgresStore:
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
         with self._server.transaction("catching up") as cur:
-            cur.execute(
-                sql.SQL("UPDATE {} SET due = NULL WHERE number = %s AND due = %s").format(_META),
-                (self._required(cur, table).number, due.to_json()),
-            )
+            self._copies.caught_up(cur, self._copies.required(cur, table).number, due)
 
     def close(self) -> None:
         for copy in self._besides:
             copy.close()
         self._server.close()
         self._tables.clear()
-
-    def _prepare(self, cur: Cursor) -> None:
-        cur.execute("SELECT pg_advisory_xact_lock(hashtextextended('cdc_apply', 0))")
-        cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
-        ((missing,),) = cur.fetchall()
-        if missing:
-            cur.execute(_TABLES)
 
     def _write_alone(self, table: TargetTable) -> None:
         """Raises OperatorError where another job writes this copy."""
@@ -312,120 +265,13 @@ class PostgresStore:
 
     def _lock(self, cur: Cursor, table: TargetTable) -> None:
         """Change what a reader sees of a table alone, until the transaction ends; copies beside are one job's own."""
-        if self._role == _LIVE:
+        if self._role == LIVE:
             name = json.dumps(["copies", table.schema, table.copy_name])
             cur.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
-    def _create(self, cur: Cursor, table: TargetTable) -> _Copy:
-        check_names(table)
-        if columns_of(cur, sql.Identifier(table.schema, table.copy_name)):
-            raise self._foreign(table)
-        self._remove(cur, table, _LIVE)
-        number = self._note(cur, table, _LIVE, stamp(table), None)
-        made = Tables(table, number, (OURS, f"copy_{number}"))
-        tables.create(cur, made, like=None)
-        cur.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(table.schema)))
-        self._put_in_place(cur, table, replace(self._required(cur, table), number=number), None)
-        return self._required(cur, table)
-
-    def _foreign(self, table: TargetTable) -> OperatorError:
-        msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
-        return OperatorError(msg, hint="give the store another database, or drop the table")
-
-    def _note(self, cur: Cursor, table: TargetTable, role: str, identity: str, mark: Mark | None) -> int:
-        cur.execute(
-            sql.SQL(
-                "INSERT INTO {} (prefix, schema, name, role, identity, mark) VALUES (%s, %s, %s, %s, %s, %s)"
-                " RETURNING number"
-            ).format(_META),
-            (self._prefix, table.schema, table.copy_name, role, identity, mark and mark.to_json()),
-        )
-        ((number,),) = cur.fetchall()
-        return int(number)
-
-    def _remove(self, cur: Cursor, table: TargetTable, role: str) -> None:
-        """Forget a copy, and drop what is left of it in our schema."""
-        cur.execute(
-            sql.SQL("DELETE FROM {} WHERE schema = %s AND name = %s AND role = %s RETURNING number").format(_META),
-            (table.schema, table.copy_name, role),
-        )
-        for (number,) in cur.fetchall():
-            tables.drop(cur, Tables(table, number, (OURS, f"copy_{number}")))
-
-    def _set_aside(self, cur: Cursor, table: TargetTable, live: _Copy, role: str) -> None:
-        aside = sql.Identifier(f"copy_{live.number}")
-        place = sql.Identifier(table.schema, table.copy_name)
-        cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(place, aside))
-        moved = sql.SQL("{}.{}").format(sql.Identifier(table.schema), aside)
-        cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(moved, sql.Identifier(OURS)))
-        cur.execute(
-            sql.SQL("UPDATE {} SET role = %s, replaced_at = now() WHERE number = %s").format(_META), (role, live.number)
-        )
-
-    def _put_in_place(
-        self, cur: Cursor, table: TargetTable, copy: _Copy, mark: Mark | None, due: Due | None = None
-    ) -> None:
-        """Give a copy of our schema the table's name."""
-        beside, place = sql.Identifier(OURS, f"copy_{copy.number}"), sql.Identifier(table.schema, table.copy_name)
-        cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(beside, sql.Identifier(table.schema)))
-        moved = sql.Identifier(table.schema, f"copy_{copy.number}")
-        cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(table.copy_name)))
-        cur.execute(
-            sql.SQL(
-                "UPDATE {} SET role = %s, relation = to_regclass(%s), mark = %s, due = %s, replaced_at = NULL"
-                " WHERE number = %s"
-            ).format(_META),
-            (_LIVE, place.as_string(cur), mark and mark.to_json(), due and due.to_json(), copy.number),
-        )
-
-    def _of(self, table: TargetTable, copy: _Copy, role: str | None = None) -> Tables:
-        live = (role or self._role) == _LIVE
-        return Tables(table, copy.number, (table.schema, table.copy_name) if live else (OURS, f"copy_{copy.number}"))
-
-    def _required(self, cur: Cursor, table: TargetTable) -> _Copy:
-        found = self._copy(cur, table)
-        if found is None:
-            msg = f"PostgreSQL has no copy of {table.qualified}"
-            raise OperatorError(msg, hint="cdc apply makes it, and fills it from the topics")
-        return found
-
-    def _read(self, table: TargetTable, role: str | None = None) -> _Copy | None:
+    def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:
-            return self._known(cur, table, role)
-
-    def _known(self, cur: Cursor, table: TargetTable, role: str | None = None) -> _Copy | None:
-        """`_copy`, also where nothing of ours was ever made."""
-        cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
-        ((missing,),) = cur.fetchall()
-        return None if missing else self._copy(cur, table, role)
-
-    def _copy(self, cur: Cursor, table: TargetTable, role: str | None = None) -> _Copy | None:
-        """What is known of a copy; `relation` is None where the table that it speaks of is not there."""
-        role = role or self._role
-        place = sql.Identifier(table.schema, table.copy_name).as_string(cur)
-        cur.execute(
-            sql.SQL(
-                "SELECT number, CASE WHEN role <> 'live' OR relation = to_regclass(%s) THEN coalesce(relation, 0) END,"
-                " identity, position, mark, reload, due, replaced_at, prefix FROM {}"
-                " WHERE schema = %s AND name = %s AND role = %s"
-            ).format(_META),
-            (place, table.schema, table.copy_name, role),
-        )
-        for number, relation, identity, position, mark, reload, due, replaced_at, prefix in cur.fetchall():
-            if prefix != self._prefix:
-                msg = f"PostgreSQL table {table.schema}.{table.copy_name} is a copy of other topics ({prefix}.…)"
-                raise OperatorError(msg, hint="give the store a database of its own")
-            return _Copy(
-                number,
-                relation,
-                identity,
-                position,
-                Mark.from_json(mark) if mark else None,
-                reload,
-                Due.from_json(due) if due else None,
-                replaced_at,
-            )
-        return None
+            return self._copies.known(cur, table, role or self._role)
 
 
 def _late(complete: str) -> str:
