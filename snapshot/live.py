@@ -75,8 +75,10 @@ class Windows:
                 )
             try:
                 return self._read(catalog, connection, table, statement, rows)
+            except psycopg2.Error as exc:  # of what is not a statement: a commit, a setting of the session
+                raise session.translate(exc, f"reading table {table.qualified}") from exc
             finally:
-                if not connection.closed:
+                with suppress(psycopg2.Error):  # the line is cut, and the next view opens another
                     connection.rollback()
                     connection.autocommit = True
 
