@@ -334,7 +334,8 @@ def _kill_a_rebuild(shop: Shop, file: Path) -> None:
         _until(lambda: min(_beside(shop).values()) > 0 or process.poll() is not None)
     finally:
         process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+        ended = process.wait()
+    assert ended == -signal.SIGKILL
 
 
 def _beside(shop: Shop) -> dict[str, int]:
