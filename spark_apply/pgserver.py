@@ -143,10 +143,12 @@ class Server:
         code = exc.pgcode or ""
         lost = not code and isinstance(exc, psycopg2.OperationalError | psycopg2.InterfaceError)
         if lost or code[:2] in _PASSING:
-            return RetryableError(f"{self._where}: {doing}: PostgreSQL broke off ({code or 'connection lost'})")
+            said = f"{exc.diag.message_primary} ({code})" if code else "the connection was lost"
+            hint = "is PostgreSQL up, with room on its disk? Start again: what was done is whole, the rest comes again"
+            return RetryableError(f"{self._where}: {doing}: {said}", hint=hint)
         reason = f"a value does not fit ({code})" if code[:2] == "22" else f"{exc.diag.message_primary} ({code})"
-        hint = "grant what is missing to this user" if code == "42501" else None
-        return OperatorError(f"{self._where}: {doing}: {reason}", hint=hint)
+        missing = "grant what is missing to this user" if code == "42501" else None
+        return OperatorError(f"{self._where}: {doing}: {reason}", hint=missing)
 
 
 def _locked(cur: Cursor, name: str) -> bool:

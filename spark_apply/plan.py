@@ -14,6 +14,7 @@ from spark_apply import checkpoint as checkpoints
 from spark_apply.complete import Ends
 from spark_apply.foresight import Foreseen, Foresees
 from spark_apply.job import checkpoint_folder, choose_tables, open_stores, require_topics, shaped_targets
+from spark_apply.places import removal
 from spark_apply.retention import Extent, away, extents, gone, held, rebuild, way_out
 from spark_apply.session import open_session
 from spark_apply.store import Store
@@ -146,7 +147,7 @@ def _has(table: TargetTable, _name: str, store: Store, committed: Ends) -> bool:
 
 def _restored(table: TargetTable, name: str, _store: Store, folder: str) -> Problem:
     what = f"store {name}: its copy of {table.qualified} is older than the checkpoint {folder}"
-    return Problem(what, f"was it restored from a backup? rm -r {folder}: the job then fills it from the topics")
+    return Problem(what, f"was it restored from a backup? {removal(folder)}: the job then fills it from the topics")
 
 
 def _topic(topic: str, begin: Begin, committed: Ends, there: Mapping[int, Extent]) -> TopicPlan:

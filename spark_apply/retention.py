@@ -18,6 +18,7 @@ from cdc.config import ApplySource
 from cdc.errors import OperatorError
 from spark_apply import source
 from spark_apply.complete import Ends
+from spark_apply.places import removal
 from spark_apply.store import Offsets, Store
 from spark_apply.tables import TargetTable
 
@@ -108,7 +109,7 @@ def require_offsets(config: ApplySource, begin: Ends | None, *, checkpoint: str)
 
 def way_out(checkpoint: str) -> str:
     """What mends offsets that are gone: whole copies, and a job that does not ask for the offsets again."""
-    return f"cdc rebuild APPLY.yaml && rm -r {checkpoint}  # copies from what the topics have, and a new start"
+    return f"cdc rebuild APPLY.yaml && {removal(checkpoint)}  # copies from what the topics have, and a new start"
 
 
 def held(store: Store, table: TargetTable) -> Offsets:

@@ -46,7 +46,7 @@ from spark_apply.pgtypes import documents, pg_type
 from spark_apply.store import EVERYTHING, Applied, Batch, Due, Moment, StoredRow, only_options
 from spark_apply.tables import TargetColumn, TargetTable
 
-_BY_ID = ("integer", "bigint", "text", "numeric", "boolean", "date")
+_BY_ID = ("integer", "bigint", "text", "numeric", "boolean")
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:
@@ -111,8 +111,14 @@ class PostgresStore:
 
     def _fold_all(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
         by_table = {batch.table.qualified: batch for batch in batches}
-        with self._server.transaction("applying a batch") as cur:
-            return {name: self._fold(cur, name, by_table.get(name), moment) for name, moment in sorted(moments.items())}
+        try:
+            with self._server.transaction("applying a batch") as cur:
+                return {
+                    name: self._fold(cur, name, by_table.get(name), moment) for name, moment in sorted(moments.items())
+                }
+        except BaseException:
+            self._staged.clear()  # temporary tables that were made in it are gone with it
+            raise
 
     def _fold(self, cur: Cursor, name: str, batch: Batch | None, moment: Moment) -> Applied:
         table = batch.table if batch is not None else self._tables[name]

@@ -8,6 +8,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config import StoreConfig
-from cdc.errors import OperatorError
+from cdc.errors import OperatorError, RetryableError
 from cdc.state import Phase
+from spark_apply import pgtables
 from spark_apply.foresight import Foreseen
 from spark_apply.job import run_apply
 from spark_apply.rebuild import run_rebuild, run_rollback
@@ -57,12 +59,27 @@ def test_every_kind(setting: Setting, postgres18: Database) -> None:
             row["c_decimal_any"] = "0.0"  # numeric has no sign on zero, so a source sends none
         there = {**found[key], "c_float32": _single(found[key]["c_float32"])}
         assert {name: value for name, value in there.items() if value != row[name]} == {}
+    _found_by_id(setting, table)
     types = dict(postgres18.rows(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'kinds'::regclass"
     ))  # fmt: skip
     assert (types["c_decimal"], types["c_json"], types["c_bytes"], types["c_zoned"]) == (
         *("numeric(20,4)", "json", "bytea"), "timestamp with time zone",
     )  # fmt: skip
+
+
+def _found_by_id(setting: Setting, table: SourceTable) -> None:
+    """As verify looks at rows again: those asked for, by keys of any type, and no others."""
+    made = setting.target(table)
+    store = open_store(setting.store(setting.folder), name="copy", prefix=setting.prefix, spark=None)
+    rows = sorted(store.rows(made))
+    assert len(rows) == 5
+    assert sorted(store.rows(made, [row.id for row in rows[:2]] + ['{"id":77}'])) == rows[:2]
+    for key in (("c_date",), ("c_string", "c_bytes"), ("id", "c_decimal")):
+        keyed = replace(made, key=key)
+        by_key = sorted(store.rows(keyed))
+        assert sorted(store.rows(keyed, [by_key[1].id])) == [row for row in by_key if row.id == by_key[1].id]
+    store.close()
 
 
 def _single(value: object) -> object:
@@ -197,6 +214,26 @@ def test_again_and_late(setting: Setting, postgres18: Database) -> None:
     postgres18.execute("DROP TABLE orders")
     setting.apply()
     assert setting.contents(table) == contents
+
+
+def test_a_transaction_that_breaks_off_is_done_again(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of a session, too, in which its temporary tables were made."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    records = table.event("c", order(1), position(5))
+    publisher.publish(records)
+    fold, broken = pgtables.fold, list[str]()
+
+    def breaking(*given: Any) -> Any:
+        if not broken:
+            broken.append("off")
+            raise RetryableError("PostgreSQL broke off")
+        return fold(*given)
+
+    monkeypatch.setattr(pgtables, "fold", breaking)
+    setting.apply()
+    assert broken
+    assert setting.contents(table) == setting.folded(table, records)
 
 
 def test_tombstones_where_nobody_says_what_is_whole(setting: Setting) -> None:
