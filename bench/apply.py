@@ -10,6 +10,8 @@ batch. Changes are events; documents are what came to the store, the newest even
 *Freshness*: a connector follows a PostgreSQL database in which 1,000 rows a second are changed, ten in a transaction,
 and the job folds them in. A transaction is visible when the store says that it is complete up to its end; the store is
 asked every 20 ms, and the time is counted from when the commit returned.
+
+*Verify*: see `bench/proof.py`. *Rebuild*: see `bench/rebuild.py`.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.applied import CHANGES, DOCUMENTS, P50, P99, REBUILD, VERIFY, Figure, percentile, table
+from bench.applied import ALARMS, CHANGES, DOCUMENTS, P50, P99, PLANTED, REBUILD, VERIFY, Figure, percentile, table
 from bench.backlog import Backlog
 from bench.backlog import table as made_table
+from bench.following import database
 from bench.freshness import delays
+from bench.proof import prove
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.dev.stack import DevServers
 from cdc.errors import CdcError
@@ -62,7 +66,7 @@ def _at_server(kind: str, server: str) -> Callable[[Path, Mapping[str, str]], St
 
 
 SETUPS: Final = {
-    "postgres": Setup(_at_server("postgres", "postgres18"), server="postgres18"),
+    "postgres": Setup(_at_server("postgres", "warehouse"), server="postgres18"),
     "iceberg": Setup(_in_folder("iceberg")),
     "delta": Setup(_in_folder("delta")),
     "opensearch": Setup(_at_server("opensearch", "opensearch"), server="opensearch", documents=True),
@@ -133,26 +137,40 @@ class Bench:
         yield Figure(REBUILD, "iceberg", found["ratio"], f"{events:,} events of {keys:,} keys")
 
     def verify(self) -> Iterator[Figure]:
-        found = self._ran("bench.verify", str(max(1_000, self._given.rows)))
-        of = f"{found['rows']:,} rows, {found['found']} differences found, {found['peak_mb']:.0f} MB"
-        yield Figure(VERIFY, "tantivy", found["rows"] / found["seconds"], of)
+        given, kind = self._given, "postgres"
+        config = self._config(kind, "proof", "proof")
+        tell(f"{kind}: verify, {given.rows:,} rows")
+        found = prove(
+            self._folder / "proof",
+            self._urls["postgres18"],
+            config,
+            rows=given.rows,
+            rate=given.rate,
+            runs=given.runs,
+        )
+        of = f"{found.rows:,} rows"
+        yield Figure(VERIFY, kind, found.rows / found.seconds, of)
+        yield Figure(PLANTED, kind, found.found, f"{of}; {'mended' if found.mended else 'NOT mended'} by --repair")
+        of = f"{found.runs} runs at {given.rate:,} changes/s, {found.undecided} rows undecided"
+        yield Figure(ALARMS, kind, found.alarms, of)
 
     def _ran(self, module: str, *words: str) -> dict[str, Any]:
         """Another benchmark's figures, which it writes to the file that its last argument names."""
         tell(f"{module}")
         file = self._folder / f"{module}.json"
-        environment = {**os.environ, "CDC_TEST_POSTGRES18": self._urls["postgres18"]}
         command = [sys.executable, "-m", module, *words, str(file)]
-        subprocess.run(command, cwd=PROJECT, env=environment, stdout=sys.stderr, check=True)
+        subprocess.run(command, cwd=PROJECT, stdout=sys.stderr, check=True)
         found: dict[str, Any] = json.loads(file.read_text())
         return found
 
     def _config(self, kind: str, prefix: str, name: str) -> ApplyConfig:
-        folder = self._folder / name
+        folder, urls = self._folder / name, dict(self._urls)
+        if SETUPS[kind].server == "postgres18":  # where the source is as well
+            urls["warehouse"] = database(urls["postgres18"], f"{name}-copies")
         return ApplyConfig(
             name=name,
             source=ApplySource(bootstrap_servers=self._kafka, topic_prefix=prefix),
-            stores={kind: SETUPS[kind].config(folder, self._urls)},
+            stores={kind: SETUPS[kind].config(folder, urls)},
             tables={"public.orders": ApplyTable(stores=(kind,))},
             checkpoint=str(folder / "checkpoints"),
         )
@@ -198,10 +216,11 @@ def measured(given: argparse.Namespace, kinds: list[str], parts: list[str]) -> l
             for part, measure in (("apply", bench.rates), ("freshness", bench.freshness)):
                 for kind in kinds if part in parts else ():
                     add(measure(kind))
+            if "verify" in parts:
+                add(bench.verify())
             spark.stop()
-            for part, whole in (("rebuild", bench.rebuild), ("verify", bench.verify)):
-                if part in parts:
-                    add(whole())
+            if "rebuild" in parts:
+                add(bench.rebuild())
     return figures
 
 
@@ -218,6 +237,7 @@ def main() -> None:
         "--rate", type=int, default=1_000, help="changes a second, for freshness (default: %(default)s)"
     )
     parser.add_argument("--seconds", type=int, default=60, help="of freshness (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=10, help="of verify under load (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     given = parser.parse_args()
     parts = given.only.split(",")

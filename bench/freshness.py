@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-import psycopg2
-
+from bench.following import PATIENCE_S, following, write
 from cdc.change import Position
-from cdc.config import ApplyConfig, load_connector
-from cdc.dev.process import Launch, Server
-from cdc.errors import CdcError, OperatorError
-from cdc.state import Phase
+from cdc.config import ApplyConfig
+from cdc.errors import OperatorError
 from connectors.postgres.stream import lsn_number
-from sinks.positions import read_standing
-from spark_apply.job import run_apply
 from spark_apply.reading import Reader
 
-_PER_TRANSACTION: Final = 10
 _LOOK_S: Final = 0.02
 _WARM_S: Final = 20
 """Transactions until then are not counted: the JVM is new to batches of that size."""
-_PATIENCE_S: Final = 180.0
-_PROJECT: Final = Path(__file__).resolve().parents[1]
-
-_TABLE: Final = """
-DROP TABLE IF EXISTS orders;
-CREATE TABLE orders (id bigint PRIMARY KEY, customer_id int NOT NULL, status text NOT NULL,
-  total numeric(10,2) NOT NULL, quantity int, note text, created_at timestamp NOT NULL, updated_at timestamptz,
-  active boolean NOT NULL);
-INSERT INTO orders SELECT n, n %% 977, 'new', n / 100.0, n %% 50, 'a note of some length ' || n, timestamp '2024-01-05',
-  now(), true FROM generate_series(0, %s - 1) n
-"""
-_UPDATE: Final = "UPDATE orders SET status = 'status ' || %s, updated_at = now() WHERE id = ANY(%s)"
-_DROP: Final = (
-    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,54 +42,11 @@ def waited(committed: Sequence[Moment], seen: Sequence[Moment]) -> list[float]:
 
 def delays(folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, seconds: int) -> list[float]:
     """Seconds from commit to visible, of each transaction; a connector and the job run meanwhile."""
-    folder.mkdir(parents=True, exist_ok=True)
-    server = _connector(folder, url, config)
-    stop, failed = threading.Event(), list[BaseException]()
-    job = threading.Thread(target=_follow, args=(config, stop, failed), name="apply", daemon=True)
-    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute(_TABLE, (rows,))
-        server.start()
-        try:
-            job.start()
-            with _Watch(config, failed) as watch:
-                return _measured(cursor, watch, rows=rows, rate=rate, seconds=seconds)
-        finally:
-            stop.set()
-            if job.ident is not None:
-                job.join(_PATIENCE_S)
-            server.stop(timeout_s=30)
-            cursor.execute(_DROP, (f"cdc_{config.source.topic_prefix.replace('-', '_')}",))
+    with following(folder, url, config, rows=rows) as at, Watch(config, at.failed) as watch:
+        return _measured(at.cursor, watch, rows=rows, rate=rate, seconds=seconds)
 
 
-def _connector(folder: Path, url: str, config: ApplyConfig) -> Server:
-    """`cdc run`, ready when its snapshot is in the topics."""
-    file, name = folder / "connector.yaml", config.source.topic_prefix
-    sink = {"type": "kafka", "bootstrap_servers": config.source.bootstrap_servers, "partitions": 6}
-    source = {"type": "postgres", "url": url, "tables": ["public.orders"]}
-    file.write_text(json.dumps({"name": name, "source": source, "sink": sink}))
-    connector = load_connector(file)
-
-    def streaming(_pid: int) -> bool:
-        try:
-            state = read_standing(connector.sink, name).state
-        except CdcError:
-            return False  # its topics are not made yet
-        return state is not None and state.phase is Phase.STREAM
-
-    argv = (sys.executable, "-m", "cdc", "run", str(file))
-    launch = Launch(argv, ready=streaming, url="-", env=(("PYTHONPATH", str(_PROJECT)),), ready_within_s=_PATIENCE_S)
-    return Server("connector", folder / "connector", lambda _folder: launch)
-
-
-def _follow(config: ApplyConfig, stop: threading.Event, failed: list[BaseException]) -> None:
-    try:
-        run_apply(config, once=False, stop=stop)
-    except BaseException as exc:  # noqa: BLE001 - raised where it is waited for
-        failed.append(exc)
-
-
-class _Watch:
+class Watch:
     """Looks at the store's mark, on a thread; entering waits until there is one."""
 
     def __init__(self, config: ApplyConfig, failed: list[BaseException]) -> None:
@@ -132,14 +65,14 @@ class _Watch:
 
     def __exit__(self, *_exc: object) -> None:
         self._ended.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(PATIENCE_S)
 
     def wait(self, end: int) -> None:
         """Until the store is complete up to `end`. Raises what the job failed with."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not self.holds(end):
             if time.monotonic() > deadline:
-                raise OperatorError(f"{self._store} does not come to what was committed within {_PATIENCE_S:.0f} s")
+                raise OperatorError(f"{self._store} does not come to what was committed within {PATIENCE_S:.0f} s")
             time.sleep(_LOOK_S)
 
     def holds(self, end: int) -> bool:
@@ -160,23 +93,22 @@ class _Watch:
             self._failed.append(exc)
 
 
-def _measured(cursor: Any, watch: _Watch, *, rows: int, rate: int, seconds: int) -> list[float]:  # noqa: ANN401
+def _measured(cursor: Any, watch: Watch, *, rows: int, rate: int, seconds: int) -> list[float]:  # noqa: ANN401
     """Write at a pace until the store holds all that counts."""
     committed: list[Moment] = []
-    warm_s = min(_WARM_S, seconds)
     begun = time.monotonic()
-    number = 0
-    while True:
-        now = time.monotonic() - begun
-        if now > warm_s + seconds and committed and watch.holds(committed[-1].end):
-            return waited(committed, watch.seen)
-        if now > warm_s + seconds + _PATIENCE_S:
-            raise OperatorError(f"the store is {_PATIENCE_S:.0f} s behind: {rate} changes/s are too many for it")
-        first = number * _PER_TRANSACTION * 7919
-        cursor.execute(_UPDATE, (number, [(first + at * 104_729) % rows for at in range(_PER_TRANSACTION)]))
+    first, last = (begun + min(_WARM_S, seconds) + more for more in (0, seconds))
+
+    def note() -> None:
         at_s = time.monotonic()
         cursor.execute("SELECT pg_current_wal_insert_lsn()::text")
-        if warm_s < now <= warm_s + seconds:
+        if first < at_s <= last:
             committed.append(Moment(lsn_number(cursor.fetchone()[0]), at_s))
-        number += 1
-        time.sleep(max(0.0, begun + number * _PER_TRANSACTION / rate - time.monotonic()))
+
+    def goes_on() -> bool:
+        if time.monotonic() > last + PATIENCE_S:
+            raise OperatorError(f"the store is {PATIENCE_S:.0f} s behind: {rate} changes/s are too many for it")
+        return time.monotonic() <= last or not committed or not watch.holds(committed[-1].end)
+
+    write(cursor, rows=rows, rate=rate, goes_on=goes_on, committed=note)
+    return waited(committed, watch.seen)

@@ -71,10 +71,14 @@ class Applier:
     """By table and store."""
     batches: int = 0
 
-    def __call__(self, records: DataFrame, moments: Mapping[Key, Moment]) -> None:
+    def __call__(
+        self, records: DataFrame, moments: Mapping[Key, Moment], settled: Mapping[Key, str] | None = None
+    ) -> None:
         """Fold one batch in; when this returns, every store has it.
 
         `moments` are those of whole stores, with this batch in them: of each, all its tables' or those of one topic.
+        `settled` gives positions by copy: to it, no event that sorts before is handed, since it could bring back a row
+        that was deleted.
         """
         limits = {topic: moment.limit for (topic, _), moment in moments.items()}
         every = {topic: "" for topic, route in self.routes.items() if route.table.history}
@@ -89,7 +93,10 @@ class Applier:
                         if is_whole(store):
                             whole.setdefault(name, []).append((batch, events))
                         else:
-                            applied = store.apply(_newest(batch) if topic in limits else batch)
+                            due = _newest(batch) if topic in limits else batch
+                            since = (settled or {}).get((topic, name), "")
+                            late = found["first"] is not None and found["first"] < since
+                            applied = _apply_since(store, due, since) if late else store.apply(due)
                             self._count(name, batch, events, applied)
             for name in sorted({name for _, name in moments}):
                 self._fold(name, whole.get(name, []), moments)
@@ -144,14 +151,26 @@ def _newest(batch: Batch) -> Batch:
     return replace(batch, rows=newest.select("newest.*"))
 
 
+def _apply_since(store: Store, batch: Batch, since: str) -> Applied:
+    """Hand a store what of a batch is not late; what is, counts as stale."""
+    rows = batch.rows.where(F.col(POSITION) >= since)
+    keys = rows.count()
+    applied = store.apply(replace(batch, rows=rows, keys=keys)) if keys else Applied(0, 0, 0)
+    return replace(applied, stale=_sum(applied.stale, batch.keys - keys))
+
+
 def _survey(newest: DataFrame) -> list[Row]:
-    """By topic: ``topic, events, keys, version, position, foreign STRUCT<partition, offset>`` (null: none)."""
+    """By topic: ``topic, events, keys, version, first, position, foreign STRUCT<partition, offset>`` (null: none).
+
+    ``first`` and ``position`` are the least and the greatest of them.
+    """
     return (
         newest.groupBy("topic")
         .agg(
             F.sum("events").alias("events"),
             F.count(F.lit(1)).alias("keys"),
             F.max("schema_version").alias("version"),
+            F.min("position").alias("first"),
             F.max("position").alias("position"),
             F.min(F.when(~F.col("valid"), F.struct("partition", "offset"))).alias("foreign"),
         )

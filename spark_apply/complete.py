@@ -40,6 +40,15 @@ class Complete:
     """A time, in ms since 1970, up to which all that was committed at the source is in the copy; None: not known."""
     published_ms: int
 
+    @property
+    def settled(self) -> str:
+        """Events that sort before it can only be late: what they tell is in the copy, or was deleted from it since.
+
+        Those of re-read rows have the position just before the next commit's, and are not late.
+        """
+        at = Position.parse(self.position)
+        return Position(at.epoch, max(at.commit - 1, 0), 0).text
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

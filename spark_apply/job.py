@@ -27,6 +27,7 @@ from spark_apply import checkpoint as checkpoints
 from spark_apply import source
 from spark_apply.batches import Applier, Key, Route, TableCount
 from spark_apply.catching_up import SwapWatch
+from spark_apply.complete import Ends
 from spark_apply.expressions import resolved
 from spark_apply.failures import spark_failure
 from spark_apply.places import located
@@ -37,10 +38,11 @@ from spark_apply.session import open_session
 from spark_apply.shape import check_places, planned
 from spark_apply.store import Moment, Store, open_store
 from spark_apply.tables import TargetTable, Version, choose
-from spark_apply.upkeep import Caretaker
+from spark_apply.upkeep import Caretaker, Tended
 from spark_apply.watching import Watcher
 
-TRIGGER_INTERVAL = "1 second"
+TRIGGER_MS, FILES_TRIGGER_MS = 100, 1000
+"""How soon a batch may follow another; the second where each leaves files behind that somebody has to compact."""
 _LOOK_S = 0.1
 
 Progress = Callable[[str], None]
@@ -194,12 +196,12 @@ def _run(
                 raise InterruptedError(msg)  # never return: Spark would take the batch for done
             with _noted(failures):
                 ends = checkpoints.ends_of(spark, checkpoint, batch_id)
-                publisher.applied(ends, _apply(applier, swaps, records, lambda: publisher.moments(ends)))
+                publisher.applied(ends, _apply(applier, swaps, records, publisher, ends))
             tell(_line(applier))
 
     writer = source.stream(spark, config.source, sorted(applier.routes)).writeStream.queryName(config.name)
     writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
-    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=TRIGGER_INTERVAL)
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_interval(applier.routes))
     try:
         swaps.look(now=True)
         applied = checkpoints.ends_committed(spark, checkpoint)
@@ -233,6 +235,11 @@ def _run(
     caretaker.look(now=once and not stop.is_set())
 
 
+def _interval(routes: Mapping[str, Route]) -> str:
+    files = any(isinstance(store, Tended) for route in routes.values() for store in route.stores.values())
+    return f"{FILES_TRIGGER_MS if files else TRIGGER_MS} milliseconds"
+
+
 @contextmanager
 def _noted(failures: list[Exception]) -> Iterator[None]:
     """Keep what a block raises: Spark tells of it in words alone."""
@@ -244,19 +251,19 @@ def _noted(failures: list[Exception]) -> Iterator[None]:
 
 
 def _apply(
-    applier: Applier, swaps: SwapWatch, records: DataFrame, moments: Callable[[], dict[Key, Moment]]
+    applier: Applier, swaps: SwapWatch, records: DataFrame, publisher: Publisher, ends: Ends
 ) -> dict[Key, Moment]:
     """Fold a batch in; once more, whole, if a copy was replaced under it, or a store's engine refused a commit."""
     swaps.look()
-    at = moments()
+    moments = publisher.moments(ends)
     try:
-        applier(records, at)
+        applier(records, moments, publisher.settled())
     except Exception as exc:
         if not swaps.look(now=True) and isinstance(exc, CdcError):
             raise
-        at = moments()
-        applier(records, at)
-    return at
+        moments = publisher.moments(ends)
+        applier(records, moments, publisher.settled())
+    return moments
 
 
 def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:

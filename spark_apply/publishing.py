@@ -53,6 +53,16 @@ class Publisher:
             if is_whole(route.stores[name])
         }
 
+    def settled(self) -> dict[Key, str]:
+        """For the others, the position that only late events sort before; a history is told those, too."""
+        return {
+            (topic, name): mark.complete.settled
+            for (topic, name), mark in self._marks.items()
+            if mark.complete is not None
+            and not is_whole(self._routes[topic].stores[name])
+            and not self._routes[topic].table.history
+        }
+
     def applied(self, ends: Ends, moments: Mapping[Key, Moment]) -> None:
         """All stores hold everything below `ends`, and the whole ones say so since they have these moments."""
         self._ends = ends

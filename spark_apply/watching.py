@@ -134,8 +134,9 @@ class Watcher:
 
     def _read(self, consumer: Consumer) -> set[str]:
         """Take what has come; gives the topics whose end was met."""
-        ended = set()
-        for message in consumer.consume(_AT_ONCE, timeout=_POLL_S):
+        ended: set[str] = set()
+        first = consumer.poll(_POLL_S)
+        for message in [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]:
             topic, error, value = message.topic() or "", message.error(), message.value()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it

@@ -175,6 +175,18 @@ def an_older_event_never_wins(setting: Setting) -> None:
     setting.apply()
     (row,) = [row for row in setting.contents(table).values() if row["id"] == 2]
     assert row["status"] == "newer"
+    # nor does it bring back what was deleted, or come before what was deleted before it was there
+    publisher.stand(Phase.STREAM, 50, [table], table.event("d", order(1), position(45)))
+    setting.apply()
+    publisher.stand(Phase.STREAM, 60, [table], table.event("d", order(3), position(55)))
+    setting.apply()
+    newest = setting.contents(table)
+    late = table.event("u", order(1, "late"), position(44)) + table.event("c", order(3, "late"), position(15))
+    publisher.publish(late + table.event("c", order(4), position(65)))
+    publisher.stand(Phase.STREAM, 70, [table])
+    counted = setting.apply().tables[table.qualified]["copy"]
+    assert setting.contents(table) == newest | setting.folded(table, table.event("c", order(4), position(65)))
+    assert counted.stale in (None, 2)
 
 
 def columns_are_added_and_widened(setting: Setting) -> None:

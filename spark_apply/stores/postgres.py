@@ -32,7 +32,6 @@ from dataclasses import replace
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
-from cdc.change import Position
 from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError, RetryableError
 from spark_apply import pgtables as tables
@@ -135,7 +134,7 @@ class PostgresStore:
             tables.restage(cur, of)
             self._staged[name] = staged
         before = copy.mark.complete if copy.mark else None
-        late = _late(before.position) if before and not copy.reload else ""
+        late = before.settled if before and not copy.reload else ""
         had = Had(copy.mark.ends if copy.mark else {}, late, copy.reload)
         applied = tables.fold(cur, of, batch, moment.limit, had)
         mark = replace(moment.mark, ends=moved_on(had.ends, moment.mark.ends))
@@ -278,12 +277,6 @@ class PostgresStore:
     def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:
             return self._copies.known(cur, table, role or self._role)
-
-
-def _late(complete: str) -> str:
-    """Re-read rows have the position just before the next commit's: they are not late."""
-    at = Position.parse(complete)
-    return Position(at.epoch, max(at.commit - 1, 0), 0).text
 
 
 def _refuse_views(cur: Cursor, of: Tables) -> None:

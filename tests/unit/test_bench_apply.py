@@ -37,7 +37,7 @@ def test_a_rate_is_to_be_reached_and_a_delay_is_not_to_be_passed() -> None:
     assert [Figure(CHANGES, "iceberg", asked + more, "x").reached for more in (-1, 0, 1)] == [False, True, True]
     asked = BARS[P99, "postgres"]
     assert [Figure(P99, "postgres", asked + more, "x").reached for more in (-1, 0, 1)] == [True, True, False]
-    assert Figure(VERIFY, "tantivy", 1, "x").reached is None
+    assert Figure(VERIFY, "postgres", 1, "x").reached is None
 
 
 def test_the_table_names_what_was_missed() -> None:
