@@ -55,6 +55,9 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
             click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{told}")
             if at["incomplete"]:
                 click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
+            if at["quarantined"]:
+                held = ", ".join(f"{table} {count:,}" for table, count in at["quarantined"].items())
+                click.echo(f"{'':<32}in quarantine: {held}")
 
 
 def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.reading.Found
@@ -67,6 +70,7 @@ def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spa
         "published_at": _instant(complete.published_ms) if complete else None,
         "tables": list(found.tables),
         "incomplete": list(found.incomplete),
+        "quarantined": dict(found.quarantined),
     }
 
 
