@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -14,7 +13,6 @@ from cdc.config import ApplyConfig
 from cdc.errors import ConfigError
 from spark_apply import source
 from spark_apply.complete import Complete, lowest
-from spark_apply.quarantine import read_entries
 from spark_apply.shape import planned
 from spark_apply.store import Store, open_store
 from spark_apply.tables import TargetTable, choose
@@ -31,8 +29,6 @@ class Found:
     tables: Sequence[str]
     incomplete: Sequence[str] = field(default=())
     """Tables that say nothing: not applied to their end yet, or being read at the source."""
-    quarantined: Mapping[str, int] = field(default_factory=dict)
-    """By table, how many of its events the store could not take; `complete` says nothing of them."""
 
 
 class Reader:
@@ -41,7 +37,6 @@ class Reader:
     def __init__(self, config: ApplyConfig) -> None:
         self._config = config
         self._open: dict[str, Store] = {}
-        self._quarantined = Counter((entry.store, entry.table) for entry in read_entries(config).values())
         self._followed: dict[str, dict[str, list[TargetTable]]] = {name: {} for name in config.stores}
         versions = source.schema_versions(config.source)
         for table, settings in sorted(choose(config.tables, versions).items()):
@@ -58,12 +53,7 @@ class Reader:
         tables = self._followed[store][connector]
         marks = [self._store(store).mark(table) for table in tables]
         silent = [table.qualified for table, mark in zip(tables, marks, strict=True) if not (mark and mark.complete)]
-        return Found(lowest(marks), [table.qualified for table in tables], silent, self.quarantined(store, connector))
-
-    def quarantined(self, store: str, connector: str) -> dict[str, int]:
-        """By table of a connector, how many events a store could not take, as of when this was opened; none where 0."""
-        tables = self._followed[store][connector]
-        return {made.qualified: n for made in tables if (n := self._quarantined[store, made.qualified])}
+        return Found(lowest(marks), [table.qualified for table in tables], silent)
 
     def await_position(
         self, connector: str, position: str, stores: Sequence[str], *, timeout_s: float

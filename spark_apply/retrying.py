@@ -98,22 +98,21 @@ class _Again:
                 break
             since, end = end, later
         left = {entry.id for entry in self.quarantine.of(name, topic)}
-        return self._gone(topic, [entry for entry in entries if entry.id in left], begin, end)
+        return self._gone(table, [entry for entry in entries if entry.id in left], begin, end)
 
-    def _gone(self, topic: str, entries: Iterable[Entry], begin: Offsets, end: Offsets) -> list[Entry]:
-        """Of entries, those whose record is not in the topic; of what is no event also those with a later record."""
+    def _gone(self, table: TargetTable, entries: Iterable[Entry], begin: Offsets, end: Offsets) -> list[Entry]:
+        """Of entries, those whose record is not in the topic; and those with a later tombstone."""
         wanted = {(entry.partition, entry.offset): entry for entry in entries}
         keys = {entry.key for entry in entries if entry.key is not None}
         there: set[tuple[int, int]] = set()
-        newest: dict[str, int] = {}
-        for message in source.between(self.config.source, topic, begin, end) if wanted else ():
+        buried: dict[str, int] = {}
+        for message in source.between(self.config.source, table.topic, begin, end) if wanted else ():
             at = message.partition() or 0, message.offset() or 0
             there |= {at} & wanted.keys()
-            newest |= dict.fromkeys(keys & {(message.key() or b"").decode(errors="replace")}, at[1])
+            if message.value() is None and not table.history:
+                buried |= dict.fromkeys(keys & {(message.key() or b"").decode(errors="replace")}, at[1])
         return [
-            entry
-            for at, entry in wanted.items()
-            if at not in there or (entry.position is None and newest.get(entry.key or "", -1) > entry.offset)
+            entry for at, entry in wanted.items() if at not in there or buried.get(entry.key or "", -1) > entry.offset
         ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +46,11 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
     with registry.part("spark_apply.reading:Reader")(config) as reader:
         for store, connectors in reader.stores().items():
             found[store] = {name: _freshness(reader.read(store, name), now_ms) for name in connectors}
+    entries = registry.part("spark_apply.quarantine:read_entries")(config).values()
+    for store, connectors in found.items():
+        for at in connectors.values():
+            lacks = Counter(entry.table for entry in entries if entry.store == store and entry.table in at["tables"])
+            at["quarantined"] = dict(lacks)
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
         return
@@ -70,7 +76,6 @@ def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spa
         "published_at": _instant(complete.published_ms) if complete else None,
         "tables": list(found.tables),
         "incomplete": list(found.incomplete),
-        "quarantined": dict(found.quarantined),
     }
 
 

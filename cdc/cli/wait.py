@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,10 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
             f"--store {unknown[0]}: there is no such store", hint=f"of {file}: {', '.join(config.stores)}"
         )
     begun = time.monotonic()
-    late, held = _await(config, parsed["connector"], parsed["position"], stores, timeout_s)
+    asked, late = _await(config, parsed["connector"], parsed["position"], stores, timeout_s)
     waited_s = round(time.monotonic() - begun, 3)
+    entries = registry.part("spark_apply.quarantine:read_entries")(config).values()
+    held = Counter(entry.store for entry in entries if entry.store in asked)
     if as_json:
         behind = {store: at.complete.position if at.complete else None for store, at in late.items()}
         found = {"reached": not late, "waited_seconds": waited_s, "behind": behind, "quarantined": held}
@@ -65,8 +69,8 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
 
 def _await(
     config: ApplyConfig, connector: str, position: str, stores: tuple[str, ...], timeout_s: float
-) -> tuple[dict[str, Any], dict[str, int]]:
-    """The stores that were not in time, and of all that were waited for, how many events are in quarantine."""
+) -> tuple[Sequence[str], dict[str, Any]]:
+    """The stores that were waited for, and those that were not in time."""
     with registry.part("spark_apply.reading:Reader")(config) as reader:
         followers = [store for store, connectors in reader.stores().items() if connector in connectors]
         if not stores and not followers:
@@ -75,9 +79,7 @@ def _await(
             raise ConfigError(msg, hint=f"known here: {', '.join(known) or 'none'}")
         asked = stores or followers
         late: dict[str, Any] = reader.await_position(connector, position, asked, timeout_s=timeout_s)
-    with registry.part("spark_apply.reading:Reader")(config) as reader:  # as of now
-        counts = {store: sum(reader.quarantined(store, connector).values()) for store in asked}
-    return late, {store: count for store, count in counts.items() if count}
+        return asked, late
 
 
 def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - reading.Found
