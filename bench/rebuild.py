@@ -20,6 +20,7 @@ from spark_apply import source
 from spark_apply.batches import Applier, Route
 from spark_apply.catching_up import fold
 from spark_apply.job import run_apply
+from spark_apply.quarantine import Quarantine
 from spark_apply.rebuild import compare
 from spark_apply.session import open_session
 from spark_apply.store import Due, open_store
@@ -70,7 +71,7 @@ def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: 
 
     def build() -> None:
         beside = store.beside(made)
-        applier = Applier({made.topic: Route(made, {"warehouse": beside})}, lambda route: route)
+        applier = Applier({made.topic: Route(made, {"warehouse": beside})}, lambda route: route, Quarantine(config))
         end = fold(spark, config.source, applier, made.topic, {})
         built.append(timed(lambda: compare(store, beside, made)))
         store.swap(made, Due(uuid.uuid4().hex, end))

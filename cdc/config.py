@@ -341,6 +341,17 @@ class ApplyTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineConfig:
+    """What becomes of events that cannot be applied."""
+
+    limit: int = 1_000
+    """How many may be in quarantine before the job stops; 0: it stops at the first."""
+
+    def __post_init__(self) -> None:
+        _require(self.limit >= 0, f"limit: {self.limit} is out of range", "how many events; 0 to stop at the first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyConfig:
     """apply.yaml"""
 
@@ -349,6 +360,7 @@ class ApplyConfig:
     stores: Mapping[str, StoreConfig]
     tables: Mapping[str, ApplyTable]
     checkpoint: str
+    quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Spark properties, added to the job's own."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -10,15 +11,15 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.storagelevel import StorageLevel
 
-from cdc.errors import BugError, OperatorError
-from spark_apply.failures import spark_failure
+from cdc.errors import BugError
+from spark_apply.fitting import Bad, Place, fitting, misfits, newest, refusal, settled, strangers, superseded
 from spark_apply.latest import latest
-from spark_apply.names import quoted
+from spark_apply.quarantine import Entry, Quarantine
 from spark_apply.shaped import shaped
 from spark_apply.source import parse
-from spark_apply.store import Applied, Batch, Moment, Store, is_whole
+from spark_apply.store import Applied, Batch, Moment, Refused, Store, is_whole
 from spark_apply.tables import TargetTable
-from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION
+from spark_apply.typed import KEY, OFFSET, PARTITION, POSITION
 
 Key = tuple[str, str]
 """Topic and store."""
@@ -43,6 +44,8 @@ class TableCount:
     deleted: int | None = 0
     stale: int | None = 0
     duplicate: int | None = 0
+    quarantined: int = 0
+    """Events that came to be in quarantine; those that were there already are not counted again."""
     position: str | None = None
 
     def add(self, events: int, batch: Batch, applied: Applied) -> None:
@@ -67,40 +70,54 @@ class Applier:
     """By topic."""
     evolve: Callable[[Route], Route]
     """A route's table and stores brought to the newest version in the schema topic."""
+    quarantine: Quarantine
     counts: dict[tuple[str, str], TableCount] = field(default_factory=dict)
     """By table and store."""
     batches: int = 0
+    _refused: dict[Key, list[Bad]] = field(default_factory=dict)
+    """What stores refused of the batch under way."""
 
     def __call__(
-        self, records: DataFrame, moments: Mapping[Key, Moment], settled: Mapping[Key, str] | None = None
+        self, records: DataFrame, moments: Mapping[Key, Moment], since: Mapping[Key, str] | None = None
     ) -> None:
         """Fold one batch in; when this returns, every store has it.
 
         `moments` are those of whole stores, with this batch in them: of each, all its tables' or those of one topic.
-        `settled` gives positions by copy: to it, no event that sorts before is handed, since it could bring back a row
-        that was deleted.
+        `since` gives positions by copy: to it, no event that sorts before is handed, as it could bring back a row that
+        was deleted.
         """
+        self._refused.clear()
         limits = {topic: moment.limit for (topic, _), moment in moments.items()}
         every = {topic: "" for topic, route in self.routes.items() if route.table.history}
         with ExitStack() as stack:
-            newest = _kept(stack, latest(parse(records), {**every, **limits}))
+            events = parse(records)
+            found = _kept(stack, latest(events, {**every, **limits}))
             whole: dict[str, list[tuple[Batch, int]]] = {}
-            for found in sorted(_survey(newest), key=lambda row: str(row["topic"])):
-                topic, events = found["topic"], found["events"]
+            for about in sorted(_survey(found), key=lambda row: str(row["topic"])):
+                topic = about["topic"]
+                self._set_aside(topic, strangers(found, topic, self._most) if about["strangers"] else [])
+                if about["keys"] == 0:
+                    continue
                 with ExitStack() as own:
-                    batch = self._typed(stack if topic in limits else own, newest, found)
+                    batch = self._typed(stack if topic in limits else own, found, about, events, limits.get(topic))
                     for name, store in self.routes[topic].stores.items():
                         if is_whole(store):
-                            whole.setdefault(name, []).append((batch, events))
+                            whole.setdefault(name, []).append((self._refusable(name, batch), about["events"]))
                         else:
-                            due = _newest(batch) if topic in limits else batch
-                            since = (settled or {}).get((topic, name), "")
-                            late = found["first"] is not None and found["first"] < since
-                            applied = _apply_since(store, due, since) if late else store.apply(due)
-                            self._count(name, batch, events, applied)
+                            rows = newest(batch.rows, None) if topic in limits else batch.rows
+                            given = self._refusable(name, replace(batch, rows=rows))
+                            first = (since or {}).get((topic, name), "")
+                            late = about["first"] < first
+                            applied = _apply_since(store, given, first) if late else _apply(store, given)
+                            self._count(name, given, about["events"], applied)
             for name in sorted({name for _, name in moments}):
                 self._fold(name, whole.get(name, []), moments)
         self.batches += 1
+
+    @property
+    def _most(self) -> int:
+        """So many bad events are looked at: with one more than there is room for, it is known that there is none."""
+        return self.quarantine.limit + 1
 
     def _fold(self, name: str, batches: list[tuple[Batch, int]], moments: Mapping[Key, Moment]) -> None:
         """Hand a whole store all that a batch has for it."""
@@ -112,21 +129,55 @@ class Applier:
             for batch, events in batches:
                 self._count(name, batch, events, applied[batch.table.qualified])
 
-    def _typed(self, stack: ExitStack, newest: DataFrame, found: Row) -> Batch:
-        """The rows of a topic, once they are known to fit; kept until the batch ends."""
-        topic = found["topic"]
-        if found["foreign"] is not None:
-            at = found["foreign"]
-            msg = f"topic {topic}, partition {at['partition']}, offset {at['offset']}: this record is not an event"
-            raise OperatorError(msg, hint="what else writes to this topic? docs/events.md says what may be in it")
-        route = self._route(topic, found["version"])
-        rows = _kept(stack, shaped(newest.where(F.col("topic") == topic), route.table))
-        _check_fit(rows, route.table)
-        return Batch(route.table, rows, found["keys"], found["position"])
+    def _typed(self, stack: ExitStack, found: DataFrame, about: Row, events: DataFrame, limit: str | None) -> Batch:
+        """The rows of a topic that fit; kept until the batch ends. What does not fit is in quarantine by then."""
+        topic = about["topic"]
+        route = self._route(topic, about["version"])
+        rows = _kept(stack, shaped(found.where((F.col("topic") == topic) & F.col("valid")), route.table))
+        bad, keys = misfits(rows, route.table, self._most)
+        if bad:
+            self._set_aside(topic, bad)
+            rows = _kept(stack, fitting(rows, events, route.table, bad, limit))
+            keys = rows.count()
+        return Batch(route.table, rows, keys, about["position"])
+
+    def _set_aside(self, topic: str, bad: Sequence[Bad]) -> None:
+        """Put events into quarantine for all stores, before any has a later one."""
+        for store in self.routes[topic].stores if bad else ():
+            self._put(store, self.routes[topic].table, bad)
+
+    def _put(self, store: str, table: TargetTable, bad: Sequence[Bad]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        entries = [Entry(store, table.qualified, table.topic, *one.at, reason=one.why, at_ms=now_ms) for one in bad]
+        new = self.quarantine.put(entries, beyond=refusal(table, bad[0], store))
+        self.counts.setdefault((table.qualified, store), TableCount()).quarantined += new
+        if not table.history:
+            self.quarantine.resolve(superseded(self.quarantine.of(store, table.topic), bad))
+
+    def _refusable(self, store: str, batch: Batch) -> Batch:
+        """A batch of which the store may refuse rows."""
+
+        def refuse(refused: Collection[Refused]) -> None:
+            said = {(one.partition, one.offset): one.reason for one in list(refused)[: self._most]}
+            rows = batch.rows.where(F.col(OFFSET).isin([offset for _, offset in said]))
+            places = [Place(*row) for row in rows.select(PARTITION, OFFSET, KEY, POSITION).collect()]
+            bad = [Bad(at, reason=said[at[:2]]) for at in places if at[:2] in said]
+            self._refused.setdefault((batch.table.topic, store), []).extend(bad)
+            self._put(store, batch.table, bad)
+
+        return replace(batch, refuse=refuse)
+
+    def _settle(self, store: str, batch: Batch) -> None:
+        """Resolve what a store has, or has newer events of, now that it has the batch."""
+        topic = batch.table.topic
+        refused = {one.at[:2] for one in self._refused.get((topic, store), ())}
+        waiting = [e for e in self.quarantine.of(store, topic) if (e.partition, e.offset) not in refused]
+        self.quarantine.resolve(settled(waiting, batch.rows, history=batch.table.history))
 
     def _count(self, store: str, batch: Batch, events: int, applied: Applied) -> None:
         counted = self.counts.setdefault((batch.table.qualified, store), TableCount())
         counted.add(events, batch, applied)
+        self._settle(store, batch)
 
     def _route(self, topic: str, version: int) -> Route:
         route = self.routes[topic]
@@ -145,62 +196,33 @@ def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
     return rows
 
 
-def _newest(batch: Batch) -> Batch:
-    """A batch that has several events of a key, with the newest of each alone."""
-    newest = batch.rows.groupBy(KEY).agg(F.max_by(F.struct(*map(quoted, batch.rows.columns)), POSITION).alias("newest"))
-    return replace(batch, rows=newest.select("newest.*"))
+def _apply(store: Store, batch: Batch) -> Applied:
+    return store.apply(batch) if batch.keys else Applied(0, 0, 0)
 
 
 def _apply_since(store: Store, batch: Batch, since: str) -> Applied:
     """Hand a store what of a batch is not late; what is, counts as stale."""
     rows = batch.rows.where(F.col(POSITION) >= since)
     keys = rows.count()
-    applied = store.apply(replace(batch, rows=rows, keys=keys)) if keys else Applied(0, 0, 0)
+    applied = _apply(store, replace(batch, rows=rows, keys=keys))
     return replace(applied, stale=_sum(applied.stale, batch.keys - keys))
 
 
-def _survey(newest: DataFrame) -> list[Row]:
-    """By topic: ``topic, events, keys, version, first, position, foreign STRUCT<partition, offset>`` (null: none).
+def _survey(found: DataFrame) -> list[Row]:
+    """By topic: ``topic, events, keys, version, first, position, strangers``; all but the last are of events alone.
 
-    ``first`` and ``position`` are the least and the greatest of them.
+    ``first`` and ``position`` are the least and the greatest.
     """
+    valid = F.col("valid")
     return (
-        newest.groupBy("topic")
+        found.groupBy("topic")
         .agg(
-            F.sum("events").alias("events"),
-            F.count(F.lit(1)).alias("keys"),
-            F.max("schema_version").alias("version"),
-            F.min("position").alias("first"),
-            F.max("position").alias("position"),
-            F.min(F.when(~F.col("valid"), F.struct("partition", "offset"))).alias("foreign"),
+            F.sum(F.when(valid, F.col("events"))).alias("events"),
+            F.count_if(valid).alias("keys"),
+            F.max(F.when(valid, F.col("schema_version"))).alias("version"),
+            F.min(F.when(valid, F.col("position"))).alias("first"),
+            F.max(F.when(valid, F.col("position"))).alias("position"),
+            F.count_if(~valid).alias("strangers"),
         )
         .collect()
     )
-
-
-def _check_fit(rows: DataFrame, table: TargetTable) -> None:
-    """Fill the cache of `rows` and stop at the first value that does not fit its column; no value is shown."""
-    misfit = F.when(F.size(MISFITS) > 0, F.struct(F.col(PARTITION), F.col(OFFSET), F.col(MISFITS)))
-    try:
-        counted = rows.agg(F.min(misfit).alias("first"), F.count(KEY), F.count(OP), F.count(POSITION)).collect()
-    except Exception as exc:
-        said = spark_failure(exc)
-        if said is None or table.shaping is None:
-            raise
-        msg = f"{table.qualified}: where or computed fails for a row. {said}"
-        hint = "let it give null instead (try_divide, try_cast, nullif, …), then: cdc rebuild APPLY.yaml"
-        raise OperatorError(msg, hint=hint) from exc
-    found = counted[0]["first"]
-    if found is None:
-        return
-    columns = ", ".join(found[MISFITS])
-    msg = (
-        f"{table.qualified}, column {columns}: a value does not fit its type in the derived table "
-        f"(topic {table.topic}, partition {found[PARTITION]}, offset {found[OFFSET]}; "
-        f"key column {', '.join(table.key)})"
-    )
-    hint = (
-        f"set types: {{{found[MISFITS][0]}: string}} under tables.{table.qualified} to keep it as text, and give the "
-        "stores a new path or index: they are filled again from the topics"
-    )
-    raise OperatorError(msg, hint=hint)

@@ -74,9 +74,11 @@ class SwapWatch:
         due = {name: owed for name, store in stores.items() if (owed := store.due(table)) is not None}
         if due:
             route = routes[topic] = self.applier.evolve(routes[topic])
+            self.applier.quarantine.refresh()  # what was resolved for the copy that was swapped in, and what was put
             for name, owed in due.items():
                 only = Route(route.table, {name: route.stores[name]})
-                end = fold(self.spark, self.source, Applier({topic: only}, self.applier.evolve), topic, owed.begin)
+                applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine)
+                end = fold(self.spark, self.source, applier, topic, owed.begin)
                 self.replaced(topic, name, end)
                 route.stores[name].caught_up(route.table, owed)
         return bool(due)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.errors import OperatorError
 from spark_apply.pgtypes import copy_line, copy_text
-from spark_apply.store import Batch
+from spark_apply.store import Batch, Refused
 from spark_apply.typed import KEY, OFFSET, OP, PARTITION, POSITION
 
 _SLICE = 250_000
 """Rows that are in memory here at a time."""
 _LINE = "_cdc_line"
+_NUL = re.compile(rb"\0")
 
 
 class CopyText:
     """A file of a batch's lines: its table's columns, then ``_cdc_position, _cdc_op, _cdc_partition, _cdc_offset``."""
 
     def __init__(self, batch: Batch) -> None:
-        self._table = batch.table.qualified
+        self.refused: list[Refused] = []
+        """Rows that were left out: a text has the character U+0000, which PostgreSQL cannot store."""
+        self._columns = [column.name for column in batch.table.columns]
         self._chunks = _chunks(batch)
         self._chunk = memoryview(b"")
 
@@ -30,17 +33,24 @@ class CopyText:
         raise NotImplementedError
 
     def read(self, size: int = 1 << 20, /) -> bytes:
-        """The next bytes, at most `size`; none at the end. Raises OperatorError for U+0000 in it."""
+        """The next bytes, at most `size`; none at the end."""
         while not self._chunk:
             found = next(self._chunks, None)
             if found is None:
                 return b""
-            self._chunk = found
+            self._chunk = found if _NUL.search(found) is None else memoryview(b"".join(self._storable(bytes(found))))
         taken, self._chunk = bytes(self._chunk[:size]), self._chunk[size:]
-        if b"\0" in taken:
-            msg = f"{self._table}: a text has the character U+0000, which PostgreSQL cannot store"
-            raise OperatorError(msg, hint="leave its column out of this store, or mend the row at the source")
         return taken
+
+    def _storable(self, lines: bytes) -> Iterator[bytes]:
+        for line in lines.removesuffix(b"\n").split(b"\n"):
+            if b"\0" not in line:
+                yield line + b"\n"
+                continue
+            *cells, _position, _op, partition, offset = line.split(b"\t")
+            named = [name for name, cell in zip(self._columns, cells, strict=True) if b"\0" in cell]
+            reason = f"PostgreSQL cannot store the character U+0000: {', '.join(named)}"
+            self.refused.append(Refused(int(partition), int(offset), reason))
 
 
 def _chunks(batch: Batch) -> Iterator[memoryview]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, cast
 
@@ -17,6 +17,7 @@ from cdc.config import ApplyConfig
 from cdc.errors import ConfigError
 from spark_apply import source
 from spark_apply.expressions import resolved
+from spark_apply.quarantine import Entry, read_entries
 from spark_apply.session import open_session
 from spark_apply.shape import planned
 from spark_apply.shaped import SourceImage, documents
@@ -68,6 +69,8 @@ class Explanation:
     """What rows of the copies have to meet."""
     left_out: bool = False
     """The row that won does not."""
+    quarantined: tuple[Entry, ...] = ()
+    """Records that stores could not take."""
 
     @property
     def outcome(self) -> Literal["row", "deleted", "left out", "unknown"]:
@@ -86,6 +89,7 @@ class Explanation:
             "outcome": self.outcome,
             "where": self.where,
             "records": [asdict(seen) for seen in self.records],
+            "quarantined": [entry.as_json() for entry in self.quarantined],
         }
 
 
@@ -110,7 +114,8 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
     )
     records, settings = judged(found), chosen[table]
     left_out = settings.where is not None and _left_out(config, planned(versions[table], settings), records)
-    return Explanation(table, made.topic, wanted[0], records, settings.where, left_out)
+    quarantined = tuple(e for e in read_entries(config).values() if e.table == table and _of_key(e.key, wanted))
+    return Explanation(table, made.topic, wanted[0], records, settings.where, left_out, quarantined)
 
 
 def _won(records: Iterable[Seen]) -> Seen | None:
@@ -140,6 +145,10 @@ def parse_key(table: TargetTable, text: str) -> list[dict[str, Any]]:
         example = json.dumps(dict.fromkeys(table.key, "…"), ensure_ascii=False)
         raise ConfigError(f"--key: {table.qualified} has the key {', '.join(table.key)}", hint=f"--key '{example}'")
     return [{name: given[name] for name in table.key}]
+
+
+def _of_key(event_key: str | None, wanted: Sequence[object]) -> bool:
+    return event_key is not None and _json(event_key.encode()) in wanted
 
 
 def judged(records: Iterable[Record]) -> tuple[Seen, ...]:

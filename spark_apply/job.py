@@ -32,6 +32,7 @@ from spark_apply.expressions import resolved
 from spark_apply.failures import spark_failure
 from spark_apply.places import located
 from spark_apply.publishing import Publisher
+from spark_apply.quarantine import Quarantine
 from spark_apply.refusals import refuse_histories, without_log
 from spark_apply.retention import require_deletes, require_offsets, way_out
 from spark_apply.session import open_session
@@ -91,7 +92,7 @@ def run_apply(
     spark = open_session(config.name, config.spark)
     stores = open_stores(config, chosen, spark)
     try:
-        applier = Applier({}, evolve=lambda route: _evolve(config, route, spark))
+        applier = Applier({}, lambda route: _evolve(config, route, spark), Quarantine(config))
         identities = {}
         targets = shaped_targets(chosen, spark)
         following = {table: {name: stores[name] for name in chosen[table][0].stores} for table in targets}

@@ -174,7 +174,10 @@ def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Had)
         copy = sql.SQL("COPY {} ({}, {}) FROM STDIN").format(
             tables.stage, tables.columns, _listed((OP, PARTITION, OFFSET))
         )
-        cur.copy_expert(copy, CopyText(batch), _COPY_BYTES)
+        text = CopyText(batch)
+        cur.copy_expert(copy, text, _COPY_BYTES)
+        if text.refused:
+            batch.refuse(text.refused)
         duplicate, stale = _drop_known(cur, tables, had)
     moved = _move_waiting(cur, tables, limit)
     if batch is not None and limit != EVERYTHING:

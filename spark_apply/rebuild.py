@@ -37,6 +37,7 @@ from spark_apply.catching_up import fold
 from spark_apply.failures import spark_failure
 from spark_apply.job import choose_tables, open_stores, require_topics, shaped_targets
 from spark_apply.places import local
+from spark_apply.quarantine import Quarantine
 from spark_apply.session import open_session
 from spark_apply.store import Due, Offsets, Store, is_whole
 from spark_apply.tables import TargetTable
@@ -88,7 +89,7 @@ def run_rebuild(
 ) -> list[Rebuilt]:
     """Rebuild the copies of a table, of a store, or all; each is swapped by itself. Raises CdcError."""
     tell = progress or (lambda _line: None)
-    with _opened(config, store, table, tell) as (spark, copies):
+    with opened(config, store, table, tell) as (spark, copies):
         return [done for made, stores in copies for done in _rebuild(spark, config, made, stores, tell)]
 
 
@@ -96,7 +97,7 @@ def run_rollback(
     config: ApplyConfig, *, store: str | None = None, table: str | None = None, progress: Progress | None = None
 ) -> list[RolledBack]:
     """Put the copies back that the last rebuild replaced: all that are asked for, or none. Raises CdcError."""
-    with _opened(config, store, table, progress or (lambda _line: None)) as (_, copies):
+    with opened(config, store, table, progress or (lambda _line: None)) as (_, copies):
         found = [(made, name, kept, kept.previous(made)) for made, stores in copies for name, kept in stores.items()]
         done = []
         for made, name, _, until in found:
@@ -124,7 +125,8 @@ def _rebuild(
     tell(f"{table.qualified}: reading its topic")
     source.await_markers(config.source, [table.topic])
     beside = {name: store.beside(table) for name, store in stores.items()}
-    applier = Applier({table.topic: Route(table, beside)}, _refuse_newer)
+    quarantine = Quarantine(config, held=True)
+    applier = Applier({table.topic: Route(table, beside)}, refuse_newer, quarantine)
     end: Offsets = {}
     for _ in ("from the beginning", "what came meanwhile"):
         end = fold(spark, config.source, applier, table.topic, end)
@@ -136,16 +138,18 @@ def _rebuild(
         whole = end
         if is_whole(store):
             store.hold(table)
-            only = Applier({table.topic: Route(table, {name: beside[name]})}, _refuse_newer)
+            only = Applier({table.topic: Route(table, {name: beside[name]})}, refuse_newer, quarantine)
             whole = fold(spark, config.source, only, table.topic, end)
         store.swap(table, Due(uuid.uuid4().hex, whole))
+        quarantine.release(name)
         events = applier.counts[table.qualified, name].events if applier.counts else 0
         done.append(Rebuilt(table.qualified, name, events, differences[name]))
     return done
 
 
-def _refuse_newer(route: Route) -> Route:
-    msg = f"{route.table.qualified} got a new version while it was being rebuilt"
+def refuse_newer(route: Route) -> Route:
+    """Stop at a version of a table that was not known at the beginning."""
+    msg = f"{route.table.qualified} got a new version while this ran"
     raise OperatorError(msg, hint="the live copies are as they were; run it again")
 
 
@@ -173,7 +177,7 @@ def _digests(store: Store, table: TargetTable) -> Iterator[tuple[bytes, bytes]]:
 
 
 @contextlib.contextmanager
-def _opened(
+def opened(
     config: ApplyConfig, store: str | None, table: str | None, tell: Progress
 ) -> Iterator[tuple[SparkSession, list[tuple[TargetTable, dict[str, Store]]]]]:
     """The copies asked for, by table and store, nobody else rebuilding them. Translates what Spark raises."""

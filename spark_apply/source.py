@@ -54,6 +54,11 @@ def position_topic(prefix: str, connector: str) -> str:
     return f"{prefix}.position-{connector}"
 
 
+def quarantine_topic(prefix: str, job: str) -> str:
+    """Where an apply job says which events it could not apply. One dot, so it is no table's topic."""
+    return f"{prefix}.quarantine-{job}"
+
+
 def schema_versions(source: ApplySource) -> dict[str, list[Version]]:
     """All committed versions of all tables by ``schema.table``, read to the schema topic's present end.
 
@@ -161,6 +166,12 @@ def forgotten(source: ApplySource, topic: str) -> bool:
     return any(first > 0 for first, _ in _bounds(source, [topic], "read_committed").values())
 
 
+def ranges(source: ApplySource, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+    """By partition, the first offset that is kept, and the one behind the last record that can be seen now."""
+    found = {number: bounds for (_, number), bounds in _bounds(source, [topic], "read_committed").items()}
+    return {number: first for number, (first, _) in found.items()}, {number: end for number, (_, end) in found.items()}
+
+
 def committed_ends(source: ApplySource, topic: str) -> dict[int, int]:
     """By partition, the offset behind the last record that a read_committed reader can see now."""
     return {number: end for (_, number), end in _ends(source, [topic], "read_committed").items()}
@@ -175,14 +186,20 @@ def keys_between(
     source: ApplySource, topic: str, begins: Mapping[int, int], ends: Mapping[int, int]
 ) -> Iterator[bytes]:
     """Keys of the committed records from `begins` up to `ends`, both as `committed_ends` gives them."""
+    for message in between(source, topic, begins, ends):
+        key = message.key()
+        if isinstance(key, bytes):
+            yield key
+
+
+def between(source: ApplySource, topic: str, begins: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Message]:
+    """Committed records from `begins` up to `ends`, both as `committed_ends` gives them; a partition's in its order."""
     left = {number: end for number, end in ends.items() if begins.get(number, 0) < end}
     for message in _records(source, topic, {number: begins.get(number, 0) for number in left}):
         number, offset = message.partition() or 0, message.offset() or 0
         error = message.error()
         if error is None and offset < left.get(number, 0):
-            key = message.key()
-            if isinstance(key, bytes):
-                yield key
+            yield message
         if offset >= left.get(number, 0) - (error is None):
             left.pop(number, None)
         if not left:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc import registry
 from cdc.config import ApplyConfig, StoreConfig
-from cdc.errors import ConfigError
+from cdc.errors import BugError, ConfigError
 from spark_apply.complete import Mark
 from spark_apply.tables import TargetTable
 
@@ -30,6 +30,19 @@ HISTORIES = ("iceberg",)
 """Those that take histories: of these, a batch has every event of a key."""
 
 
+class Refused(NamedTuple):
+    """A row that a store cannot take, whatever is tried: by where its event is, and why, without a value of it."""
+
+    partition: int
+    offset: int
+    reason: str
+
+
+def _none_refused(refused: Collection[Refused]) -> None:
+    msg = f"a store refused {len(refused)} rows that nobody has a place for"
+    raise BugError(msg)
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The newest events of one table out of one micro-batch, or all of them (`TargetTable.history`)."""
@@ -40,6 +53,8 @@ class Batch:
     keys: int
     position: str
     """The greatest position in it."""
+    refuse: Callable[[Collection[Refused]], None] = _none_refused
+    """To be told of rows the store cannot take, before it commits the others: what it raises is to go through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,8 @@ class Moment:
     """What it then says of its copy."""
     limit: str
     """The position up to which source transactions are whole; `EVERYTHING` where nobody can say what is."""
+    again: bool = False
+    """The store is given events a second time that it did not take: neither their offsets nor their age say it did."""
 
 
 class StoredRow(NamedTuple):

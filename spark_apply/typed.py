@@ -26,9 +26,9 @@ def typed(events: DataFrame, table: TargetTable) -> DataFrame:
 
     Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes, others
     write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_source_ms BIGINT`` (when it was committed),
-    ``_cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is null here; a row with any must not be
-    applied), then the table's columns. In a delete only the key columns are set. A column that the event's version of
-    the table did not have is null.
+    ``_cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is null here, as one of the key must never be;
+    a row with any must not be applied), then the table's columns. In a delete only the key columns are set. A column
+    that the event's version of the table did not have is null.
     """
     read = events.select(
         F.col("key").alias(KEY),
@@ -43,9 +43,9 @@ def typed(events: DataFrame, table: TargetTable) -> DataFrame:
     )
     values = [(column, _text(column, table), _value(column, table)) for column in table.columns]
     misfits = [
-        F.when(text.isNotNull() & parsed.isNull(), F.lit(column.name))
+        F.when(parsed.isNull() if column.name in table.key else text.isNotNull() & parsed.isNull(), F.lit(column.name))
         for column, text, parsed in values
-        if any(may_misfit(kind) for kind, _ in column.versions)
+        if column.name in table.key or any(may_misfit(kind) for kind, _ in column.versions)
     ]
     return read.select(
         *(KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS),

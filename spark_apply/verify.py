@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -37,6 +37,7 @@ from spark_apply.differences import Candidate, CopiedRow, Differences, SourceRow
 from spark_apply.expressions import resolved
 from spark_apply.form import Form, Values
 from spark_apply.keytext import key_text
+from spark_apply.quarantine import Entry, read_entries
 from spark_apply.session import open_session
 from spark_apply.shape import planned
 from spark_apply.shaped import SourceImage, documents
@@ -89,6 +90,8 @@ class Copy:
     """Rows of the source whose keys cannot be written as JSON."""
     unsettled: int = 0
     """Rows of the source that were not found equal."""
+    quarantined: list[str] = field(default_factory=list)
+    """Of the keys that differ, those with an event that the store could not take."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -109,6 +112,7 @@ class Copy:
             "missing": [orjson.loads(one.key) for one in self.missing],
             "extra": [orjson.loads(one.key) for one in self.extra],
             "undecided": [orjson.loads(key) for key in self.undecided],
+            "quarantined": [orjson.loads(key) for key in self.quarantined],
             "unchecked": self.unchecked,
             "unwritable": self.unwritable,
         }
@@ -123,6 +127,7 @@ class _Ground:
     standing: Callable[[], State]
     """The connector's position."""
     tell: Progress
+    quarantined: Callable[[], Collection[Entry]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,7 @@ def verify(
     where connector or job stand still while rows differ.
     """
     tell = progress or (lambda _line: None)
-    ground = _Ground(config.source, published, standing, tell)
+    ground = _Ground(config.source, published, standing, tell, lambda: read_entries(config).values())
     chosen = _choose(config, published, table, store)
     tell("starting Spark")
     spark = open_session(config.name, config.spark)
@@ -249,7 +254,17 @@ def _compare(ground: _Ground, of: _Compared) -> Iterator[Copy]:
                     copy.unsettled += sum(candidate.text is not None for candidate in batch)
                 else:
                     again.look(copy, batch)
+            copy.quarantined += _quarantined(ground, copy)
             yield copy
+
+
+def _quarantined(ground: _Ground, copy: Copy) -> list[str]:
+    held = ground.quarantined() if copy.differences else ()
+    bad = {entry.key for entry in held if (entry.table, entry.store) == (copy.table, copy.store)}
+    if not bad:
+        return []
+    known = ((one.key, one.text) for one in copy.differences if one.text is not None)
+    return [key for key, text in known if ground.published.event_key(copy.table, text).decode() in bad]
 
 
 def _source_rows(of: _Compared, rows: Sequence[PublishedRow]) -> Iterator[SourceRow]:

@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.config import ApplyConfig, ApplySource, ApplyTable, QuarantineConfig, StoreConfig
 from cdc.errors import OperatorError
 from cdc.state import Phase
 from spark_apply.complete import Complete, lowest
 from spark_apply.contents import Contents, contents, expected, key_of
 from spark_apply.job import ApplySummary, run_apply
+from spark_apply.quarantine import read_entries
+from spark_apply.retrying import run_retry
 from spark_apply.source import schema_versions
 from spark_apply.store import open_store
 from spark_apply.tables import TargetTable, target
@@ -53,7 +55,9 @@ class Setting:
     def table(self, name: str = "orders", columns: Mapping[str, Any] = ORDERS, **more: Any) -> SourceTable:
         return SourceTable(self.prefix, name, columns, **more)
 
-    def config(self, *tables: str, types: Mapping[str, str] | None = None, copy: str = "copy") -> ApplyConfig:
+    def config(
+        self, *tables: str, types: Mapping[str, str] | None = None, copy: str = "copy", limit: int = 1_000
+    ) -> ApplyConfig:
         follow = ApplyTable(stores=("copy",), types=types or {})
         return ApplyConfig(
             name="law",
@@ -61,6 +65,7 @@ class Setting:
             stores={"copy": self.store(self.folder / copy)},
             tables=dict.fromkeys(tables or ("public.*",), follow),
             checkpoint=str(self.folder / "checkpoints"),
+            quarantine=QuarantineConfig(limit=limit),
         )
 
     def apply(self, config: ApplyConfig | None = None) -> ApplySummary:
@@ -302,6 +307,57 @@ def a_copy_says_how_far_it_is_complete(setting: Setting) -> None:
     assert [mark and mark.complete for mark in setting.marks(table, other)] == [None, None]
 
 
+def a_bad_event_blocks_its_own_key_alone(setting: Setting) -> None:
+    """What is no event or does not fit is noted once; a newer event of the key, or a wider column, resolves it."""
+    table = setting.table(columns={**ORDERS, "count": {"kind": "int32"}})
+    publisher = setting.publisher()
+    publisher.create([table], partitions=1)
+
+    def update(number: int, count: int, at: int, of: SourceTable = table) -> list[Record]:
+        return of.event("u", {**order(number), "count": count}, position(at))
+
+    def waiting() -> set[tuple[int, str | None, str]]:
+        return {(e.offset, e.key, e.reason) for e in read_entries(setting.config()).values()}
+
+    good = [record for number in range(5) for record in update(number, 1, 10 + number)]
+    publisher.publish(good)
+    setting.apply()
+    fits = [*update(0, 2, 20), *update(1, 3, 20), *update(2, 5, 22)]
+    bad, stranger = [*update(0, 2**40, 21), *update(3, 2**41, 23)], (table.topic, b'{"id":1}', b'{"secret":4711}')
+    publisher.publish([*fits[:2], *bad, stranger, *fits[2:]])  # behind the marker of the first: offsets 6 to 11
+    count = setting.apply().tables[table.qualified]["copy"]
+    assert (count.quarantined, count.keys) == (3, 3)
+    assert setting.contents(table) == setting.folded(table, good + fits)
+    noted = {
+        (8, '{"id":0}', "a value does not fit: count"),
+        (9, '{"id":3}', "a value does not fit: count"),
+        (10, '{"id":1}', "not an event"),
+    }
+    assert waiting() == noted
+    # all again: nothing is noted twice, nothing is forgotten
+    shutil.rmtree(setting.folder / "checkpoints")
+    assert setting.apply().tables[table.qualified]["copy"].quarantined == 0
+    assert setting.contents(table) == setting.folded(table, good + fits)
+    assert waiting() == noted
+    # a newer event of a key makes up for the one that did not fit
+    newer = update(3, 7, 30)
+    publisher.publish(newer)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, good + fits + newer)
+    assert {offset for offset, _, _ in waiting()} == {8, 10}
+    # and so does a column that takes the value by now
+    wider = setting.table(columns={**ORDERS, "count": {"kind": "int64"}}, version=2)
+    publisher.versions([wider])
+    retried = {one.entry.offset: one.outcome for one in run_retry(setting.config())}
+    assert retried == {8: "applied", 10: "left"}
+    assert setting.contents(wider) == setting.folded(wider, good + fits + bad[:1] + newer)
+    last = update(1, 2**42, 40, wider)
+    publisher.publish(last)
+    setting.apply()
+    assert setting.contents(wider) == setting.folded(wider, good + fits + bad[:1] + newer + last)
+    assert waiting() == set()
+
+
 LAWS = (
     a_copy_is_the_fold_of_committed_events,
     an_older_event_never_wins,
@@ -310,4 +366,5 @@ LAWS = (
     odd_names_are_names,
     a_running_job_follows_until_it_is_stopped,
     a_copy_says_how_far_it_is_complete,
+    a_bad_event_blocks_its_own_key_alone,
 )

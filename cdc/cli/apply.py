@@ -65,11 +65,14 @@ def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
     yield "it would start" if plan["starts"] else "it would not start"
 
 
+_COUNTS = ("written", "deleted", "stale", "duplicate", "quarantined")
+
+
 def _table(summary: dict[str, Any]) -> str:
-    rows: list[tuple[str, ...]] = [("table", "store", "events", "rows", "written", "deleted", "stale", "duplicate")]
+    rows: list[tuple[str, ...]] = [("table", "store", "events", "rows", *_COUNTS)]
     for table, stores in summary["tables"].items():
         for store, count in stores.items():
-            cells = (count[name] for name in ("events", "keys", "written", "deleted", "stale", "duplicate"))
+            cells = (count[name] for name in ("events", "keys", *_COUNTS))
             rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -50,6 +50,9 @@ def _print(found: dict[str, Any]) -> None:
         click.echo(f"{line}  {click.style(verdict, fg=_COLOURS.get(verdict.split(':')[0]))}".rstrip())
     if found["records"]:
         click.echo(_OUTCOMES[found["outcome"]])
+    for entry in found["quarantined"]:
+        lacks = f"{entry['partition']}/{entry['offset']} is in quarantine for {entry['store']}, which does not have it"
+        click.echo(f"{lacks}: {entry['reason']}")
 
 
 def _cells(seen: dict[str, Any]) -> tuple[str, ...]:
@@ -65,7 +68,7 @@ def _verdict(seen: dict[str, Any]) -> str:
         "superseded": f"superseded by {by}",
         "late": f"late: dropped, {by} was newer",
         "duplicate": f"duplicate of {by}: dropped",
-        "no event": "no event: the job stops here",
+        "no event": "no event: not applied",
     }.get(verdict, verdict)
 
 

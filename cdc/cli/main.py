@@ -23,6 +23,7 @@ _COMMANDS = {
     "status": ("cdc.cli.status", "Where a connector stands, or how fresh derived stores are."),
     "token": ("cdc.cli.token", "The position of what was just written, to wait for."),
     "wait": ("cdc.cli.wait", "Until derived stores hold what a token stands for."),
+    "quarantine": ("cdc.cli.quarantine", "Events that derived stores could not take, and taking them again."),
     "verify": ("cdc.cli.verify", "Compare derived stores with the source, row by row, while both are written."),
     "dev": ("cdc.cli.dev", "Servers for a laptop and for tests, without containers."),
     "demo": ("cdc.cli.demo", "See it work: a shop, its events, its derived stores."),

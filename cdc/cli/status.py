@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +46,11 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
     with registry.part("spark_apply.reading:Reader")(config) as reader:
         for store, connectors in reader.stores().items():
             found[store] = {name: _freshness(reader.read(store, name), now_ms) for name in connectors}
+    entries = registry.part("spark_apply.quarantine:read_entries")(config).values()
+    for store, connectors in found.items():
+        for at in connectors.values():
+            lacks = Counter(entry.table for entry in entries if entry.store == store and entry.table in at["tables"])
+            at["quarantined"] = dict(lacks)
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
         return
@@ -55,6 +61,9 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
             click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{told}")
             if at["incomplete"]:
                 click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
+            if at["quarantined"]:
+                held = ", ".join(f"{table} {count:,}" for table, count in at["quarantined"].items())
+                click.echo(f"{'':<32}in quarantine: {held}")
 
 
 def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.reading.Found

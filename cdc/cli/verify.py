@@ -127,15 +127,20 @@ def report(copies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     for copy in copies:
         where = f"{copy['table']} in {copy['store']}"
+        held = [_key(key) for key in copy["quarantined"]]
         for one in copy["differing"]:
-            yield f"differs    {where}  {_key(one['key'])}  {', '.join(one['columns'])}"
+            yield f"differs    {where}  {_key(one['key'])}  {', '.join(one['columns'])}{_held(one['key'], held)}"
         for what in ("missing", "extra", "undecided"):
             for key in copy[what]:
-                yield f"{what:<9}  {where}  {_key(key)}"
+                yield f"{what:<9}  {where}  {_key(key)}{_held(key, held)}"
         if copy["unchecked"]:
             yield f"{where}: {copy['unchecked']:,} more rows differed at first and were not looked at again"
         if copy["unwritable"]:
             yield f"{where}: {copy['unwritable']:,} rows of the source have keys that cannot be written as JSON"
+
+
+def _held(key: Mapping[str, object], held: Sequence[str]) -> str:
+    return "  (in quarantine)" if _key(key) in held else ""
 
 
 def _key(key: Mapping[str, object]) -> str:

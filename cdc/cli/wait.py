@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,16 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
             f"--store {unknown[0]}: there is no such store", hint=f"of {file}: {', '.join(config.stores)}"
         )
     begun = time.monotonic()
-    late = _await(config, parsed["connector"], parsed["position"], stores, timeout_s)
+    asked, late = _await(config, parsed["connector"], parsed["position"], stores, timeout_s)
     waited_s = round(time.monotonic() - begun, 3)
+    entries = registry.part("spark_apply.quarantine:read_entries")(config).values()
+    held = Counter(entry.store for entry in entries if entry.store in asked)
     if as_json:
         behind = {store: at.complete.position if at.complete else None for store, at in late.items()}
-        click.echo(orjson.dumps({"reached": not late, "waited_seconds": waited_s, "behind": behind}).decode())
+        found = {"reached": not late, "waited_seconds": waited_s, "behind": behind, "quarantined": held}
+        click.echo(orjson.dumps(found).decode())
+    for store, count in held.items():
+        click.echo(f"store {store} lacks {count:,} events that are in quarantine: cdc quarantine list {file}", err=True)
     for store, at in late.items():
         message, hint = _why(store, at, Position.parse(parsed["position"]), file)
         click.echo(f"not within {timeout_s:g} s: {message}", err=True)
@@ -62,15 +69,17 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
 
 def _await(
     config: ApplyConfig, connector: str, position: str, stores: tuple[str, ...], timeout_s: float
-) -> dict[str, Any]:
+) -> tuple[Sequence[str], dict[str, Any]]:
+    """The stores that were waited for, and those that were not in time."""
     with registry.part("spark_apply.reading:Reader")(config) as reader:
         followers = [store for store, connectors in reader.stores().items() if connector in connectors]
         if not stores and not followers:
             known = sorted({name for names in reader.stores().values() for name in names})
             msg = f"no store of this file follows a table of connector {connector}"
             raise ConfigError(msg, hint=f"known here: {', '.join(known) or 'none'}")
-        found: dict[str, Any] = reader.await_position(connector, position, stores or followers, timeout_s=timeout_s)
-        return found
+        asked = stores or followers
+        late: dict[str, Any] = reader.await_position(connector, position, asked, timeout_s=timeout_s)
+        return asked, late
 
 
 def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - reading.Found

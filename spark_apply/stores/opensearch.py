@@ -30,16 +30,16 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as NotReached
 from opensearchpy.exceptions import OpenSearchException, TransportError
 from opensearchpy.helpers import scan
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from cdc.change import Kind, Position
 from cdc.config import StoreConfig
@@ -50,9 +50,9 @@ from spark_apply.foresight import Foreseen
 from spark_apply.identity import identity_of, stamp
 from spark_apply.kinds import spark_type
 from spark_apply.names import index_name
-from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.store import Applied, Batch, Due, Refused, StoredRow, only_options
 from spark_apply.tables import TargetTable
-from spark_apply.typed import KEY, OP, POSITION
+from spark_apply.typed import KEY, OFFSET, OP, PARTITION, POSITION
 
 MAX_ID_BYTES = 512
 MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
@@ -63,7 +63,10 @@ _REQUEST_ACTIONS = 2_000
 _TRIES = 8
 _FIRST_WAIT_S = 0.1
 _IDENTITY = "cdc_identity"
-_STALE, _BUSY, _MISSING = 409, 429, 404
+_UNFIT, _STALE, _BUSY, _MISSING = 400, 409, 429, 404
+_CLOSED = "index_closed_exception"
+"""Which is of the whole index, whatever the document."""
+_SENT = (KEY, POSITION, OP, DOCUMENT, PARTITION, OFFSET)
 
 _OPTIONS = ("username", "password", "ca_certs", "verify_certs", "shards", "replicas")
 
@@ -154,11 +157,17 @@ class OpenSearchStore:
         index = self.index(batch.table)
         with _told(f"index {index} cannot be looked at"):
             identity_of(self._identity(index), batch.table, f"index {index}")  # a rebuild may have swapped another in
-        rows = with_document(batch.rows, batch.table).select(KEY, POSITION, OP, DOCUMENT).toLocalIterator()
+        rows = with_document(batch.rows, batch.table).select(*_SENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
-        for request in _requests((row[KEY], row[POSITION], row[OP], row[DOCUMENT]) for row in rows):
+        for request in _requests(rows):
+            refused = []
             for outcome in self._send(index, request):
-                statuses[outcome] = statuses.get(outcome, 0) + 1
+                if isinstance(outcome, Refused):
+                    refused.append(outcome)
+                else:
+                    statuses[outcome] = statuses.get(outcome, 0) + 1
+            if refused:
+                batch.refuse(refused)
         newest = max(self.position(batch.table) or "", batch.position)
         self._note(batch.table, {"position": newest, "index": index})
 
@@ -298,11 +307,11 @@ class OpenSearchStore:
         (about,) = self._client.indices.get_settings(index=index).values()
         return ".".join(filter(None, (str(about["settings"]["index"]["uuid"]), kind)))
 
-    def _send(self, index: str, request: list[tuple[bytes, bytes | None]]) -> Iterator[tuple[str, int]]:
+    def _send(self, index: str, request: list[_Action]) -> Iterator[tuple[str, int] | Refused]:
         """Send until every action has an answer that is final; yields (action, status). Busy is tried again, slower."""
         wait_s = _FIRST_WAIT_S
         for last in (*[False] * (_TRIES - 1), True):
-            body = b"".join(line + b"\n" for action in request for line in action if line is not None)
+            body = b"".join(line + b"\n" for action in request for line in (action.about, action.document) if line)
             try:
                 items = self._client.bulk(body=body, index=index, require_alias=True)["items"]
             except (NotReached, TransportError) as exc:
@@ -314,6 +323,9 @@ class OpenSearchStore:
                 ((verb, answer),) = item.items()
                 if answer["status"] == _BUSY:
                     again.append(action)
+                elif answer["status"] == _UNFIT and answer["error"].get("type") != _CLOSED:
+                    reason = f"OpenSearch does not take it: {answer['error'].get('type', 'error')}"
+                    yield Refused(action.partition, action.offset, reason)
                 elif "error" in answer and answer["status"] != _STALE:
                     kind = answer["error"].get("type", "error")
                     msg = f"index {index} refused a document: {kind} (status {answer['status']})"
@@ -353,18 +365,29 @@ def document_id(key: str) -> str:
     return key if len(encoded) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
 
-def _requests(rows: Iterator[tuple[str, str, str, str]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
-    request: list[tuple[bytes, bytes | None]] = []
+class _Action(NamedTuple):
+    """Two lines of a bulk request, and where their event is."""
+
+    about: bytes
+    document: bytes
+    """Empty in a delete, which has none."""
+    partition: int
+    offset: int
+
+
+def _requests(rows: Iterable[Row]) -> Iterator[list[_Action]]:
+    """Of rows with the columns `_SENT`."""
+    request: list[_Action] = []
     size_bytes = 0
-    for key, position, op, document in rows:
+    for key, position, op, document, partition, offset in rows:
         about = {"_id": document_id(key), "version": version(position), "version_type": "external_gte"}
-        action = orjson.dumps({"delete" if op == "d" else "index": about})
-        body = None if op == "d" else document.encode()
-        if request and (len(request) >= _REQUEST_ACTIONS or size_bytes + len(body or b"") > _REQUEST_BYTES):
+        line = orjson.dumps({"delete" if op == "d" else "index": about})
+        body = b"" if op == "d" else document.encode()
+        if request and (len(request) >= _REQUEST_ACTIONS or size_bytes + len(body) > _REQUEST_BYTES):
             yield request
             request, size_bytes = [], 0
-        request.append((action, body))
-        size_bytes += len(action) + len(body or b"")
+        request.append(_Action(line, body, partition, offset))
+        size_bytes += len(line) + len(body)
     if request:
         yield request
 

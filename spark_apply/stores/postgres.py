@@ -135,9 +135,10 @@ class PostgresStore:
             self._staged[name] = staged
         before = copy.mark.complete if copy.mark else None
         late = before.settled if before and not copy.reload else ""
-        had = Had(copy.mark.ends if copy.mark else {}, late, copy.reload)
+        ends = copy.mark.ends if copy.mark else {}
+        had = Had({}, "", reload=False) if moment.again else Had(ends, late, copy.reload)
         applied = tables.fold(cur, of, batch, moment.limit, had)
-        mark = replace(moment.mark, ends=moved_on(had.ends, moment.mark.ends))
+        mark = replace(moment.mark, ends=moved_on(ends, moment.mark.ends))
         position = max(copy.position or "", batch.position if batch is not None else "") or None
         reload = copy.reload and moment.limit == ""
         self._copies.write(cur, copy.number, mark, position=position, reload=reload)
@@ -266,7 +267,7 @@ class PostgresStore:
         name = json.dumps(["writer", table.schema, table.copy_name])
         if table.qualified not in self._tables and not self._server.lock(name):
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} has a writer already"
-            raise OperatorError(msg, hint="do two jobs write this store? SELECT * FROM pg_stat_activity; stop one")
+            raise OperatorError(msg, hint="stop the apply job that writes it: SELECT * FROM pg_stat_activity shows it")
 
     def _lock(self, cur: Cursor, table: TargetTable) -> None:
         """Change what a reader sees of a table alone, until the transaction ends; copies beside are one job's own."""

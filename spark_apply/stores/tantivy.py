@@ -348,7 +348,7 @@ def _writer(index: tantivy.Index, folder: Path) -> tantivy.IndexWriter:
         return index.writer(heap_size=_WRITER_BYTES, num_threads=1)
     except ValueError as exc:
         msg = f"the index in {folder} has a writer already"
-        raise OperatorError(msg, hint="stop the other apply job; an index has one writer") from exc
+        raise OperatorError(msg, hint="stop the apply job that writes it; an index has one writer") from exc
 
 
 def _fields(table: TargetTable) -> dict[str, str]:

@@ -372,7 +372,8 @@ def test_tail_and_status_of_nothing(place: Place, prefix: str, tmp_path: Path) -
 
 # --- The command ------------------------------------------------------------------------------------------------------
 
-COMMANDS = ("check", "run", "apply", "tail", "status", "dev", "demo", "dev up", "dev down", "dev status")
+COMMANDS = ("check", "run", "apply", "tail", "status", "dev", "demo", "dev up", "dev down", "dev status",
+            "quarantine list", "quarantine retry")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

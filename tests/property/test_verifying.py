@@ -142,7 +142,7 @@ def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> Copy:
         reader = MemorySnapshotter(world.log, at=world.turn)
         with Published([TABLE], reader, prefix="p") as published:
             topics = ApplySource(bootstrap_servers="nowhere", topic_prefix="p")
-            ground = _Ground(topics, published, world.standing, lambda _line: None)
+            ground = _Ground(topics, published, world.standing, lambda _line: None, tuple)
             store: Any = world
             spark: Any = None  # the table has no expressions
             (copy,) = _compare(ground, _Compared(TABLE, TARGET, FORM, {"copy": store}, spark))

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
-from cdc.errors import CdcError, ConfigError, OperatorError
+from cdc.errors import ConfigError, OperatorError
 from spark_apply.job import run_apply
 from spark_apply.stores.iceberg import IcebergStore, open_store
 from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
@@ -71,7 +71,7 @@ def test_a_value_that_does_not_fit_stops_and_can_be_kept_as_text(setting: Settin
     publisher.publish(table.event("c", {"id": 4712, "odd": None}, position(9)))
     publisher.publish(table.event("c", {"id": 4711, "odd": value}, position(10)))
     with pytest.raises(OperatorError) as caught:
-        setting.apply()
+        setting.apply(setting.config(limit=0))
     text = str(caught.value)
     for part in ("public.orders", "column odd", f"topic {table.topic}", "partition 0", "offset 2", "key column id"):
         assert part in text
@@ -105,13 +105,18 @@ def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting) ->
     assert list(setting.folder.iterdir()) == []
 
 
-def test_a_record_that_is_no_event_stops_the_job(setting: Setting) -> None:
+def test_more_bad_events_than_the_limit_stop_the_job(setting: Setting) -> None:
     table, publisher = setting.table(), setting.publisher()
     publisher.create([table], partitions=1)
     publisher.publish([*table.event("c", order(1), position(10)), (table.topic, b'{"id":1}', b'{"secret":4711}')])
-    with pytest.raises(CdcError, match=r"partition 0, offset 1: this record is not an event") as caught:
-        setting.apply()
+    with pytest.raises(OperatorError, match=r"partition 0, offset 1: this record is not an event") as caught:
+        setting.apply(setting.config(limit=0))
     assert "4711" not in str(caught.value)
+    publisher.publish([(table.topic, b'{"id":2}', b"[]")])
+    with pytest.raises(OperatorError, match=r"not an event\s.*1 in quarantine, more than quarantine\.limit 1"):
+        setting.apply(setting.config(limit=1))
+    assert setting.apply(setting.config(limit=2)).tables[table.qualified]["copy"].quarantined == 1
+    assert setting.contents(table) == setting.folded(table, table.event("c", order(1), position(10)))
 
 
 def test_two_tables_in_two_stores(setting: Setting) -> None:

@@ -11,9 +11,12 @@ from pyspark.sql import SparkSession
 
 from cdc.config import StoreConfig
 from cdc.errors import OperatorError
+from spark_apply.quarantine import read_entries
+from spark_apply.rebuild import run_rebuild
+from spark_apply.retrying import run_retry
 from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import LAWS, Setting
+from tests.spark_laws import LAWS, Record, Setting
 from tests.spark_records import position
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -68,3 +71,40 @@ def test_versions_order_transactions() -> None:
     assert version(position(2**52 - 1, 9, epoch=2**11 - 1)) < 2**63
     with pytest.raises(OperatorError, match="beyond what an index version can hold"):
         version(position(2**52))
+
+
+def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting, opensearch: str) -> None:
+    """A mapping that another hand has made; in an index without it, which a rebuild makes, the document is taken."""
+    table, publisher = setting.table(columns={"id": {"kind": "int64"}, "a.b": {"kind": "string"}}), setting.publisher()
+    publisher.create([table], partitions=1)
+
+    def change(number: int, text: str, at: int) -> list[Record]:
+        return table.event("u", {"id": number, "a.b": text}, position(at))
+
+    def refused() -> dict[str | None, str]:
+        return {entry.key: entry.reason for entry in read_entries(setting.config()).values()}
+
+    taken = [*change(1, "11", 10), *change(2, "12", 11)]
+    publisher.publish(taken)
+    setting.apply()
+    integer = {"properties": {"a": {"properties": {"b": {"type": "integer"}}}}}
+    OpenSearch(opensearch).indices.put_mapping(index=_store(setting).index(setting.target(table)), body=integer)
+    bad, more = [*change(1, "no number 4711", 12), *change(2, "none either", 13)], change(3, "13", 14)
+    publisher.publish([*bad, *more])
+    count = setting.apply().tables[table.qualified]["copy"]
+    assert (count.quarantined, count.written) == (2, 1)
+    assert setting.contents(table) == setting.folded(table, [*taken, *more])
+    reason = "OpenSearch does not take it: mapper_parsing_exception"
+    assert refused() == {'{"id":1}': reason, '{"id":2}': reason}
+    assert [one.outcome for one in run_retry(setting.config(), key="1")] == ["left"]
+    newer = change(2, "14", 15)
+    publisher.publish(newer)
+    setting.apply()
+    assert refused() == {'{"id":1}': reason}
+    publisher.publish(change(3, "no number", 16))
+    with pytest.raises(OperatorError, match=r"store copy does not take an event .* mapper_parsing_exception"):
+        setting.apply(setting.config(limit=1))
+    run_rebuild(setting.config())
+    assert refused() == {}
+    everything = [*taken, *bad, *more, *newer, *change(3, "no number", 16)]
+    assert setting.contents(table) == setting.folded(table, everything)

@@ -21,11 +21,13 @@ from cdc.state import Phase
 from spark_apply import pgtables
 from spark_apply.foresight import Foreseen
 from spark_apply.job import run_apply
+from spark_apply.quarantine import read_entries
 from spark_apply.rebuild import run_rebuild, run_rollback
+from spark_apply.retrying import run_retry
 from spark_apply.store import open_store
 from tests.conftest import Database
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import LAWS, Setting, order, until
+from tests.spark_laws import LAWS, ORDERS, Setting, order, until
 from tests.spark_records import Record, SourceTable, position
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -272,3 +274,50 @@ def test_one_writer_and_no_strangers_table(setting: Setting, postgres18: Databas
     stores[0].close()
     stores[1].open(made)
     stores[1].close()
+
+
+def test_what_it_cannot_store_blocks_its_own_key(setting: Setting) -> None:
+    """U+0000 in a text: noted before the commit, and once also where the batch comes again; the position goes on."""
+    table, publisher = setting.table(columns={**ORDERS, "count": {"kind": "int32"}}), setting.publisher()
+    publisher.create([table], partitions=1)
+
+    def change(number: int, status: str, at: int, count: int = 1) -> list[Record]:
+        return table.event("u", {**order(number, status), "count": count}, position(at))
+
+    def refused() -> dict[str | None, str]:
+        return {entry.key: entry.reason for entry in read_entries(setting.config()).values()}
+
+    taken = [*change(1, "new", 10), *change(2, "new", 11)]
+    publisher.stand(Phase.STREAM, 15, [table], taken)
+    setting.apply()
+    more, wide = change(2, "paid", 18), change(4, "wide", 19, 2**40)
+    bad = [*change(1, "a\x00b 4711", 16), *change(3, "\x00", 17), *wide]
+    publisher.stand(Phase.STREAM, 20, [table], [*bad, *more])
+    count = setting.apply().tables[table.qualified]["copy"]
+    assert (count.quarantined, count.written) == (3, 1)
+    assert setting.contents(table) == setting.folded(table, [*taken, *more])
+    nul = "PostgreSQL cannot store the character U+0000: status"
+    noted = {'{"id":1}': nul, '{"id":3}': nul, '{"id":4}': "a value does not fit: count"}
+    assert refused() == noted
+    # the store has committed and Spark has not
+    commit = max((setting.folder / "checkpoints").glob("*/commits/[0-9]*"))
+    commit.unlink()
+    (commit.parent / f".{commit.name}.crc").unlink()
+    count = setting.apply().tables[table.qualified]["copy"]
+    assert (count.quarantined, count.duplicate, refused()) == (0, 1, noted)
+    # given again behind what the copy is complete up to, and below the offsets that it has
+    publisher.versions([setting.table(columns={**ORDERS, "count": {"kind": "int64"}}, version=2)])
+    before = setting.marks(table)
+    assert before[0].complete.position == position(20, 0)
+    retried = {one.entry.key: one.outcome for one in run_retry(setting.config())}
+    assert retried == {'{"id":1}': "left", '{"id":3}': "left", '{"id":4}': "applied"}
+    assert setting.marks(table) == before
+    assert setting.contents(table) == setting.folded(table, [*taken, *more, *wide])
+    gone = table.event("d", order(3), position(21))
+    publisher.stand(Phase.STREAM, 22, [table], [*gone, *change(1, "whole", 20)])
+    setting.apply()
+    assert refused() == {}
+    publisher.stand(Phase.STREAM, 24, [table], change(1, "\x00", 23))
+    with pytest.raises(OperatorError, match=r"store copy does not take an event .* U\+0000: status"):
+        setting.apply(setting.config(limit=0))
+    assert setting.marks(table)[0].complete.position == position(22, 0)

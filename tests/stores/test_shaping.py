@@ -16,10 +16,10 @@ from cdc.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from cdc.published import Part, Published, PublishedRow
 from cdc.state import Phase, State
-from spark_apply.batches import _check_fit
 from spark_apply.contents import Contents, contents
 from spark_apply.explain import explain
 from spark_apply.expressions import resolved
+from spark_apply.fitting import misfits
 from spark_apply.job import run_apply
 from spark_apply.rebuild import run_rebuild, run_rollback
 from spark_apply.shape import planned
@@ -240,7 +240,7 @@ def test_an_expression_that_fails_for_a_row_stops_the_job_without_its_value(appl
         made = resolved(planned([version], settings), apply_spark)
         rows = shaped_rows(apply_spark.createDataFrame([event], columns), made).persist()
         with pytest.raises(OperatorError, match=r"public\.orders: where or computed fails for a row") as refused:
-            _check_fit(rows, made)
+            misfits(rows, made, 1)
         rows.unpersist()
         assert condition in refused.value.message
         assert "secret" not in str(refused.value)

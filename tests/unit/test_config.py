@@ -223,7 +223,9 @@ def test_an_apply_file_is_bound_the_same_way(tmp_path: Path) -> None:
     config = load_apply(file)
     assert config.tables["public.orders"].stores == ("warehouse",)
     assert config.stores["warehouse"].type == "iceberg"
+    assert config.quarantine.limit == 1_000
     wrong = {
+        "checkpoint: ./c": ("checkpoint: ./c\nquarantine: {limit: -1}", "limit: -1 is out of range"),
         "stores: [warehouse]": ("stores: [lake]", "there is no store “lake”"),
         "{public.orders:": ("{orders:", "“orders” is not schema.table"),
         "topic_prefix: shop": ("topic_prefix: a.b", "is not a prefix"),

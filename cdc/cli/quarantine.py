@@ -1,0 +1,89 @@
+"""``cdc quarantine``: the events that derived stores could not take, and taking them again."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from cdc.config import load_apply
+from cdc.errors import ConfigError
+
+_FILE = click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
+_TABLE = click.option("--table", metavar="SCHEMA.TABLE", help="Only events of this table.")
+_STORE = click.option("--store", metavar="NAME", help="Only events that this store lacks.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+
+
+@click.group()
+def quarantine() -> None:
+    """Events that derived stores could not take: they block their own key, all others go on."""
+
+
+@quarantine.command("list")
+@_FILE
+@_TABLE
+@_STORE
+@_JSON
+def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) -> None:
+    """Show which events are in quarantine, and why. Prints keys, and no other value of a row."""
+    config = load_apply(file)
+    found = importlib.import_module("spark_apply.quarantine").chosen_entries(config, table=table, store=store)
+    entries = [entry.as_json() for entry in found]
+    if as_json:
+        click.echo(orjson.dumps({"name": config.name, "entries": entries}))
+    elif entries:
+        click.echo(_lines(entries, "reason"))
+
+
+@quarantine.command()
+@_FILE
+@_TABLE
+@_STORE
+@click.option("--key", help="""Only of this key: JSON of its columns, {"id": 5}; of a single one also just 5.""")
+@_JSON
+def retry(file: Path, *, table: str | None, store: str | None, key: str | None, as_json: bool) -> int:
+    """Apply the events again, once it was mended why they did not fit.
+
+    Exit code 1 if some are left. A store of type postgres or tantivy has one writer: stop the apply job, retry, start
+    the job.
+    """
+    config = load_apply(file)
+    if importlib.util.find_spec("pyspark") is None:
+        msg = "pyspark is not installed; events are applied with it"
+        raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
+    on_terminal = sys.stderr.isatty()
+    run = importlib.import_module("spark_apply.retrying").run_retry
+    found = run(config, store=store, table=table, key=key, progress=_progress if on_terminal else None)
+    if on_terminal:
+        click.echo("\r\x1b[K", err=True, nl=False)
+    done = [one.as_json() for one in found]
+    left = sum(one["outcome"] == "left" for one in done)
+    if as_json:
+        click.echo(orjson.dumps({"name": config.name, "left": left, "entries": done}))
+    elif done:
+        click.echo(_lines(done, "outcome", "reason"))
+    return int(left > 0)
+
+
+def _progress(line: str) -> None:
+    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+
+
+def _lines(entries: Sequence[dict[str, Any]], *last: str) -> str:
+    rows = [("table", "store", "record", "since", "key", *last)]
+    for entry in entries:
+        record = f"{entry['partition']}/{entry['offset']}"
+        since = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(timespec="seconds")
+        rows.append((entry["table"], entry["store"], record, since, entry["key"] or "-", *(entry[n] for n in last)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,157 @@
+"""Which records of a batch cannot be applied, and what stands in for them. DataFrame -> DataFrame, and short lists.
+
+A key has the newest event that fits, wherever a batch ends: one that does not fit leaves what an older one has written,
+be that in the store or in the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.errors import OperatorError
+from spark_apply.failures import spark_failure
+from spark_apply.latest import latest
+from spark_apply.names import quoted
+from spark_apply.quarantine import Entry
+from spark_apply.shaped import shaped
+from spark_apply.tables import TargetTable
+from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION
+
+
+class Place(NamedTuple):
+    """Where a record is, and whose."""
+
+    partition: int
+    offset: int
+    key: str | None
+    position: str | None
+    """None for what is no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A record that cannot be applied."""
+
+    at: Place
+    columns: tuple[str, ...] = ()
+    """Those whose value does not fit; none: it is not an event."""
+    reason: str = ""
+    """What a store said; nothing, where it was never asked."""
+
+    @property
+    def why(self) -> str:
+        if self.reason:
+            return self.reason
+        return f"a value does not fit: {', '.join(self.columns)}" if self.columns else "not an event"
+
+
+def strangers(newest: DataFrame, topic: str, most: int) -> list[Bad]:
+    """Records of a topic that are no events, `most` at the most."""
+    found = newest.where((F.col("topic") == topic) & ~F.col("valid")).limit(most)
+    return [Bad(Place(row["partition"], row["offset"], row["key"], None)) for row in found.collect()]
+
+
+def misfits(rows: DataFrame, table: TargetTable, most: int) -> tuple[list[Bad], int]:
+    """Fill the cache of `rows`; those with a value that does not fit, `most` at the most, and how many rows there are.
+
+    No value is in what it raises.
+    """
+    bad = F.size(MISFITS) > 0
+    try:
+        counted = rows.agg(F.count_if(bad).alias("bad"), F.count(KEY), F.count(OP), F.count(POSITION), _counted())
+        (found,) = counted.collect()
+    except Exception as exc:
+        said = spark_failure(exc)
+        if said is None or table.shaping is None:
+            raise
+        msg = f"{table.qualified}: where or computed fails for a row. {said}"
+        hint = "let it give null instead (try_divide, try_cast, nullif, …), then: cdc rebuild APPLY.yaml"
+        raise OperatorError(msg, hint=hint) from exc
+    if not found["bad"]:
+        return [], found["rows"]
+    some = rows.where(bad).select(PARTITION, OFFSET, KEY, POSITION, MISFITS).limit(most).collect()
+    return [Bad(Place(*row[:4]), tuple(row[MISFITS])) for row in some], found["rows"]
+
+
+def _counted() -> Column:
+    return F.count(F.lit(1)).alias("rows")
+
+
+def fitting(rows: DataFrame, events: DataFrame, table: TargetTable, bad: Sequence[Bad], limit: str | None) -> DataFrame:
+    """`rows` without what is `bad`; of those keys, the newest of the batch's `events` that fits, if any.
+
+    With `limit`, the newest before it and all from it on. A history has all events as it is.
+    """
+    if not bad:
+        return rows
+    fits = F.size(MISFITS) == 0
+    if table.history:
+        return rows.where(fits)
+    keys = [one.at.key for one in bad]
+    theirs = F.col(KEY).isin(keys)
+    of_keys = events.where((F.col("topic") == table.topic) & F.col("valid") & F.col("key").isin(keys))
+    every = shaped(latest(of_keys, {table.topic: ""}), table).where(fits)
+    return rows.where(~theirs).unionByName(newest(every, limit))
+
+
+def newest(rows: DataFrame, limit: str | None) -> DataFrame:
+    """Of rows that may be several of a key, the newest of each; with `limit`, that before it and all from it on."""
+    held = F.when(F.col(POSITION) >= F.lit(limit), F.col(POSITION))
+    found = rows.groupBy(KEY, held).agg(F.max_by(F.struct(*map(quoted, rows.columns)), POSITION).alias("newest"))
+    return found.select("newest.*")
+
+
+def settled(entries: Iterable[Entry], rows: DataFrame, *, history: bool) -> list[Entry]:
+    """The entries whose event, or a newer one of its key, is among the rows that a store has taken.
+
+    Of a history, where none replaces another: whose event itself is.
+    """
+    waiting = list(entries)
+    if not waiting:
+        return []
+    keys = {entry.key for entry in waiting if entry.key is not None}
+    there = rows.where(F.col(KEY).isin(keys)).select(PARTITION, OFFSET, KEY, POSITION).collect()
+    return [entry for entry in waiting if any(_settles(Place(*row), entry, history=history) for row in there)]
+
+
+def _settles(one: Place, entry: Entry, *, history: bool) -> bool:
+    if one.key != entry.key or one.position is None:
+        return False
+    if entry.position is None:
+        return not history and one.partition == entry.partition and one.offset > entry.offset
+    return one.position == entry.position if history else one.position >= entry.position
+
+
+def superseded(entries: Iterable[Entry], by: Iterable[Bad]) -> list[Entry]:
+    """The entries that another event of the same key has taken the place of, which does not fit either."""
+    others = [one.at for one in by]
+    return [
+        entry
+        for entry in entries
+        if any(one[:2] != (entry.partition, entry.offset) and _settles(one, entry, history=False) for one in others)
+    ]
+
+
+def refusal(table: TargetTable, one: Bad, store: str) -> OperatorError:
+    """What stops a job whose quarantine takes no more."""
+    at = f"topic {table.topic}, partition {one.at.partition}, offset {one.at.offset}"
+    if one.reason:
+        msg = f"{table.qualified}: store {store} does not take an event ({at}): {one.reason}"
+        return OperatorError(msg, hint="leave the column out of this store, or mend the row at the source")
+    if not one.columns:
+        hint = "what else writes to this topic? docs/events.md says what may be in it"
+        return OperatorError(f"{at}: this record is not an event", hint=hint)
+    msg = (
+        f"{table.qualified}, column {', '.join(one.columns)}: a value does not fit its type in the derived table "
+        f"({at}; key column {', '.join(table.key)})"
+    )
+    hint = (
+        f"set types: {{{one.columns[0]}: string}} under tables.{table.qualified} to keep it as text, and give the "
+        "stores a new path or index: they are filled again from the topics"
+    )
+    return OperatorError(msg, hint=hint)

@@ -1,0 +1,189 @@
+"""What is in quarantine, as commands tell of it, and what gets it out: a rebuild, a retry, what comes later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from cdc.cli.main import cdc
+from cdc.config import ApplyTable, StoreConfig
+from cdc.errors import OperatorError
+from cdc.state import Phase
+from spark_apply import rebuild
+from spark_apply.quarantine import read_entries
+from spark_apply.rebuild import run_rebuild
+from spark_apply.retrying import run_retry
+from spark_apply.store import open_store
+from tests.spark_laws import ORDERS, Record, Setting, order
+from tests.spark_records import SourceTable, logged, position
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+COUNTED = {**ORDERS, "count": {"kind": "int32"}}
+
+
+@pytest.fixture
+def setting(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
+
+
+def change(table: SourceTable, number: int, count: int, at: int, op: str = "u") -> list[Record]:
+    return table.event(op, {**order(number), "count": count}, position(at))
+
+
+def held(setting: Setting) -> list[tuple[str, int]]:
+    return [(entry.store, entry.offset) for entry in read_entries(setting.config()).values()]
+
+
+def run(*words: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(cdc, [str(word) for word in words], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return int(done.return_value or 0), done.stdout, done.stderr
+
+
+def asked(*words: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*words, "--json")[1])
+    return found
+
+
+def test_what_the_commands_tell(setting: Setting) -> None:
+    """list, status, wait, explain and retry; keys and columns by name, no other value of a row."""
+    table, publisher = setting.table(columns=COUNTED), setting.publisher()
+    publisher.create([table], partitions=1)
+    file = setting.folder / "apply.yaml"
+    job = {
+        "name": "law",
+        "source": {"bootstrap_servers": setting.bootstrap, "topic_prefix": setting.prefix},
+        "stores": {"copy": {"type": "tantivy", "path": str(setting.folder / "copy")}},
+        "tables": {"public.orders": {"stores": ["copy"]}},
+        "checkpoint": str(setting.folder / "checkpoints"),
+    }
+    file.write_text(json.dumps(job))
+    assert run("quarantine", "list", file) == (0, "", "")
+    stranger = (table.topic, b'{"id":2}', b'{"secret":4711}')
+    records = [*change(table, 1, 1, 10), *change(table, 1, 2**40, 11), *change(table, 3, 1, 12)]
+    of_another = [(topic, b'{"no":4}', value) for topic, _, value in change(table, 4, 1, 13)]
+    publisher.stand(Phase.STREAM, 20, [table], [*records, stranger, *of_another])
+    code, out, _ = run("apply", file, "--once")
+    assert (code, out.splitlines()[0].split()[-1], out.splitlines()[1].split()[-1]) == (0, "quarantined", "3")
+    code, out, _ = run("quarantine", "list", file)
+    lines = [line.split() for line in out.splitlines()]
+    assert sorted((line[2], line[4], line[5:]) for line in lines[1:]) == [
+        ("0/1", '{"id":1}', ["a", "value", "does", "not", "fit:", "count"]),
+        ("0/3", '{"id":2}', ["not", "an", "event"]),
+        ("0/4", '{"no":4}', ["a", "value", "does", "not", "fit:", "id"]),
+    ]
+    assert "4711" not in out
+    assert str(2**40) not in out
+    entries = asked("quarantine", "list", file, "--table", "public.orders", "--store", "copy")["entries"]
+    assert sorted((entry["offset"], entry["position"]) for entry in entries) == [
+        *((1, position(11)), (3, None), (4, position(13)))
+    ]
+    assert asked("quarantine", "list", file, "--store", "other")["entries"] == []
+    assert asked("status", file)["stores"]["copy"][setting.prefix]["quarantined"] == {"public.orders": 3}
+    assert "in quarantine: public.orders 3" in run("status", file)[1]
+    token = f"{setting.prefix}:{position(20, 0)}"
+    code, out, err = run("wait", file, "--token", token, "--json")
+    assert (code, json.loads(out)["quarantined"]) == (0, {"copy": 3})
+    assert f"store copy lacks 3 events that are in quarantine: cdc quarantine list {file}" in err
+    assert [e["offset"] for e in asked("explain", file, "--table", table.qualified, "--key", 1)["quarantined"]] == [1]
+    told = run("explain", file, "--table", table.qualified, "--key", 1)[1]
+    assert "0/1 is in quarantine for copy, which does not have it: a value does not fit: count" in told
+
+    assert run("quarantine", "retry", file, "--key", "7") == (0, "", "")
+    code, out, _ = run("quarantine", "retry", file)
+    assert (code, [line.split()[5] for line in out.splitlines()[1:]]) == (1, ["left", "left", "left"])
+    wider = setting.table(columns={**ORDERS, "count": {"kind": "int64"}}, version=2)
+    publisher.versions([wider])
+    assert asked("quarantine", "retry", file, "--key", '{"id": 1}')["left"] == 0
+    publisher.publish([(table.topic, b'{"id":2}', None), (table.topic, b'{"no":4}', None)])
+    assert [one["outcome"] for one in asked("quarantine", "retry", file)["entries"]] == ["gone", "gone"]
+    assert held(setting) == []
+    assert setting.contents(wider) == setting.folded(wider, records)
+
+
+def test_a_store_with_one_writer_says_so(setting: Setting) -> None:
+    table, publisher = setting.table(columns=COUNTED), setting.publisher()
+    publisher.create([table], partitions=1)
+    publisher.publish([*change(table, 2, 1, 9), *change(table, 1, 2**40, 10)])
+    setting.apply()
+    writer = open_store(setting.store(setting.folder / "copy"), name="copy", prefix=setting.prefix, spark=None)
+    writer.open(setting.target(table))
+    with pytest.raises(OperatorError, match=r"has a writer already\s+hint: stop the apply job that writes it"):
+        run_retry(setting.config())
+    writer.close()
+
+
+def test_a_delete_that_the_job_has_not_read_yet_wins(setting: Setting) -> None:
+    """A retry looks at all that comes after an event: nothing is brought back to life."""
+    table, publisher = setting.table(columns=COUNTED), setting.publisher()
+    publisher.create([table], partitions=1)
+    publisher.publish([*change(table, 1, 1, 9), *change(table, 2, 1, 9), *change(table, 1, 2**40, 10)])
+    setting.apply()
+    wider = setting.table(columns={**ORDERS, "count": {"kind": "int64"}}, version=2)
+    publisher.versions([wider])
+    publisher.publish(change(wider, 1, 0, 20, "d"))
+    assert [one.outcome for one in run_retry(setting.config())] == ["applied"]
+    assert [row["id"] for row in setting.contents(wider).values()] == [2]
+
+
+def test_a_rebuild_meets_the_same_events(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay where they are; where the new copy takes one, it is resolved when that copy is the live one."""
+    table, publisher = setting.table(columns=COUNTED), setting.publisher()
+    publisher.create([table], partitions=1)
+    good = [*change(table, 1, 1, 9), *change(table, 2, 1, 10)]
+    bad = change(table, 1, 2**40, 11)
+    publisher.publish([*good, *bad])
+    setting.apply()
+    (rebuilt,) = run_rebuild(setting.config())
+    assert (rebuilt.differences.rows, rebuilt.differences.only_old, rebuilt.differences.different) == (2, 0, 0)
+    assert held(setting) == [("copy", 2)]
+    as_text = setting.config(types={"count": "string"})
+    swap = rebuild.Due
+    monkeypatch.setattr(rebuild, "Due", _stop)
+    with pytest.raises(OperatorError, match="stopped before the swap"):
+        run_rebuild(as_text)
+    assert held(setting) == [("copy", 2)]
+    monkeypatch.setattr(rebuild, "Due", swap)
+    run_rebuild(as_text)
+    assert held(setting) == []
+    assert setting.contents(table, as_text)['{"id":1}']["count"] == str(2**40)
+
+
+def _stop(*_: object) -> None:
+    raise OperatorError("stopped before the swap")
+
+
+def test_a_history_lacks_the_event_until_it_is_applied(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """A newer event does not make up for a version that is missing."""
+    store: Callable[[Path], StoreConfig] = lambda path: StoreConfig(type="iceberg", path=str(path))  # noqa: E731
+    setting = Setting(apply_spark, kafka, tmp_path, store)
+    table, publisher = setting.table(columns=COUNTED), setting.publisher()
+    publisher.create([table], partitions=1, logs=True)
+    config = replace(setting.config(), tables={"public.orders": ApplyTable(stores=("copy",), mode="history")})
+
+    def versions() -> list[tuple[str, int]]:
+        spark = setting.spark.newSession()
+        open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
+        rows = spark.sql("SELECT _cdc_position, count FROM copy.public.orders_history ORDER BY 1").collect()
+        return [(row[0], row[1]) for row in rows]
+
+    publisher.publish(logged(change(table, 1, 1, 10) + change(table, 1, 2**40, 11) + change(table, 1, 3, 12)))
+    setting.apply(config)
+    publisher.publish(logged(change(table, 1, 4, 13)))
+    setting.apply(config)
+    assert versions() == [(position(10), 1), (position(12), 3), (position(13), 4)]
+    assert held(setting) == [("copy", 1)]
+    publisher.versions([setting.table(columns={**ORDERS, "count": {"kind": "int64"}}, version=2)])
+    assert [one.outcome for one in run_retry(config)] == ["applied"]
+    assert versions()[1] == (position(11), 2**40)
+    assert held(setting) == []

@@ -1,0 +1,64 @@
+"""Entries of the quarantine as bytes, how keys are asked for, and how `cdc verify` tells of them. No server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from cdc.cli.verify import report
+from spark_apply.quarantine import Entry
+from spark_apply.verify import Copy, Difference, _Ground, _quarantined
+
+ENTRY = Entry("lake", "public.orders", "shop.public.orders", 3, 4711, '{"id":1}', "00000001", "not an event", 1)
+
+
+def test_an_entry_comes_back_as_it_was() -> None:
+    """Also from a record to which a later release has added something."""
+    assert Entry.from_json(orjson.dumps({**ENTRY.as_json(), "later": 1})) == ENTRY
+    assert ENTRY.id == b'["lake","shop.public.orders",3,4711]'
+    assert replace(ENTRY, reason="another", at_ms=2).id == ENTRY.id
+
+
+@pytest.mark.parametrize(
+    ("key", "asked", "meant"),
+    [
+        ('{"id":1}', "1", True),
+        ('{"id":1}', '{"id": 1}', True),
+        ('{"id":1}', "2", False),
+        ('{"id":"1"}', "1", True),
+        ('{"id":"a b"}', "a b", True),
+        ('{"a":1,"b":2}', '{"b":2,"a":1}', True),
+        ('{"a":1,"b":2}', "1", False),
+        ("no JSON", "no JSON", False),
+        (None, "1", False),
+    ],
+)
+def test_a_key_is_asked_for_as_of_explain(key: str | None, asked: str, *, meant: bool) -> None:
+    assert replace(ENTRY, key=key).has_key(asked) is meant
+
+
+class _Published:
+    @staticmethod
+    def event_key(name: str, key: tuple[bytes, ...]) -> bytes:
+        assert name == "public.orders"
+        return b'{"id":%s}' % key[0]
+
+
+def test_verify_names_what_is_in_quarantine() -> None:
+    """Of the same table and store alone."""
+    copy = Copy("public.orders", "lake")
+    copy.differing = [Difference('{"id":1}', (b"1",), ("total",)), Difference('{"id":2}', (b"2",), ("total",))]
+    copy.missing, copy.extra = [Difference('{"id":3}', (b"3",))], [Difference('{"id":4}', None)]
+    others = [replace(ENTRY, key='{"id":2}', store="search"), replace(ENTRY, key='{"id":3}')]
+    ground = _Ground(cast("Any", None), cast("Any", _Published()), cast("Any", None), print, lambda: [ENTRY, *others])
+    copy.quarantined += _quarantined(ground, copy)
+    assert copy.quarantined == ['{"id":1}', '{"id":3}']
+    assert list(report([copy.as_json()]))[2:] == [
+        'differs    public.orders in lake  {"id":1}  total  (in quarantine)',
+        'differs    public.orders in lake  {"id":2}  total',
+        'missing    public.orders in lake  {"id":3}  (in quarantine)',
+        'extra      public.orders in lake  {"id":4}',
+    ]
