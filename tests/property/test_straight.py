@@ -7,7 +7,7 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cdc import jsontext
@@ -64,6 +64,8 @@ CHANGES = st.builds(
 
 
 @given(CHANGES, st.booleans())
+@example(change=Change(Op.UPDATE, TABLE, (b"1", b"n", None), (b"2", b"n", None), (1, 2)), wide=False)
+@example(change=Change(Op.CREATE, TABLE, None, (b"1", b"x" * 30, None), (1, 2)), wide=True)
 def test_a_record_is_that_of_the_plain_way(change: Change, wide: bool) -> None:
     """What is left alone has changed nothing: the next event has the number it would have had."""
     numbered = frame()
@@ -132,6 +134,15 @@ def test_a_row_message_says_what_it_says_plainly(message: Any, lsn: int, data: s
 def test_nearly_all_row_messages_are_taken(message: Insert | Update) -> None:
     assume(len(message.new) == len(NAMES))
     assert assembler().straight.change(b"w" + bytes(24) + pgoutput_encoder.encode(message)) is not None
+
+
+def test_a_row_message_that_ends_early_or_late_is_left_alone() -> None:
+    made = assembler()
+    sent = b"w" + bytes(24) + pgoutput_encoder.encode(Insert(CAPTURED, (b"1", None, b"a value")))
+    assert made.straight.change(sent) is not None
+    for length in range(len(sent)):
+        assert made.straight.change(sent[:length]) is None
+    assert made.straight.change(sent + b"n") is None
 
 
 def test_a_relation_that_is_captured_no_more_is_left_alone() -> None:
@@ -211,6 +222,14 @@ def test_an_event_is_what_it_is_plainly(event: Any, data: st.DataObject) -> None
 @given(TAKEN)
 def test_nearly_all_events_are_taken(event: Any) -> None:
     assert both(mysql_encoder.encode(event))[0] is not None
+
+
+@given(TAKEN)
+def test_an_event_cut_anywhere_is_what_it_is_plainly(event: Any) -> None:
+    whole = mysql_encoder.encode(event)
+    for length in range(23, len(whole)):
+        short, plain = both(whole[:length])
+        assert short is None or short == plain
 
 
 @pytest.mark.parametrize(("statement", "taken"), [("BEGIN", True), ("COMMIT", False)])

@@ -63,7 +63,7 @@ def test_a_long_compressed_transaction_is_in_a_file(
     """It may be a gigabyte, and is nothing that must be in memory at once."""
     dump, server = wire
     monkeypatch.setattr(stream, "_WHOLE", 10)
-    event = b"time" + bytes([PAYLOAD]) + b"and \x00so on, \x00to its\x00end"
+    event = b"time" + bytes([PAYLOAD]) + b"and so on, unt\x00il end"  # whose last part begins as an event does
     sent = b"\x00" + event
     server.sendall(packet(sent[:10]))
     assert dump.receive() is None
