@@ -123,7 +123,7 @@ class Binlog:
         """
         buffer, at = self._buffer, self._at
         begin = at + _HEAD
-        if not self._parts and self._long is None and begin < len(buffer):
+        if begin < len(buffer):  # never in the middle of an event: then all whole packets have been taken out
             size = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
             end = begin + size
             if end < len(buffer) and end <= _RECEIVE_BYTES and size < _WHOLE and buffer[begin] == _OK and size:
