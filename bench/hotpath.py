@@ -67,6 +67,10 @@ class _Kafka(KafkaSink):
         super().__init__(sink, state.connector)
         self._state = state
 
+    def check(self, tables: Sequence[Table]) -> bool:
+        super().check(tables)
+        return True
+
     def fence(self) -> State | None:
         super().fence()
         return self._state
