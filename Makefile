@@ -8,7 +8,7 @@ ALONE  := tests/unit tests/property
 ASIDE  := tests/faults tests/stores $(wildcard tests/integration/test_mysql_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-memory bench-streams bench-apply soak test test-quick format lint type clean lock
+.PHONY: help install demo bench bench-memory bench-streams bench-hotpath bench-apply soak test test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -70,6 +70,9 @@ bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 milli
 
 bench-streams: $(JARS) ## our streams and snapshots beside Debezium's, over the same rows
 	$(BIN)/python -m bench.streams
+
+bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in memory: no server
+	$(BIN)/python -m bench.hotpath
 
 bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild, verify, beside what is asked for
 	$(BIN)/python -m bench.apply

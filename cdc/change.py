@@ -152,8 +152,7 @@ Offset: TypeAlias = dict[str, str | int]
 """Where a source resumes, in its own terms (PostgreSQL: ``{"lsn": "0/16B3748"}``); kept in the position topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """A source transaction: a frame around an iterator, so that its size never matters.
 
     `changes` must be read to its end before the next frame is asked for; it ends when the source's commit was seen.

@@ -63,6 +63,11 @@ class DeadLetters:
         self._count = self._told = 0
         self._told_at_s = float("-inf")
 
+    @property
+    def refuses(self) -> bool:
+        """Whether the broker has found any record too large."""
+        return bool(self._refused)
+
     def refusals(self, topic: str, key: bytes, frame: Frame) -> int:
         """How often the broker found the record of the frame's next event too large."""
         return self._refused.get((topic, key, frame.next_position()), 0) if self._refused else 0

@@ -1,7 +1,7 @@
 """Changes to records: the wire contract of docs/events.md. Pure.
 
 What depends on the table alone is computed once per table version (`TableEncoder`), what depends on the transaction
-once per transaction (`Frame`); a row costs its columns and two joins.
+once per transaction (`Frame`), as the format of an event (`%`); a row costs its columns and two formats.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import orjson
 
@@ -36,15 +36,17 @@ class TableEncoder:
         )
         self.has_holes = hole_finder([index for index, column in enumerate(table.columns) if column.wide])
         """Whether a whole row lacks values that the source left out: it may leave out wide ones."""
-        self._write_row = row_writer([(column.prefix, column.encode) for column in self._columns])
-        self._write_key = key_writer([(column.prefix, column.encode) for _, column in self._key], self.key_indexes)
-        self.source_head, self.source_where = _source(connector, prefix, database, table.schema, table.name)
+        # the generated ones by themselves: they raise whatever comes, see `cdc.rowcode`
+        self.write_row = row_writer([(column.prefix, column.encode) for column in self._columns])
+        self.write_key = key_writer([(column.prefix, column.encode) for _, column in self._key], self.key_indexes)
+        head, self.source_where = _source(connector, prefix, database, table.schema, table.name)
+        self.source_head = b'{"before":%b,"after":%b,' + head
         self.source_tail = b'","schema_version":%d},"transaction":' % version
 
     def key(self, row: Row) -> bytes:
         """The key of a row or key image."""
         try:
-            return self._write_key(row)
+            return self.write_key(row)
         except Exception:  # noqa: BLE001, S110 - the plain one says what is wrong, outside: this error holds values
             pass
         return self.key_plainly(row)
@@ -71,7 +73,7 @@ class TableEncoder:
         """A whole row; `fragments` has the JSON of columns that are UNCHANGED in it."""
         if not fragments:
             try:
-                return self._write_row(row)
+                return self.write_row(row)
             except Exception:  # noqa: BLE001, S110 - as in `key`
                 pass
         return self.row_plainly(row, fragments)
@@ -134,7 +136,8 @@ class MessageEncoder:
     topic: Final = "message"
 
     def __init__(self, *, connector: str, prefix: str, database: str) -> None:
-        self.source_head, self.source_where = _source(connector, prefix, database, "", "")
+        head, self.source_where = _source(connector, prefix, database, "", "")
+        self.source_head = b"%b,%b" + head
         self.source_tail = b'"},"transaction":'
 
     def key(self, message: Message) -> bytes:
@@ -146,13 +149,18 @@ class MessageEncoder:
 
 
 def _source(connector: str, prefix: str, database: str, schema: str, table: str) -> tuple[bytes, bytes]:
-    """The parts of the source block that depend on nothing else."""
+    """The parts of the source block that depend on nothing else, as parts of a format."""
     source = {"version": __version__, "connector": connector, "name": prefix}
     where = {"db": database, "schema": schema, "table": table} if database else {"db": schema, "table": table}
     return (
-        b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":',
-        b"," + orjson.dumps(where)[1:-1] + b",",
+        _literally(b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":'),
+        _literally(b"," + orjson.dumps(where)[1:-1] + b","),
     )
+
+
+def _literally(part: bytes) -> bytes:
+    """A part of a format that stands for itself."""
+    return part.replace(b"%", b"%%")
 
 
 def in_wal(xid: int | None) -> bytes:
@@ -171,6 +179,14 @@ class _Encoded:
     @classmethod
     def of(cls, column: Column, *, first: bool) -> _Encoded:
         return cls(column.name, (b"{" if first else b",") + orjson.dumps(column.name) + b":", column.encode)
+
+
+@dataclass(slots=True)
+class _Count:
+    """How many events of one topic a frame has made."""
+
+    name: str
+    events: int = 0
 
 
 class Frame:
@@ -195,59 +211,67 @@ class Frame:
         ``incremental`` for rows read while the log is followed.
         `alone`: of the log, but of no transaction.
         """
-        self._position = f"{epoch:08x}.{commit:016x}.".encode()
-        at = b"%d" % at_ms
+        self._epoch, self._commit, self._view = epoch, commit, view
         marked = snapshot if transaction is None and not alone else "false"
-        self._at = at + b',"snapshot":"%b"' % marked.encode()
-        self._where = where + b',"position":"'
-        self._id = None if transaction is None else b'{"id":' + orjson.dumps(transaction[0]) + b',"total_order":'
-        self._made = b'","ts_ms":%d}' % made_at_ms
-        self._counts: dict[str, int] = {}
-        self._names: dict[str, str] = {}
-        self._view = view
+        self._at = b'%d,"snapshot":"%b"' % (at_ms, marked.encode())
+        self._where = b'%b,"position":"%08x.%016x.%%08x' % (where, epoch, commit)
+        self._numbered = transaction is not None
+        of = b"null"
+        if transaction is not None:
+            of = b'{"id":%b,"total_order":%%d,"data_collection_order":%%d}' % _literally(orjson.dumps(transaction[0]))
+        self._end = b'%b,"op":"%%b","ts_ms":%d}' % (of, made_at_ms)
+        self._forms: dict[TableEncoder | MessageEncoder, tuple[bytes, _Count]] = {}
+        self._counts: dict[str, _Count] = {}
         self.events = 0
 
     def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: Place) -> bytes:
         """One event's value. `before` and `after` are JSON."""
-        return self._whole(encoder, b'{"before":' + before + b',"after":', after, op, lsn)
+        return self._event(encoder, before, after, op, lsn)
 
     def message(self, encoder: MessageEncoder, message: Message) -> bytes:
         """A message's value."""
-        return self._whole(encoder, encoder.body(message), b"", b"m", message.lsn)
+        return self._event(encoder, encoder.body(message), b"", b"m", message.lsn)
 
-    def _whole(self, encoder: TableEncoder | MessageEncoder, head: bytes, body: bytes, op: bytes, lsn: Place) -> bytes:
-        if self._id is None:
-            number = self._view
-            transaction = b'null,"op":"'
-        else:
-            number = self.events = self.events + 1
-            topic = encoder.topic
-            count = self._counts[topic] = self._counts.get(topic, 0) + 1
-            if count == 1:
-                self._names[topic] = encoder.table.qualified if isinstance(encoder, TableEncoder) else topic
-            transaction = b'%b%d,"data_collection_order":%d},"op":"' % (self._id, number, count)
-        return b"".join(
-            (
-                head, body, b",",
-                encoder.source_head, self._at, encoder.source_where,
-                self._where % lsn, self._position, b"%08x" % number, encoder.source_tail,
-                transaction, op, self._made,
-            )
-        )  # fmt: skip
+    def _event(
+        self, encoder: TableEncoder | MessageEncoder, first: bytes, second: bytes, op: bytes, lsn: Place
+    ) -> bytes:
+        try:
+            form, count = self._forms[encoder]
+        except KeyError:
+            form, count = self._form(encoder)
+        if not self._numbered:
+            at = lsn if isinstance(lsn, tuple) else (lsn,)
+            return form % (first, second, *at, self._view, op)
+        self.events = number = self.events + 1
+        count.events = of_topic = count.events + 1
+        if type(lsn) is int:
+            return form % (first, second, lsn, number, number, of_topic, op)
+        return form % (first, second, *cast("tuple[int, int]", lsn), number, number, of_topic, op)
+
+    def _form(self, encoder: TableEncoder | MessageEncoder) -> tuple[bytes, _Count]:
+        """The format of all events that `encoder` makes in this frame."""
+        count = self._counts.get(encoder.topic)
+        if count is None:
+            name = encoder.table.qualified if isinstance(encoder, TableEncoder) else encoder.topic
+            count = self._counts[encoder.topic] = _Count(name)
+        form = b"".join(
+            (encoder.source_head, self._at, encoder.source_where, self._where, encoder.source_tail, self._end)
+        )
+        self._forms[encoder] = form, count
+        return form, count
 
     def counts(self) -> list[tuple[str, int]]:
         """How many events of each table were made so far, those of messages under ``message``; sorted."""
-        return sorted((self._names[topic], count) for topic, count in self._counts.items())
+        return sorted((of.name, of.events) for of in self._counts.values() if of.events)
 
     def skip(self) -> None:
         """Count an event that is not written, so that the others keep their numbers when it is."""
-        if self._id is not None:
+        if self._numbered:
             self.events += 1
 
     def next_position(self) -> str:
         """The position the next event will have."""
-        number = self._view if self._id is None else self.events + 1
-        return (self._position + b"%08x" % number).decode()
+        return Position(self._epoch, self._commit, self.events + 1 if self._numbered else self._view).text
 
 
 def transaction_records(transaction: str, at_ms: int, counts: list[tuple[str, int]]) -> list[tuple[bytes, bytes]]:

@@ -21,7 +21,7 @@ from cdc.envelope import TableEncoder
 from cdc.rowcode import size_bound
 
 _ROW_HEADER: Final = 24
-_TOAST_FROM: Final = 2_000
+TOAST_FROM: Final = 2_000
 """A row stored in fewer bytes is never TOASTed (TOAST_TUPLE_THRESHOLD is 2,032 with 8 kB pages)."""
 _PLAIN_TEXT: Final = re.compile(r"(?:text|character[^\[]*|json|xml|bytea)$")
 """Types that take no more room stored than printed; their arrays do."""
@@ -79,9 +79,16 @@ class WideValues:
         that are `unknown` stay so, whatever was said under this key before: it may have been of another row.
         """
         names, stored = self._of(encoder.table)
-        if encoder.has_holes(row) or stored(row) >= _TOAST_FROM:
+        if encoder.has_holes(row) or stored(row) >= TOAST_FROM:
             columns = {**encoder.fragments(row, names), **fragments, **dict.fromkeys(unknown)}
             self._put(0, encoder.topic, key, encoder.version, columns)
+
+    def stored(self, encoder: TableEncoder) -> Callable[[Row], int] | None:
+        """How many bytes a whole row takes when stored, at most; None: none of its columns is wide.
+
+        `keep` has nothing to do for a row that takes less than `TOAST_FROM`. Raises for a row that is not whole.
+        """
+        return self._of(encoder.table)[1] if encoder.wide else None
 
     def forget(self, encoder: TableEncoder, key: bytes) -> None:
         """Nothing is known of the row's wide values from here on: its event could not be written."""
@@ -140,7 +147,7 @@ class WideValues:
                 if now in names and then in after
             }
             stored = sum(map(len, kept.values())) * _GROWTH + len(encoder.table.columns) * _FIXED_SIZE
-            if everything or stored >= _TOAST_FROM:
+            if everything or stored >= TOAST_FROM:
                 self._put(1, encoder.topic, key, version, kept)
         for key in unpublished:
             self._put(1, encoder.topic, key, encoder.version, dict.fromkeys(names))

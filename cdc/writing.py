@@ -18,8 +18,9 @@ from cdc.interfaces import Handover, Sink, Snapshotter, Window
 from cdc.keys import LiveKeys
 from cdc.rereading import Asked, Touched
 from cdc.state import Key
+from cdc.straight import Way, way
 from cdc.versions import Reread, Versions
-from cdc.wide import WideValues
+from cdc.wide import TOAST_FROM, WideValues
 
 _NULL: Final = b"null"
 _CODES: Final = {op: op.value.encode() for op in Op}
@@ -48,6 +49,7 @@ class Writer:
         self._wide = wide
         self._reader = reader
         self._told: set[tuple[str, int]] = set()
+        self._ways: dict[int, tuple[str, Way]] = {}
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Place) -> None:
         """Rows of a snapshot."""
@@ -109,7 +111,14 @@ class Writer:
 
     def changes(self, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """All changes of a source transaction, except those that a snapshot's rows already contain."""
+        ways, write, touched = self._ways, self._sink.write, self._touched
+        as_a_rule = handover is None and not self._letters.refuses
         for change in transaction.changes:
+            if as_a_rule and type(change) is Change:
+                topic, straight = ways.get(id(change.table)) or self._way(change.table)
+                if topic != touched.topic and (record := straight(change, frame)) is not None:
+                    write(topic, *record)
+                    continue
             if isinstance(change, Message):
                 self.message(change, frame, transaction.xid)
                 continue
@@ -128,6 +137,15 @@ class Writer:
                 self._change(change, encoder, transaction.xid, frame, handover)
             except ValueError as exc:
                 self._bad(change, encoder, transaction.xid, frame, exc)
+
+    def _way(self, table: Table) -> tuple[str, Way]:
+        """The topic and the short way of a table's changes; of none before its description is published."""
+        encoder = self._versions.known(table)
+        if encoder is None:
+            return "", _none
+        made = encoder.topic, way(encoder, self._wide.stored(encoder), TOAST_FROM)
+        self._ways[id(table)] = made  # the encoder keeps the table, and so its id
+        return made
 
     def message(self, message: Message, frame: Frame, xid: Xid | None = None) -> None:
         """What an application wrote into the log; `xid` of the transaction it belongs to."""
@@ -280,6 +298,10 @@ class Writer:
         if found is not None:
             return found
         return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._reread)
+
+
+def _none(_change: Change, _frame: Frame) -> None:
+    """The way of a table that has none yet."""
 
 
 def _holes(encoder: TableEncoder, row: Row) -> frozenset[str]:

@@ -67,12 +67,15 @@ from connectors.mysql.events import (
     XaPrepare,
     Xid,
 )
+from connectors.mysql.straight import READERS, learn
 from connectors.mysql.tablemap import table_map
 
 HEADER_SIZE: Final = 19
 _HEADER: Final = Struct("<IBIIIH")
 _QUERY: Final = Struct("<IIBHH")
 _CRC_SIZE: Final = 4
+_CRC_OF_ALL: Final = 0x2144DF1C
+"""The CRC32 of whatever ends in its own CRC32, and of nothing else."""
 _FORMAT: Final = 15
 _ROTATE: Final = 4
 _TABLE_MAP: Final = 19
@@ -98,7 +101,7 @@ def parse(data: bytes, described: FormatDescription | None = None) -> Event:
     """
     if len(data) < HEADER_SIZE:
         raise ProtocolError(len(data), "the event's header ends early")
-    header = Header(*_HEADER.unpack_from(data))
+    header: Header = tuple.__new__(Header, _HEADER.unpack_from(data))
     if header.size != len(data):
         raise ProtocolError(min(header.size, len(data)), f"an event of {header.size} bytes in {len(data)}")
     if header.type == _FORMAT:
@@ -116,11 +119,21 @@ def parse(data: bytes, described: FormatDescription | None = None) -> Event:
             raise ProtocolError(max(end, HEADER_SIZE), f"{header.name} does not match its checksum")
     if header.type == _TABLE_MAP:
         return _table_map(header, data, end, mariadb=described is not None and described.mariadb)
-    body = Cursor(data, HEADER_SIZE, end)
+    straight = READERS.get(header.type)
+    if straight is not None and (event := straight(header, data, end)) is not None:
+        return event
+    return plain(header, data, end)
+
+
+def plain(header: Header, data: bytes, end: int) -> Event:
+    """What stands between header and checksum, field by field: the oracle of `straight`."""
     reader = _READERS.get(header.type)
     if reader is None:
         return Ignorable(header) if header.flags & IGNORABLE else Unknown(header)
-    return reader(header, body)
+    event = reader(header, Cursor(data, HEADER_SIZE, end))
+    if isinstance(event, Query):
+        learn(event, data, end)
+    return event
 
 
 _MAPS: Final[dict[tuple[bytes, bool], TableMap]] = {}
@@ -132,7 +145,7 @@ def _table_map(header: Header, data: bytes, end: int, *, mariadb: bool) -> Table
     known = data[HEADER_SIZE:end], mariadb
     found = _MAPS.get(known)
     if found is not None:
-        return found._replace(header=header)
+        return tuple.__new__(TableMap, (header, *found[1:]))
     found = table_map(header, Cursor(data, HEADER_SIZE, end), mariadb=mariadb)
     if len(_MAPS) >= _MOST_MAPS:
         _MAPS.clear()
@@ -247,7 +260,7 @@ class _Plain:
 
 
 def _crc_matches(data: bytes) -> bool:
-    return zlib.crc32(memoryview(data)[:-_CRC_SIZE]) == int.from_bytes(data[-_CRC_SIZE:], "little")
+    return zlib.crc32(data) == _CRC_OF_ALL
 
 
 def _format(header: Header, data: bytes) -> FormatDescription:

@@ -6,6 +6,7 @@ https://mariadb.com/kb/en/replication-protocol/. Times ending in `_us` are micro
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import IO, Final, NamedTuple, TypeAlias
 
 from cdc.change import Op
@@ -266,6 +267,13 @@ STATEMENT_END: Final = 1
 """Flag of a Rows event: the last of its statement, table ids end here."""
 
 
+@lru_cache
+def _whole(columns: int, *images: bytes) -> bool:
+    """Whether each image that there is has all columns; they are the same in nearly all events of a table."""
+    every = (1 << columns) - 1
+    return all(int.from_bytes(bits, "little") & every == every for bits in images if bits)
+
+
 class Rows(NamedTuple):
     """Row images of one table, not yet taken apart: `rows.reader` does."""
 
@@ -283,8 +291,7 @@ class Rows(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether the images have all columns: binlog_row_image=FULL in the session that wrote them."""
-        every = (1 << self.column_count) - 1
-        return all(int.from_bytes(bits, "little") & every == every for bits in (self.before, self.after) if bits)
+        return _whole(self.column_count, self.before, self.after)
 
 
 class PartialUpdateRows(NamedTuple):

@@ -40,6 +40,8 @@ class Followed:
         self._marks = {(c.table.schema, c.table.name): c.table.marks for c in captured}
         self._known: dict[Name, Description] = {}
         self._described: dict[object, tuple[Table, Reader]] = {}
+        self._last: dict[Name, tuple[events.TableMap, tuple[Table, Reader]]] = {}
+        """What was found last, since to look up a description takes as long as to read a row."""
         for one in captured:
             self._now[one.table.schema, one.table.name] = one.table
 
@@ -54,6 +56,9 @@ class Followed:
     def table(self, told: events.TableMap, at: Place) -> tuple[Table, Reader] | None:
         """The table of rows in the log, and what decodes them; None: it is not captured."""
         name = (told.schema, told.table)
+        last = self._last.get(name)
+        if last is not None and last[0].columns is told.columns and last[0].primary_key == told.primary_key:
+            return last[1]
         if name not in self._now:
             return None
         of = (name, told.columns, told.primary_key)
@@ -61,6 +66,7 @@ class Followed:
         if found is None:
             found = self._described[of] = (self._describe(told, name, at), rows.reader(told))
         self._now[name] = found[0]
+        self._last[name] = told, found
         return found
 
     def _describe(self, told: events.TableMap, name: Name, at: Place) -> Table:
@@ -94,7 +100,7 @@ class Followed:
     def changes(self, event: events.Rows, known: tuple[Table, Reader], at: Place) -> Iterator[Change]:
         """The rows of one event, which begins at `at`."""
         table, read = known
-        whole, number = event.whole, 0
+        op, offset, whole, number = event.op, at.offset, event.whole, 0
         try:
             for before, after in read(event):
                 if not whole and UNCHANGED in _needed(table, before, after):
@@ -104,7 +110,7 @@ class Followed:
                         hint="SET GLOBAL binlog_row_image = FULL; find the session that sets it; then "
                         "cdc snapshot start CONNECTOR.yaml --after-gap",
                     )
-                yield Change(event.op, table, before, after, (at.offset, number))
+                yield tuple.__new__(Change, (op, table, before, after, (offset, number)))
                 number += 1
         except ValueError as exc:
             raise OperatorError(
@@ -174,6 +180,7 @@ class Followed:
         now = catalog().find(*name, self._config.keys)
         if now is not None:
             self._filled[name], self._marks[name] = now.filled, now.table.marks
+        self._last.pop(name, None)
         for of in [of for of, (table, _) in self._described.items() if (table.schema, table.name) == name]:
             del self._described[of]
 

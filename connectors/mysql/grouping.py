@@ -46,22 +46,20 @@ class Held:
 
     def __init__(self, limit_bytes: int = IN_MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._events: list[tuple[events.Event, int]] = []
+        self._events: list[tuple[events.Event, bytes, int]] = []
         self._file: IO[bytes] | None = None
         self._bytes = 0
-        self._raw: list[tuple[bytes, int]] = []
 
     def add(self, event: events.Event, raw: bytes, offset: int) -> None:
         """One more; `raw` are its bytes."""
         self._bytes += len(raw)
         if self._file is None:
-            self._events.append((event, offset))
-            self._raw.append((raw, offset))
+            self._events.append((event, raw, offset))
             if self._bytes > self._limit_bytes:
                 self._file = tempfile.TemporaryFile(prefix="cdc-transaction-")  # noqa: SIM115 - closed by `close`
-                for one, at in self._raw:
+                for _, one, at in self._events:
                     self._write(one, at)
-                self._events, self._raw = [], []
+                self._events = []
         else:
             self._write(raw, offset)
 
@@ -77,7 +75,8 @@ class Held:
     def read(self, parse: Callable[[bytes], events.Event]) -> Iterator[tuple[events.Event, int]]:
         """All of them, in order."""
         if self._file is None:
-            yield from self._events
+            for event, _, offset in self._events:
+                yield event, offset
             return
         with on_disk():
             self._file.seek(0)  # which writes what is left
@@ -200,12 +199,6 @@ class Grouper:
     def _take(self, event: events.Event, raw: bytes, at: Place, header: events.Header) -> Committed | Passed | None:
         """One event at `at`. `header` is that of what stands in the file: of itself, or of what it is packed in."""
         match event:
-            case events.Gtid() | events.AnonymousGtid() | events.MariadbGtid():
-                self._open(event, at)
-            case events.Query():
-                return self._statement(event, raw, at, header)
-            case events.Xid():
-                return self._end(self._in_hand(at, event), header, committed=True)
             case events.TableMap():
                 wanted = self._maps[event.table_id] = self._wanted(event)
                 if wanted:
@@ -213,6 +206,12 @@ class Grouper:
             case events.Rows():
                 if self._maps.get(event.table_id):
                     self._in_hand(at, event).held.add(event, raw, at.offset)
+            case events.Gtid() | events.AnonymousGtid() | events.MariadbGtid():
+                self._open(event, at)
+            case events.Query():
+                return self._statement(event, raw, at, header)
+            case events.Xid():
+                return self._end(self._in_hand(at, event), header, committed=True)
             case events.XaPrepare():
                 return self._prepare(event, self._in_hand(at, event), header)
             case events.PartialUpdateRows():

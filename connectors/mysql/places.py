@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from struct import pack
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from cdc.errors import OperatorError
@@ -25,9 +25,8 @@ _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 _TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An offset in a file of the binlog."""
+class Place(NamedTuple):
+    """An offset in a file of the binlog. A tuple because one is made for every event."""
 
     file: str
     offset: int
@@ -45,12 +44,13 @@ class Place:
                 f"the binlog file {self.file} has grown past 4 GiB, where its offsets cannot be told apart",
                 hint="write less in one transaction: max_binlog_cache_size limits it",
             )
-        return self.number << 32 | self.offset
+        return file_number(self.file) << 32 | self.offset
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}"
 
 
+@lru_cache
 def file_number(file: str) -> int:
     """``1000000`` of ``binlog.1000000``. Raises OperatorError for what is no binlog's name."""
     _, dot, digits = file.rpartition(".")

@@ -30,6 +30,7 @@ from connectors.mysql.stream import Binlog, replica_uuid
 log = logging.getLogger("cdc")
 
 _WAIT_S: Final = 0.5
+_OF_FILES: Final = (events.Rotate, events.FormatDescription, events.Heartbeat)
 _TOLD_S: Final = 10.0
 _HEAD_S: Final = 60.0
 """How long the head of a file may take to come."""
@@ -193,33 +194,40 @@ class MysqlSource:
                 dump.wait(_WAIT_S)
                 continue
             event = binlog.parse(raw, described) if isinstance(raw, bytes) else binlog.parse_long(raw, described)
-            match event:
-                case events.Rotate():
-                    file = event.file
-                    self._reach(Place(file, max(event.position, FIRST)))
-                case events.FormatDescription():
-                    described = event
-                    self._grouper.reset(event)
-                    self._begun(file, event.header.timestamp_s, asked)
+            if isinstance(event, _OF_FILES):
+                file = self._turned(event, file, asked)
+                described = event if isinstance(event, events.FormatDescription) else described
+                continue
+            done = self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
+            if not isinstance(raw, bytes):
+                raw.close()
+            if done is None:
+                if self._grouper.between and not event.header.artificial:
                     self._reach(Place(file, event.header.log_pos))
-                case events.Heartbeat():
-                    if self._grouper.between and event.file == file:
-                        self._reach(Place(file, event.position))
-                case _:
-                    done = self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
-                    if not isinstance(raw, bytes):
-                        raw.close()
-                    if done is None:
-                        if self._grouper.between and not event.header.artificial:
-                            self._reach(Place(file, event.header.log_pos))
-                        continue
-                    if isinstance(done, Committed) and done.block.commit >= self._done:
-                        yield self._transaction(done)
-                        yielded_s = time.monotonic()
-                        if self._place.commit <= done.block.commit:
-                            raise BugError("a transaction was left before its end")
-                    else:
-                        self._passed(done.block)
+            elif isinstance(done, Committed) and done.block.commit >= self._done:
+                yield self._transaction(done)
+                yielded_s = time.monotonic()
+                if self._place.commit <= done.block.commit:
+                    raise BugError("a transaction was left before its end")
+            else:
+                self._passed(done.block)
+
+    def _turned(
+        self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: Place
+    ) -> str:
+        """What says where in which file the log stands; the file that it goes on in."""
+        match event:
+            case events.Rotate():
+                file = event.file
+                self._reach(Place(file, max(event.position, FIRST)))
+            case events.FormatDescription():
+                self._grouper.reset(event)
+                self._begun(file, event.header.timestamp_s, asked)
+                self._reach(Place(file, event.header.log_pos))
+            case events.Heartbeat():
+                if self._grouper.between and event.file == file:
+                    self._reach(Place(file, event.position))
+        return file
 
     def _begun(self, file: str, made_at: int, asked: Place) -> None:
         """A file's head has come: is the one that was asked for still the same?"""
@@ -264,22 +272,20 @@ class MysqlSource:
         described = rows.described
         maps: dict[int, events.TableMap] = {}
         for event, offset in rows.held.read(lambda raw: binlog.parse(raw, described)):
-            yield from self._change(event, Place(rows.begin.file, offset), maps)
+            at = Place(rows.begin.file, offset)
+            match event:
+                case events.TableMap():
+                    maps[event.table_id] = event
+                case events.Rows():
+                    known = self._followed.table(maps[event.table_id], at)
+                    if known is not None:
+                        yield from self._followed.changes(event, known, at)
+                case events.Query():
+                    yield from self._followed.told(meaning(event.statement, event.schema), at, self._catalog)
+                case _:
+                    pass
         rows.held.close()
         self._passed(done.block)
-
-    def _change(self, event: events.Event, at: Place, maps: dict[int, events.TableMap]) -> Iterator[Change]:
-        match event:
-            case events.TableMap():
-                maps[event.table_id] = event
-            case events.Rows():
-                known = self._followed.table(maps[event.table_id], at)
-                if known is not None:
-                    yield from self._followed.changes(event, known, at)
-            case events.Query():
-                yield from self._followed.told(meaning(event.statement, event.schema), at, self._catalog)
-            case _:
-                pass
 
     def position(self) -> tuple[Offset, int]:
         place = begin = self._place

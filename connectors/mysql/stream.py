@@ -121,6 +121,14 @@ class Binlog:
 
         A compressed transaction of more than 16 MB is in a file, which is the caller's to close.
         """
+        buffer, at = self._buffer, self._at
+        begin = at + _HEAD
+        if begin < len(buffer):  # never in the middle of an event: then all whole packets have been taken out
+            size = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
+            end = begin + size
+            if end < len(buffer) and end <= _RECEIVE_BYTES and size < _WHOLE and buffer[begin] == _OK and size:
+                self._at = end
+                return bytes(buffer[begin + 1 : end])  # as `_packet` and what follows would: most packets are so
         packet = self._packet()
         if not isinstance(packet, bytes):
             return packet

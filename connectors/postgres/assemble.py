@@ -11,6 +11,7 @@ from cdc.description import Description, carried, rewritten
 from cdc.errors import BugError, OperatorError
 from connectors.postgres.format_type import identifier
 from connectors.postgres.pgoutput import Delete, Insert, Relation, RelationColumn, Update
+from connectors.postgres.straight import Straight
 from connectors.postgres.values import TypeInfo, column
 
 
@@ -127,6 +128,8 @@ class Assembler:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known | None] = {}
+        self.straight = Straight()
+        """The short way of most rows: to be asked before a message is decoded."""
 
     def learn(self, relation: Relation, table: Table | None) -> None:
         """Rows of this relation are `table`'s from here on; None: it is not captured.
@@ -138,6 +141,7 @@ class Assembler:
             return
         identity = tuple(c.in_identity for c in relation.columns)
         self._known[relation.id] = _Known(relation, table, identity) if table else None
+        self.straight.learn(relation.id, len(relation.columns), table)
 
     def table(self, relation: int) -> Table | None:
         known = self._relation(relation)

@@ -118,14 +118,17 @@ class PostgresSource:
         assembler = Assembler()
         while True:
             upkeep.tend(following=True)
-            message = self._next(replication, between=True)
+            message = replication.receive()
             if message is None:
                 self._look()
                 yield Idle()
                 replication.status(every_s=_WAIT_S, reply=True)  # the answer says how far an idle log has got
                 replication.wait(_WAIT_S)
                 continue
-            _lsn, payload = message
+            if message[0] != _DATA:
+                self._keepalive(replication, message, between=True)
+                continue
+            _lsn, payload = data(message)
             match begin := pgoutput.decode(payload):
                 case pgoutput.Begin(commit_lsn, at_us, xid):
                     changes = self._changes(replication, assembler, begin)
@@ -154,16 +157,24 @@ class PostgresSource:
         self, replication: ReplicationConnection, assembler: Assembler, begin: pgoutput.Begin
     ) -> Iterator[Change | Message]:
         upkeep, seen = self._tended(), 0
+        receive, straight = replication.receive, assembler.straight.change
         while True:
             seen += 1
-            received = self._next(replication, between=False)
+            received = receive()
             if received is None or seen % _TENDED_EVERY == 0:
                 upkeep.tend(following=True)
             if received is None:
                 replication.status(reply=True)  # the answer says that it is still there
                 replication.wait(_WAIT_S)
                 continue
-            lsn, payload = received
+            if received[0] != _DATA:
+                self._keepalive(replication, received, between=False)
+                continue
+            change = straight(received)
+            if change is not None:
+                yield change
+                continue
+            lsn, payload = data(received)
             match message := pgoutput.decode(payload):
                 case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete():
                     change = assembler.change(message, lsn)
@@ -190,25 +201,19 @@ class PostgresSource:
                 case _:
                     raise ProtocolError(0, f"{type(message).__name__} inside a transaction")
 
-    def _next(self, replication: ReplicationConnection, *, between: bool) -> tuple[int, bytes] | None:
-        """The next data message; keepalives are answered on the way. None: nothing more has come.
+    def _keepalive(self, replication: ReplicationConnection, message: bytes, *, between: bool) -> None:
+        """Answer it, if it asks for that.
 
-        `between` transactions a keepalive moves the position: what was committed before its end was sent before it.
+        `between` transactions it moves the position: what was committed before its end was sent before it.
         """
-        while True:
-            message = replication.receive()
-            if message is None:
-                return None
-            if message[0] == _DATA:
-                return data(message)
-            if message[0] != _KEEPALIVE:
-                raise ProtocolError(0, f"a replication message of unknown type 0x{message[0]:02x}")
-            end, reply = keepalive(message)
-            if between and end > self._read_to:
-                self._read_to = end
-                replication.written(end)
-            if reply:
-                replication.status(every_s=0)
+        if message[0] != _KEEPALIVE:
+            raise ProtocolError(0, f"a replication message of unknown type 0x{message[0]:02x}")
+        end, reply = keepalive(message)
+        if between and end > self._read_to:
+            self._read_to = end
+            replication.written(end)
+        if reply:
+            replication.status(every_s=0)
 
     def _learn(self, assembler: Assembler, relation: pgoutput.Relation) -> None:
         with self._tended().asking():

@@ -63,9 +63,12 @@ def test_a_long_compressed_transaction_is_in_a_file(
     """It may be a gigabyte, and is nothing that must be in memory at once."""
     dump, server = wire
     monkeypatch.setattr(stream, "_WHOLE", 10)
-    event = b"time" + bytes([PAYLOAD]) + b"and so on, to its end"
+    event = b"time" + bytes([PAYLOAD]) + b"and so on, unt\x00il end"  # whose last part begins as an event does
     sent = b"\x00" + event
-    server.sendall(b"".join(packet(sent[n : n + 10]) for n in range(0, len(sent), 10)) + packet(b"\x00next"))
+    for begin in (0, 10):
+        server.sendall(packet(sent[begin : begin + 10]))
+        assert dump.receive() is None
+    server.sendall(packet(sent[20:]) + packet(b"\x00next"))
     file = dump.receive()
     assert file is not None
     assert not isinstance(file, bytes)

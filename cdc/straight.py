@@ -1,0 +1,47 @@
+"""The short way of a change to its record, for what nearly all changes are: a whole row whose key has stayed the same.
+
+`Writer` asks each table's way first, and does by itself, in full, what this one leaves: it is the oracle. A way leaves
+a change before it has done anything about it, so that nothing is done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from cdc.change import Change, Op, Row
+from cdc.envelope import Frame, TableEncoder
+
+Way: TypeAlias = Callable[[Change, Frame], tuple[bytes, bytes] | None]
+"""Key and value of a change's only record; None: it takes more than that."""
+
+_NULL: Final = b"null"
+_CODES: Final = {Op.CREATE: b"c", Op.UPDATE: b"u"}
+
+
+def way(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit: int) -> Way:
+    """Of the changes of one version of one table.
+
+    `stored` tells how many bytes a row takes in the source, at most, where it may leave values out of one that takes
+    `limit` or more: those are remembered, which is not done here.
+    """
+    write_key, write_row = encoder.write_key, encoder.write_row
+
+    def straight(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
+        op, _, before, after, lsn = change
+        code = _CODES.get(op)
+        if code is None or after is None:
+            return None
+        try:
+            if stored is not None and stored(after) >= limit:
+                return None
+            key, row, image = write_key(after), write_row(after), _NULL
+            if before is not None:
+                if write_key(before) != key:
+                    return None
+                image = write_row(before)
+        except Exception:  # noqa: BLE001 - a value is missing or none of its type: the plain way says which
+            return None
+        return key, frame.event(encoder, code, image, row, lsn)
+
+    return straight

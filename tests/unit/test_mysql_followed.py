@@ -1,0 +1,67 @@
+"""Which table rows of the log are of, as the log and the catalog change it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from cdc.change import Op, Table
+from cdc.config import SourceConfig
+from connectors.mysql import events, tablemap, values
+from connectors.mysql.catalog import Captured
+from connectors.mysql.events import TableColumn
+from connectors.mysql.followed import Followed
+from connectors.mysql.places import Place
+from connectors.mysql.statements import Altered, Filled
+from tests.mysql_encoder import header
+
+ID = TableColumn("id", tablemap.LONGLONG, 0, nullable=False, unsigned=False)
+NOTE = TableColumn("note", tablemap.VARCHAR, 80, nullable=True, charset="utf8mb4")
+AT = Place("b.000001", 4)
+NAME = ("d", "t")
+
+
+def told(*columns: TableColumn) -> events.TableMap:
+    return events.TableMap(header(19), 7, 1, *NAME, columns, ((0, 0),))
+
+
+def captured(*columns: TableColumn, marks: tuple[str, ...] = ("1",)) -> Captured:
+    return Captured(Table(*NAME, tuple(map(values.column, columns)), ("id",), marks), columns, 0)
+
+
+def followed(*columns: TableColumn) -> Followed:
+    return Followed(SourceConfig(type="mysql", url="mysql://x", tables=("d.t",)), (captured(*columns),))
+
+
+def table(of: Followed, map_: events.TableMap) -> Table:
+    found = of.table(map_, AT)
+    assert found is not None
+    return found[0]
+
+
+def test_a_table_stays_one_object_while_the_log_describes_it_alike() -> None:
+    """Its encoder hangs on it; also where the server has given it another number, and between two descriptions."""
+    of, short, long = followed(ID), told(ID), told(ID, NOTE)
+    first = table(of, short)
+    assert table(of, short._replace(table_id=8)) is first
+    assert table(of, told(ID)) is first
+    assert [c.name for c in table(of, long).columns] == ["id", "note"]
+    assert table(of, short) is first
+
+
+def test_after_ddl_a_table_is_described_anew() -> None:
+    """The next row has what the catalog says of its rows by then, though its columns are the same."""
+    of, map_ = followed(ID), told(ID)
+    before = table(of, map_)
+    catalog: Any = SimpleNamespace(find=lambda *_: captured(ID, marks=("2",)))
+    assert list(of.told(Altered(NAME), AT, lambda: catalog)) == []
+    after = table(of, map_)
+    assert (before.marks, after.marks) == (("1",), ("2",))
+    (others,) = of.told(Filled(NAME), AT, lambda: catalog)
+    assert (others.op, others.table.marks) == (Op.READ, ("2",))
+
+
+def test_a_key_that_the_log_changes_is_the_tables() -> None:
+    of, map_ = followed(ID, NOTE), told(ID, NOTE)
+    assert table(of, map_).key == ("id",)
+    assert table(of, map_._replace(primary_key=((1, 0),))).key == ("note",)
