@@ -79,7 +79,7 @@ class Applier:
         limits = {topic: moment.limit for (topic, _), moment in moments.items()}
         every = {topic: "" for topic, route in self.routes.items() if route.table.history}
         with ExitStack() as stack:
-            newest = _kept(stack, latest(parse(records), {**every, **limits}))
+            newest = _kept(stack, latest(parse(records), {**limits, **every}))
             whole: dict[str, list[tuple[Batch, int]]] = {}
             for found in sorted(_survey(newest), key=lambda row: str(row["topic"])):
                 topic, events = found["topic"], found["events"]
@@ -89,7 +89,8 @@ class Applier:
                         if is_whole(store):
                             whole.setdefault(name, []).append((batch, events))
                         else:
-                            applied = store.apply(_newest(batch) if topic in limits else batch)
+                            several = topic in limits and not batch.table.history
+                            applied = store.apply(_newest(batch) if several else batch)
                             self._count(name, batch, events, applied)
             for name in sorted({name for _, name in moments}):
                 self._fold(name, whole.get(name, []), moments)

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.errors import OperatorError
-from spark_apply.pgtypes import copy_line, copy_text
+from spark_apply.pgtypes import copy_instant, copy_line, copy_text
 from spark_apply.store import Batch
-from spark_apply.typed import KEY, OFFSET, OP, PARTITION, POSITION
+from spark_apply.typed import KEY, OFFSET, OP, PARTITION, POSITION, SOURCE_MS
 
 _SLICE = 250_000
 """Rows that are in memory here at a time."""
@@ -18,7 +18,10 @@ _LINE = "_cdc_line"
 
 
 class CopyText:
-    """A file of a batch's lines: its table's columns, then ``_cdc_position, _cdc_op, _cdc_partition, _cdc_offset``."""
+    """A file of a batch's lines: its table's columns, then ``_cdc_position, _cdc_op, _cdc_partition, _cdc_offset``.
+
+    Of a history, ``_cdc_at`` stands behind ``_cdc_op``.
+    """
 
     def __init__(self, batch: Batch) -> None:
         self._table = batch.table.qualified
@@ -45,7 +48,8 @@ class CopyText:
 
 def _chunks(batch: Batch) -> Iterator[memoryview]:
     cells = [copy_text(column) for column in batch.table.columns]
-    last = [F.col(POSITION), F.col(OP), F.col(PARTITION).cast("string"), F.col(OFFSET).cast("string")]
+    said = [F.col(POSITION), F.col(OP), *([copy_instant(F.col(SOURCE_MS))] if batch.table.history else [])]
+    last = [*said, F.col(PARTITION).cast("string"), F.col(OFFSET).cast("string")]
     slices = -(-batch.keys // _SLICE)
     for number in range(slices):
         rows = batch.rows

@@ -27,7 +27,7 @@ from spark_apply.job import choose_tables, run_apply
 from spark_apply.reading import Reader
 from spark_apply.rebuild import Differences, run_rebuild
 from spark_apply.store import connect, open_store
-from spark_apply.stores import iceberg, iceberg_history
+from spark_apply.stores import iceberg, lake_history
 from spark_apply.tables import TargetTable, derived
 from tests.conftest import Database
 from tests.integration.connector import Connector
@@ -189,7 +189,7 @@ def test_a_history_is_complete_is_made_anew_and_has_one_writer(
         return folded
 
     with monkeypatch.context() as patch:
-        patch.setattr(iceberg_history, "changed", meddled)
+        patch.setattr(lake_history, "changed", meddled)
         setting.apply(config)
     assert meddling
     assert _said(_rows(setting, config)) == _expected(events)
