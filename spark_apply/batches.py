@@ -91,7 +91,7 @@ class Applier:
         every = {topic: "" for topic, route in self.routes.items() if route.table.history}
         with ExitStack() as stack:
             events = parse(records)
-            found = _kept(stack, latest(events, {**every, **limits}))
+            found = _kept(stack, latest(events, {**limits, **every}))
             whole: dict[str, list[tuple[Batch, int]]] = {}
             for about in sorted(_survey(found), key=lambda row: str(row["topic"])):
                 topic = about["topic"]
@@ -104,7 +104,8 @@ class Applier:
                         if is_whole(store):
                             whole.setdefault(name, []).append((self._refusable(name, batch), about["events"]))
                         else:
-                            rows = newest(batch.rows, None) if topic in limits else batch.rows
+                            several = topic in limits and not batch.table.history
+                            rows = newest(batch.rows, None) if several else batch.rows
                             given = self._refusable(name, replace(batch, rows=rows))
                             first = (since or {}).get((topic, name), "")
                             late = about["first"] < first

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from spark_apply.pgtypes import copy_line, copy_text
+from spark_apply.pgtypes import copy_instant, copy_line, copy_text
 from spark_apply.store import Batch, Refused
-from spark_apply.typed import KEY, OFFSET, OP, PARTITION, POSITION
+from spark_apply.typed import KEY, OFFSET, OP, PARTITION, POSITION, SOURCE_MS
 
 _SLICE = 250_000
 """Rows that are in memory here at a time."""
@@ -19,7 +19,10 @@ _NUL = re.compile(rb"\0")
 
 
 class CopyText:
-    """A file of a batch's lines: its table's columns, then ``_cdc_position, _cdc_op, _cdc_partition, _cdc_offset``."""
+    """A file of a batch's lines: its table's columns, then ``_cdc_position, _cdc_op, _cdc_partition, _cdc_offset``.
+
+    Of a history, ``_cdc_at`` stands behind ``_cdc_op``.
+    """
 
     def __init__(self, batch: Batch) -> None:
         self.refused: list[Refused] = []
@@ -47,15 +50,16 @@ class CopyText:
             if b"\0" not in line:
                 yield line + b"\n"
                 continue
-            *cells, _position, _op, partition, offset = line.split(b"\t")
-            named = [name for name, cell in zip(self._columns, cells, strict=True) if b"\0" in cell]
+            *cells, partition, offset = line.split(b"\t")
+            named = [name for name, cell in zip(self._columns, cells, strict=False) if b"\0" in cell]
             reason = f"PostgreSQL cannot store the character U+0000: {', '.join(named)}"
             self.refused.append(Refused(int(partition), int(offset), reason))
 
 
 def _chunks(batch: Batch) -> Iterator[memoryview]:
     cells = [copy_text(column) for column in batch.table.columns]
-    last = [F.col(POSITION), F.col(OP), F.col(PARTITION).cast("string"), F.col(OFFSET).cast("string")]
+    said = [F.col(POSITION), F.col(OP), *([copy_instant(F.col(SOURCE_MS))] if batch.table.history else [])]
+    last = [*said, F.col(PARTITION).cast("string"), F.col(OFFSET).cast("string")]
     slices = -(-batch.keys // _SLICE)
     for number in range(slices):
         rows = batch.rows

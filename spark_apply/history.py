@@ -32,8 +32,8 @@ AT: Final = "_cdc_at"
 FROM_POSITION, TO_POSITION = "_cdc_from_position", "_cdc_to_position"
 VALID_FROM, VALID_TO, CURRENT = "_cdc_valid_from", "_cdc_valid_to", "_cdc_is_current"
 
-_SAID: Final = (POSITION, OP, AT)
-_DERIVED: Final = (FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO, CURRENT)
+SAID: Final = (POSITION, OP, AT)
+DERIVED: Final = (FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO, CURRENT)
 _KNOWN, _TWICE, _BEGINS, _TIME = "_cdc_known", "_cdc_twice", "_cdc_begins", "_cdc_time"
 
 
@@ -41,7 +41,7 @@ def history_type(table: TargetTable) -> T.StructType:
     """All columns of a history, in order."""
     text, time = T.StringType(), T.TimestampType()
     kinds = {AT: time, VALID_FROM: time, VALID_TO: time, CURRENT: T.BooleanType()}
-    ours = [T.StructField(name, kinds.get(name, text)) for name in (*_SAID, *_DERIVED)]
+    ours = [T.StructField(name, kinds.get(name, text)) for name in (*SAID, *DERIVED)]
     return T.StructType([*row_type(table), *ours])
 
 
@@ -52,13 +52,13 @@ def changed(known: DataFrame, events: DataFrame, table: TargetTable) -> DataFram
     """
     columns = [quoted(column.name) for column in table.columns]
     keys = [quoted(name) for name in table.key]
-    derived = F.struct(*_DERIVED).alias(_KNOWN)
+    derived = F.struct(*DERIVED).alias(_KNOWN)
     touched = events.select(*keys).distinct()
-    of_keys = known.join(touched, [*table.key], "left_semi").select(*columns, *_SAID, derived)
+    of_keys = known.join(touched, [*table.key], "left_semi").select(*columns, *SAID, derived)
     at = F.timestamp_millis(F.col(SOURCE_MS)).alias(AT)
     nothing = F.lit(None).cast(of_keys.schema[_KNOWN].dataType).alias(_KNOWN)
     found = folded(of_keys.unionByName(events.select(*columns, POSITION, OP, at, nothing)), table)
-    return found.where(F.col(_KNOWN).isNull() | (F.struct(*_DERIVED) != F.col(_KNOWN))).drop(_KNOWN)
+    return found.where(F.col(_KNOWN).isNull() | (F.struct(*DERIVED) != F.col(_KNOWN))).drop(_KNOWN)
 
 
 def folded(events: DataFrame, table: TargetTable) -> DataFrame:
@@ -68,13 +68,13 @@ def folded(events: DataFrame, table: TargetTable) -> DataFrame:
     """
     tracked = [quoted(c.name) for c in table.columns if c.name not in (*table.key, *table.untracked)]
     by_key = Window.partitionBy(*(quoted(name) for name in table.key))
-    ordered = by_key.orderBy(POSITION)
+    ordered, reverse = by_key.orderBy(POSITION), by_key.orderBy(F.col(POSITION).desc())
     twice = F.lag(POSITION).over(by_key.orderBy(POSITION, F.col(_KNOWN).isNull())).eqNullSafe(F.col(POSITION))
     once = events.withColumn(_TWICE, twice).where(~F.col(_TWICE))
     live = F.col(OP) != "d"
     values = F.when(live, F.struct(*tracked, F.lit(1)))
     same = F.coalesce(values == F.lag(values).over(ordered), F.lit(False))  # noqa: FBT003 - a literal column
-    later = ordered.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    later = reverse.rowsBetween(Window.unboundedPreceding, Window.currentRow)  # the other way round is quadratic
     marked = once.select("*", (~same).alias(_BEGINS), F.min(AT).over(later).alias(_TIME))
     begins = F.col(_BEGINS)
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -88,7 +88,7 @@ def folded(events: DataFrame, table: TargetTable) -> DataFrame:
 
     return marked.select(
         *(quoted(column.name) for column in table.columns),
-        *_SAID,
+        *SAID,
         F.when(shown, first(POSITION)).alias(FROM_POSITION),
         F.when(shown, following(POSITION)).alias(TO_POSITION),
         F.when(shown, first(_TIME)).alias(VALID_FROM),
@@ -104,6 +104,6 @@ def merge(table: TargetTable, name: str, view: str) -> str:
     same = " AND ".join(f"t.{column} = s.{column}" for column in (*map(quoted, table.key), POSITION))
     return (  # every name in it is quoted; no value is
         f"MERGE INTO {name} t USING {view} s ON {same} "  # noqa: S608
-        f"WHEN MATCHED THEN UPDATE SET {', '.join(f'{column} = s.{column}' for column in _DERIVED)} "
+        f"WHEN MATCHED THEN UPDATE SET {', '.join(f'{column} = s.{column}' for column in DERIVED)} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{c}' for c in columns)})"
     )

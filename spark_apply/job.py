@@ -76,10 +76,16 @@ class ApplySummary:
 
 
 def run_apply(
-    config: ApplyConfig, *, once: bool, progress: Progress | None = None, stop: threading.Event | None = None
+    config: ApplyConfig,
+    *,
+    once: bool,
+    lose_history: bool = False,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
 ) -> ApplySummary:
     """Follow the topics into the stores: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
 
+    With `lose_history` also where a history lacks versions that its log no longer has: they are missing for good.
     Everything that can be refused is refused before a store is touched. Raises CdcError.
     """
     begun = time.monotonic()
@@ -96,7 +102,8 @@ def run_apply(
         identities = {}
         targets = shaped_targets(chosen, spark)
         following = {table: {name: stores[name] for name in chosen[table][0].stores} for table in targets}
-        require_deletes(config.source, [(made, following[table]) for table, made in targets.items()])
+        followed = [(made, following[table]) for table, made in targets.items() if not (lose_history and made.history)]
+        require_deletes(config.source, followed)
         for table, made in targets.items():
             followers = following[table]
             identities[table] = {name: store.open(made) for name, store in followers.items()}
@@ -140,13 +147,20 @@ def shaped_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTable
     }
 
 
+def without_logs(config: ApplyConfig, chosen: Chosen) -> dict[str, str]:
+    """Tables that are to have a history and have no log, with the topic that it would be."""
+    there = source.topics(config.source)
+    histories = {table: planned(versions, of).topic for table, (of, versions) in chosen.items() if of.mode == "history"}
+    return {table: topic for table, topic in histories.items() if topic not in there}
+
+
 def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
     """Raises OperatorError for a table whose topic is gone."""
+    for table, topic in without_logs(config, chosen).items():
+        raise without_log(table, topic)
     there = source.topics(config.source)
     for table, (settings, versions) in chosen.items():
         topic = planned(versions, settings).topic
-        if topic not in there and settings.mode == "history":
-            raise without_log(table, topic)
         if topic not in there:
             msg = f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}"
             raise OperatorError(msg, hint="was it deleted? A fresh snapshot of the connector writes it again")
@@ -206,7 +220,8 @@ def _run(
     try:
         swaps.look(now=True)
         applied = checkpoints.ends_committed(spark, checkpoint)
-        require_offsets(config.source, applied, checkpoint=checkpoint)
+        histories = [topic for topic, route in applier.routes.items() if route.table.history]
+        require_offsets(config.source, applied, checkpoint=checkpoint, logs=histories)
         publisher.begin(applied, checkpoint=checkpoint)
         query = writer.start()
     except CdcError:
@@ -281,7 +296,7 @@ def _translated(exc: Exception, checkpoint: str) -> CdcError:
     text = str(exc)
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or made anew"
-        return OperatorError(msg, hint=way_out(checkpoint))
+        return OperatorError(msg, hint=way_out(checkpoint, (), ()))
     said = spark_failure(exc)
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")

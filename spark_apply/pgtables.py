@@ -10,6 +10,8 @@ from psycopg2 import sql
 
 from cdc.errors import ConfigError, OperatorError
 from spark_apply.copytext import CopyText
+from spark_apply.history import AT, DERIVED
+from spark_apply.pghistory import TYPES, fold_statement
 from spark_apply.pgtypes import pg_type, widens
 from spark_apply.store import EVERYTHING, Applied, Batch, Offsets
 from spark_apply.tables import TargetTable
@@ -38,7 +40,7 @@ class Tables:
         return sql.Identifier(*self.place)
 
     def ours(self, kind: str) -> sql.Identifier:
-        """``waiting``, ``gone`` or ``copy``."""
+        """``waiting``, ``copy``, or ``gone``, which a history does not have: deletes are rows of it."""
         return sql.Identifier(OURS, f"{kind}_{self.number}")
 
     @property
@@ -53,6 +55,16 @@ class Tables:
     def columns(self) -> sql.Composed:
         return _listed([*(column.name for column in self.table.columns), POSITION])
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What an event says besides, as it is kept until it is folded in."""
+        return (OP, AT) if self.table.history else (OP,)
+
+    @property
+    def event(self) -> sql.Composed:
+        """All that an event says."""
+        return sql.SQL("{}, {}").format(self.columns, _listed(self.said))
+
     def same_key(self, one: str, other: str) -> sql.Composed:
         pairs = [
             sql.SQL("{} = {}").format(sql.Identifier(one, name), sql.Identifier(other, name)) for name in self.table.key
@@ -62,17 +74,20 @@ class Tables:
 
 def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
     """Make a copy without rows at ``cdc_apply.copy_<number>``; with the indexes and constraints of `like`, if given."""
-    check_names(tables.table)
-    rows, fields = tables.ours("copy"), _fields(tables.table)
+    table = tables.table
+    check_names(table)
+    rows, events = tables.ours("copy"), sql.SQL(", ").join([*_fields(table), *_ours(tables.said)])
+    key = sql.SQL("{}, {}").format(tables.key, sql.Identifier(POSITION)) if table.history else tables.key
     if like is None:
-        shape = sql.SQL("{}, PRIMARY KEY ({})").format(sql.SQL(", ").join(fields), tables.key)
+        fields = [*_fields(table), *(_ours((*tables.said, *DERIVED)) if table.history else ())]
+        shape = sql.SQL("{}, PRIMARY KEY ({})").format(sql.SQL(", ").join(fields), key)
     else:
         shape = sql.SQL("LIKE {} INCLUDING ALL").format(like)
     cur.execute(sql.SQL("CREATE TABLE {} ({}) WITH (fillfactor = {})").format(rows, shape, sql.Literal(_FILLFACTOR)))
-    waiting = sql.SQL("CREATE TABLE {} ({}, {} text)").format(
-        tables.ours("waiting"), sql.SQL(", ").join(fields), sql.Identifier(OP)
-    )
-    cur.execute(waiting)
+    cur.execute(sql.SQL("CREATE TABLE {} ({})").format(tables.ours("waiting"), events))
+    if table.history:
+        cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("waiting"), key))
+        return
     cur.execute(
         sql.SQL("CREATE TABLE {} AS SELECT {}, {} FROM {} WITH NO DATA").format(
             tables.ours("gone"), tables.key, sql.Identifier(POSITION), tables.ours("waiting")
@@ -148,12 +163,23 @@ def columns_of(cur: Cursor, name: sql.Identifier) -> dict[str, str]:
 def restage(cur: Cursor, tables: Tables) -> None:
     """Make the session's temporary table anew."""
     cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables.stage))
-    more = sql.SQL("{} text, {} integer, {} bigint").format(*map(sql.Identifier, (OP, PARTITION, OFFSET)))
+    more = sql.SQL("{} integer, {} bigint").format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
+    fields = [*_fields(tables.table), *_ours(tables.said), more]
     cur.execute(
-        sql.SQL("CREATE TEMPORARY TABLE {} ({}, {}) ON COMMIT DELETE ROWS").format(
-            sql.Identifier(f"cdc_stage_{tables.number}"), sql.SQL(", ").join(_fields(tables.table)), more
+        sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
+            sql.Identifier(f"cdc_stage_{tables.number}"), sql.SQL(", ").join(fields)
         )
     )
+
+
+def begin_anew(cur: Cursor, tables: Tables) -> None:
+    """Forget what belongs to a topic that is about to be read from its beginning.
+
+    Not of a history: its log may no longer have the events that wait.
+    """
+    if not tables.table.history:
+        for kind in ("waiting", "gone"):
+            cur.execute(sql.SQL("TRUNCATE {}").format(tables.ours(kind)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +194,10 @@ class Had:
 
 
 def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Had) -> Applied:
-    """Take in `batch` and show what lies before `limit`."""
+    """Take in `batch` and show what lies before `limit`; a history keeps what it has, whatever comes again or late."""
     stale = duplicate = 0
     if batch is not None:
-        copy = sql.SQL("COPY {} ({}, {}) FROM STDIN").format(
-            tables.stage, tables.columns, _listed((OP, PARTITION, OFFSET))
-        )
+        copy = sql.SQL("COPY {} ({}, {}) FROM STDIN").format(tables.stage, tables.event, _listed((PARTITION, OFFSET)))
         text = CopyText(batch)
         cur.copy_expert(copy, text, _COPY_BYTES)
         if text.refused:
@@ -184,6 +208,9 @@ def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Had)
         _hold_back(cur, tables, limit)
     if limit == "" or (batch is None and not moved and not had.reload):
         return Applied(0, 0, stale, duplicate)
+    if tables.table.history:
+        cur.execute(fold_statement(tables.table, tables.rows, tables.stage, limit))
+        return Applied(cur.rowcount, 0, None, duplicate)
     written, deleted, older = _show(cur, tables, distinct=bool(moved), replacing=had.reload, limit=limit)
     return Applied(written, deleted, stale + older, duplicate)
 
@@ -213,10 +240,9 @@ def _move_waiting(cur: Cursor, tables: Tables, limit: str) -> int:
     waiting, position = tables.ours("waiting"), sql.Identifier(POSITION)
     if limit == "":
         return 0
-    named = sql.SQL("{}, {}").format(tables.columns, sql.Identifier(OP))
     cur.execute(
         sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} WHERE {} < {}").format(
-            tables.stage, waiting, position, sql.Literal(limit), n=named
+            tables.stage, waiting, position, sql.Literal(limit), n=tables.event
         )
     )
     moved = cur.rowcount
@@ -233,11 +259,10 @@ def _move_waiting(cur: Cursor, tables: Tables, limit: str) -> int:
 
 
 def _hold_back(cur: Cursor, tables: Tables, limit: str) -> None:
-    """Let wait what is not whole yet."""
-    named = sql.SQL("{}, {}").format(tables.columns, sql.Identifier(OP))
+    """Let wait what is not whole yet; a history's may wait already."""
     cur.execute(
-        sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} WHERE {} >= {}").format(
-            tables.ours("waiting"), tables.stage, sql.Identifier(POSITION), sql.Literal(limit), n=named
+        sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} WHERE {} >= {} ON CONFLICT DO NOTHING").format(
+            tables.ours("waiting"), tables.stage, sql.Identifier(POSITION), sql.Literal(limit), n=tables.event
         )
     )
 
@@ -306,7 +331,11 @@ def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit
 
 def _fields(table: TargetTable) -> list[sql.Composed]:
     named = [sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(pg_type(c))) for c in table.columns]
-    return [*named, sql.SQL('{} text COLLATE "C"').format(sql.Identifier(POSITION))]
+    return [*named, *_ours((POSITION,))]
+
+
+def _ours(names: Collection[str]) -> list[sql.Composed]:
+    return [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(TYPES[name])) for name in names]
 
 
 def _listed(names: Collection[str]) -> sql.Composed:

@@ -107,6 +107,11 @@ def copy_text(column: TargetColumn) -> Column:
     return escaped(value) if isinstance(stored, T.StringType) else value.cast("string")
 
 
+def copy_instant(since_1970_ms: Column) -> Column:
+    """Milliseconds as a cell of type timestamptz; null stays null."""
+    return _era(F.timestamp_millis(since_1970_ms), T.TimestampType())
+
+
 def escaped(text: Column) -> Column:
     """Text as a cell."""
     for plain, written in _ESCAPES:

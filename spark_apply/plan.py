@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from pyspark.sql import SparkSession
@@ -13,11 +13,20 @@ from cdc.errors import OperatorError
 from spark_apply import checkpoint as checkpoints
 from spark_apply.complete import Ends
 from spark_apply.foresight import Foreseen, Foresees
-from spark_apply.job import checkpoint_folder, choose_tables, open_stores, require_topics, shaped_targets
+from spark_apply.job import (
+    checkpoint_folder,
+    choose_tables,
+    open_stores,
+    require_topics,
+    shaped_targets,
+    without_logs,
+)
+from spark_apply.losses import Prospect, logs, prospect
 from spark_apply.places import removal
-from spark_apply.retention import Extent, away, extents, gone, held, rebuild, way_out
+from spark_apply.refusals import without_log
+from spark_apply.retention import Extent, away, extents, gone, held, mending, way_out
 from spark_apply.session import open_session
-from spark_apply.store import Store
+from spark_apply.store import Offsets, Store
 from spark_apply.tables import TargetTable
 
 Action = Literal["make", "follow on", "alter", "refused", "unknown"]
@@ -34,6 +43,9 @@ class CopyPlan:
     steps: tuple[str, ...] = ()
     why: str | None = None
     hint: str | None = None
+    mode: str = "latest"
+    rebuild: Prospect | None = None
+    """What `cdc rebuild` would lose of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +91,29 @@ class Plan:
 def run_plan(config: ApplyConfig) -> Plan:
     """Look at all that a start looks at. Raises CdcError for a file, topic or server that cannot be looked at."""
     chosen = choose_tables(config)
-    require_topics(config, chosen)
+    unlogged = without_logs(config, chosen)
+    require_topics(config, {table: found for table, found in chosen.items() if table not in unlogged})
     spark = open_session(config.name, config.spark)
     made = shaped_targets(chosen, spark)
     stores = open_stores(config, chosen, spark)
     try:
-        there = extents(config.source, sorted({table.topic for table in made.values()}))
+        there = extents(config.source, sorted({of.topic for table, of in made.items() if table not in unlogged}))
+        logged = logs(config.source, made.values())
         copies: list[CopyPlan] = []
         identities: dict[str, dict[str, str | None]] = {}
         told = True
         for table, target in made.items():
             for name in chosen[table][0].stores:
-                foreseen, copy = _copy(target, name, stores[name], there[target.topic])
-                copies.append(copy)
+                foreseen, copy = _copy(target, name, stores[name], there.get(target.topic))
+                rebuilt = prospect(target, logged.get(target.topic), _has_read(target, stores[name]))
+                copies.append(replace(copy, mode=chosen[table][0].mode, rebuild=rebuilt))
                 told = told and foreseen is not None
                 identities.setdefault(table, {})[name] = foreseen.identity if foreseen else None
         folder, committed = _committed(spark, config, identities)
-        problems = [Problem(what, way_out(folder or "")) for what in gone(committed or {}, there)]
+        logs_read = [target.topic for target in made.values() if target.history]
+        problems = [
+            Problem(what, way_out(folder or "", [topic], logs_read)) for topic, what in gone(committed or {}, there)
+        ]
         if folder is not None and committed is not None:
             followed = [(target, name, stores[name]) for table, target in made.items() for name in identities[table]]
             problems += [_restored(*one, folder) for one in followed if not _has(*one, committed)]
@@ -108,7 +126,12 @@ def run_plan(config: ApplyConfig) -> Plan:
             store.close()
 
 
-def _copy(table: TargetTable, name: str, store: Store, there: Mapping[int, Extent]) -> tuple[Foreseen | None, CopyPlan]:
+def _copy(
+    table: TargetTable, name: str, store: Store, there: Mapping[int, Extent] | None
+) -> tuple[Foreseen | None, CopyPlan]:
+    if there is None:
+        refused = without_log(table.qualified, table.topic)
+        return None, CopyPlan(table.qualified, name, "refused", why=refused.message, hint=refused.hint)
     if not isinstance(store, Foresees):
         return None, CopyPlan(table.qualified, name, "unknown", why="stores of this type do not tell beforehand")
     try:
@@ -119,10 +142,15 @@ def _copy(table: TargetTable, name: str, store: Store, there: Mapping[int, Exten
         return foreseen, CopyPlan(table.qualified, name, "make", (f"make {table.schema}.{table.copy_name}",))
     why = away(f"{table.qualified} in {name}", held(store, table), there)
     if why is not None:
-        return foreseen, CopyPlan(table.qualified, name, "refused", why=why, hint=rebuild(table, name))
+        return foreseen, CopyPlan(table.qualified, name, "refused", why=why, hint=mending(table, name))
     caught_up = ("fold in what came since it was rebuilt or put back",) if store.due(table) is not None else ()
     steps = (*foreseen.changes, *caught_up)
     return foreseen, CopyPlan(table.qualified, name, "alter" if foreseen.changes else "follow on", steps)
+
+
+def _has_read(table: TargetTable, store: Store) -> Offsets | None:
+    """Up to where a history's copy has its log; None where there is no copy."""
+    return held(store, table) if table.history and store.position(table) is not None else None
 
 
 def _committed(

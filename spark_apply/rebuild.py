@@ -22,7 +22,7 @@ import fcntl
 import hashlib
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,8 +36,10 @@ from spark_apply.batches import Applier, Route
 from spark_apply.catching_up import fold
 from spark_apply.failures import spark_failure
 from spark_apply.job import choose_tables, open_stores, require_topics, shaped_targets
+from spark_apply.losses import between, logs, prospect
 from spark_apply.places import local
 from spark_apply.quarantine import Quarantine
+from spark_apply.retention import held, rebuild
 from spark_apply.session import open_session
 from spark_apply.store import Due, Offsets, Store, is_whole
 from spark_apply.tables import TargetTable
@@ -85,43 +87,84 @@ class RolledBack:
 
 
 def run_rebuild(
-    config: ApplyConfig, *, store: str | None = None, table: str | None = None, progress: Progress | None = None
+    config: ApplyConfig,
+    *,
+    store: str | None = None,
+    table: str | None = None,
+    lose_history: bool = False,
+    progress: Progress | None = None,
 ) -> list[Rebuilt]:
-    """Rebuild the copies of a table, of a store, or all; each is swapped by itself. Raises CdcError."""
+    """Rebuild the copies of a table, of a store, or all; each is swapped by itself. Raises CdcError.
+
+    Without `lose_history`, nothing is begun where one of them has versions of rows that its log no longer has.
+    """
     tell = progress or (lambda _line: None)
     with opened(config, store, table, tell) as (spark, copies):
+        _require_versions(config, copies, tell, lose_history=lose_history)
         return [done for made, stores in copies for done in _rebuild(spark, config, made, stores, tell)]
 
 
 def run_rollback(
-    config: ApplyConfig, *, store: str | None = None, table: str | None = None, progress: Progress | None = None
+    config: ApplyConfig,
+    *,
+    store: str | None = None,
+    table: str | None = None,
+    lose_history: bool = False,
+    progress: Progress | None = None,
 ) -> list[RolledBack]:
-    """Put the copies back that the last rebuild replaced: all that are asked for, or none. Raises CdcError."""
+    """Put the copies back that the last rebuild replaced: all that are asked for, or none. Raises CdcError.
+
+    `lose_history` as for `run_rebuild`.
+    """
     with opened(config, store, table, progress or (lambda _line: None)) as (_, copies):
         found = [(made, name, kept, kept.previous(made)) for made, stores in copies for name, kept in stores.items()]
-        done = []
+        done, known = [], logs(config.source, [made for made, _ in copies])
         for made, name, _, until in found:
             if until is None:
                 msg = f"{made.qualified} in {name}: there is no earlier copy to put back"
                 raise OperatorError(
                     msg, hint="a rebuild keeps one, a rollback uses it up; cdc rebuild makes a new copy"
                 )
+            lost = between(made, known.get(made.topic), until)
+            if lost is not None and not lose_history:
+                raise _would_lose(made, name, f"a rollback would lose {lost}", "--rollback")
             done.append(RolledBack(made.qualified, name, until))
         for made, _, kept, _ in found:
             kept.roll_back(made, Due(uuid.uuid4().hex, {}))
         return done
 
 
+def _require_versions(
+    config: ApplyConfig,
+    copies: Sequence[tuple[TargetTable, Mapping[str, Store]]],
+    tell: Progress,
+    *,
+    lose_history: bool,
+) -> None:
+    """Raises OperatorError for a copy that there is not, or whose rebuild would lose versions."""
+    known = logs(config.source, [table for table, _ in copies])
+    for table, stores in copies:
+        for name, store in stores.items():
+            if store.position(table) is None:
+                msg = f"{table.qualified} in {name}: nothing was ever applied there"
+                raise OperatorError(msg, hint="cdc apply fills it from the topics")
+            of = prospect(table, known.get(table.topic), held(store, table))
+            if of.loses and not lose_history:
+                raise _would_lose(table, name, f"a rebuild would lose {of.what}")
+            if of.loses:
+                tell(f"{table.qualified} in {name}: loses {of.what}")
+
+
+def _would_lose(table: TargetTable, store: str, what: str, *words: str) -> OperatorError:
+    command = " ".join((rebuild(table, store), *words, "--lose-history"))
+    return OperatorError(
+        f"{table.qualified} in {store}: {what}", hint=f"keep the copy there is; or let them go: {command}"
+    )
+
+
 def _rebuild(
     spark: SparkSession, config: ApplyConfig, table: TargetTable, stores: Mapping[str, Store], tell: Progress
 ) -> list[Rebuilt]:
-    for name, store in stores.items():
-        if store.position(table) is None:
-            msg = f"{table.qualified} in {name}: nothing was ever applied there"
-            raise OperatorError(msg, hint="cdc apply fills it from the topics")
-    if table.history and source.forgotten(config.source, table.topic):
-        msg = f"{table.qualified}: its history is older than topic {table.topic}, which no longer has its first records"
-        raise OperatorError(msg, hint="keep the copy there is: a new one would begin later")
     tell(f"{table.qualified}: reading its topic")
     source.await_markers(config.source, [table.topic])
     beside = {name: store.beside(table) for name, store in stores.items()}

@@ -8,7 +8,7 @@ free of it. Offsets below the first one of a partition are gone for every reader
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -24,6 +24,7 @@ from spark_apply.tables import TargetTable
 
 _ANSWER_WITHIN_S = 10.0
 _RETENTION = "delete.retention.ms"
+_GAP = "the history keeps what it has, and lacks for good what its log forgot"
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
 
@@ -41,6 +42,8 @@ class Extent:
 
 def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, Extent]]:
     """By topic and partition. Raises OperatorError when the broker does not answer."""
+    if not topics:
+        return {}
     retention, compacted = _retention(config, topics)
     now_ms = time.time_ns() // 1_000_000
     group = {"group.id": f"{config.topic_prefix}.apply-extents", "isolation.level": "read_committed"}
@@ -85,30 +88,39 @@ def _retention(config: ApplySource, topics: Sequence[str]) -> tuple[dict[str, in
     )
 
 
-def gone(begin: Ends, there: Mapping[str, Mapping[int, Extent]]) -> list[str]:
+def gone(begin: Ends, there: Mapping[str, Mapping[int, Extent]]) -> list[tuple[str, str]]:
     """Topics in which offsets from `begin` on were deleted, or which were made anew; each with what is missing."""
     told = []
     for topic, partitions in sorted(there.items()):
         for number, extent in sorted(partitions.items()):
             at = begin.get(topic, {}).get(number)
             if at is not None and at < extent.first:
-                told.append(f"topic {topic}, partition {number}: offsets {at} to {extent.first - 1} were deleted")
+                what = f"topic {topic}, partition {number}: offsets {at} to {extent.first - 1} were deleted"
+                told.append((topic, what))
             elif at is not None and at > extent.end:
-                told.append(f"topic {topic}, partition {number}: it ends at {extent.end}, and {at} was read: made anew")
+                what = f"topic {topic}, partition {number}: it ends at {extent.end}, and {at} was read: made anew"
+                told.append((topic, what))
     return told
 
 
-def require_offsets(config: ApplySource, begin: Ends | None, *, checkpoint: str) -> None:
-    """Raises OperatorError where the topics no longer have all from `begin` on."""
+def require_offsets(config: ApplySource, begin: Ends | None, *, checkpoint: str, logs: Collection[str]) -> None:
+    """Raises OperatorError where the topics no longer have all from `begin` on; `logs` are those histories are of."""
     if begin is None:
         return
     missing = gone(begin, extents(config, sorted(begin)))
     if missing:
-        raise OperatorError(f"what the job would read next is gone: {'; '.join(missing)}", hint=way_out(checkpoint))
+        what = "; ".join(what for _, what in missing)
+        hint = way_out(checkpoint, [topic for topic, _ in missing], logs)
+        raise OperatorError(f"what the job would read next is gone: {what}", hint=hint)
 
 
-def way_out(checkpoint: str) -> str:
-    """What mends offsets that are gone: whole copies, and a job that does not ask for the offsets again."""
+def way_out(checkpoint: str, topics: Collection[str], logs: Collection[str]) -> str:
+    """What mends offsets of these topics that are gone: whole copies, and a job that does not ask for them again.
+
+    A history keeps its copy, which has more than its log.
+    """
+    if topics and set(topics) <= set(logs):
+        return f"{removal(checkpoint)} && cdc apply APPLY.yaml --lose-history  # {_GAP}"
     return f"cdc rebuild APPLY.yaml && {removal(checkpoint)}  # copies from what the topics have, and a new start"
 
 
@@ -131,7 +143,7 @@ def away(copy: str, has: Offsets, there: Mapping[int, Extent]) -> str | None:
         if at is not None and at < min(extent.kept, extent.end):
             return (
                 f"{copy} was not kept up for longer than its topic keeps deletes ({_RETENTION}, "
-                f"{_span(extent.retention_ms)}): rows that were deleted may stay in it for good"
+                f"{span(extent.retention_ms)}): rows that were deleted may stay in it for good"
             )
     return None
 
@@ -146,7 +158,12 @@ def require_deletes(config: ApplySource, tables: Iterable[tuple[TargetTable, Map
     for table, name, has in behind:
         why = away(f"{table.qualified} in {name}", has, there[table.topic])
         if why is not None:
-            raise OperatorError(why, hint=rebuild(table, name))
+            raise OperatorError(why, hint=mending(table, name))
+
+
+def mending(table: TargetTable, store: str) -> str:
+    """The command that helps where a copy is `away`; of a history the copy is kept, which has more than its log."""
+    return f"cdc apply APPLY.yaml --lose-history  # {_GAP}" if table.history else rebuild(table, store)
 
 
 def rebuild(table: TargetTable, store: str) -> str:
@@ -154,7 +171,8 @@ def rebuild(table: TargetTable, store: str) -> str:
     return f"cdc rebuild APPLY.yaml --table {table.qualified} --store {store}"
 
 
-def _span(span_ms: int) -> str:
+def span(span_ms: int) -> str:
+    """A length of time, for people."""
     if span_ms >= _DAY_MS:
         return f"{span_ms / _DAY_MS:.3g} days"
     return f"{span_ms / _HOUR_MS:.3g} hours" if span_ms >= _HOUR_MS else f"{span_ms / 1000:g} seconds"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -161,9 +163,32 @@ def _bounds(source: ApplySource, names: Sequence[str], isolation: str) -> dict[t
         consumer.close()
 
 
-def forgotten(source: ApplySource, topic: str) -> bool:
-    """Whether retention has taken records from the beginning of a topic that is not compacted."""
-    return any(first > 0 for first, _ in _bounds(source, [topic], "read_committed").values())
+@dataclass(frozen=True, slots=True)
+class Begins:
+    """Where a partition of a topic that is not compacted begins."""
+
+    first: int
+    """What lies below was there, and is gone."""
+    end: int
+    at: dt.datetime | None
+    """When its first record was written; None where nothing is gone, or nothing is left."""
+
+
+def beginnings(source: ApplySource, topic: str) -> dict[int, Begins]:
+    """By partition. Raises OperatorError when the broker does not answer."""
+    bounds = {number: bound for (_, number), bound in _bounds(source, [topic], "read_committed").items()}
+    times: dict[int, dt.datetime] = {}
+    asked = {number: first for number, (first, end) in bounds.items() if 0 < first < end}
+    unread = set(asked)
+    for message in _records(source, topic, asked):
+        number = message.partition() or 0
+        if message.error() is None and number in unread:
+            _, written_ms = message.timestamp()
+            times[number] = dt.datetime.fromtimestamp(written_ms / 1000, dt.UTC)
+        unread.discard(number)
+        if not unread:
+            break
+    return {number: Begins(first, end, times.get(number)) for number, (first, end) in bounds.items()}
 
 
 def ranges(source: ApplySource, topic: str) -> tuple[dict[int, int], dict[int, int]]:

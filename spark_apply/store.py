@@ -26,7 +26,7 @@ STORES: Mapping[str, str] = {
 }
 """A store is one file and one line here; a third party writes ``type: "package.module:callable"``."""
 
-HISTORIES = ("iceberg",)
+HISTORIES = ("iceberg", "delta", "postgres")
 """Those that take histories: of these, a batch has every event of a key."""
 
 
@@ -195,7 +195,7 @@ class WholeStore(Store, Protocol):
         """Take batches in, show what lies before each table's limit, and set the marks: all in one transaction.
 
         `moments` by ``schema.table``, for all tables of `batches` and for any others; returns by the same. A batch has
-        the newest event of each key before the table's limit, and every event from it on.
+        the newest event of each key before the table's limit, and every event from it on; of a history every one.
         """
 
     def hold(self, table: TargetTable) -> None:

@@ -19,8 +19,9 @@ from cdc.errors import ConfigError
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
 @click.option("--plan", is_flag=True, help="Say what starting would do, and touch nothing.")
+@click.option("--lose-history", is_flag=True, help="Go on where a history has missed versions that its log forgot.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary, or the plan, as one JSON object.")
-def apply(file: Path, *, once: bool, plan: bool, as_json: bool) -> int:
+def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bool) -> int:
     """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
 
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
@@ -39,7 +40,8 @@ def apply(file: Path, *, once: bool, plan: bool, as_json: bool) -> int:
     run_apply = importlib.import_module("spark_apply.job").run_apply  # by name: cdc imports nothing that imports cdc
 
     on_terminal = sys.stderr.isatty()
-    summary = run_apply(config, once=once, progress=_progress if on_terminal else None).as_json()
+    progress = _progress if on_terminal else None
+    summary = run_apply(config, once=once, lose_history=lose_history, progress=progress).as_json()
     if on_terminal:
         click.echo("\r\x1b[K", err=True, nl=False)
     click.echo(json.dumps(summary) if as_json else _table(summary))
@@ -55,6 +57,8 @@ def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
         steps = f": {', '.join(copy['steps'])}" if copy["steps"] else ""
         yield f"{copy['table']} in {copy['store']}: {copy['action']}{steps}"
         yield from (f"  {line}" for line in (copy["why"], copy["hint"]) if line)
+        if copy["mode"] == "history":
+            yield f"  a rebuild would lose {copy['rebuild']['what']}"
     for topic in plan["topics"]:
         begin = "at most" if topic["begin"] == "unknown" else f"from the {topic['begin']}:"
         yield f"{topic['topic']}: {begin} {topic['offsets']:,} offsets to read"

@@ -19,12 +19,17 @@ from cdc.errors import ConfigError
 @click.option("--store", metavar="NAME", help="Only the copies in this store.")
 @click.option("--table", metavar="SCHEMA.TABLE", help="Only the copies of this table.")
 @click.option("--rollback", is_flag=True, help="Put the copies back that the last rebuild replaced.")
+@click.option("--lose-history", is_flag=True, help="Also where versions of rows are in no log any more, and go.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
-def rebuild(file: Path, *, store: str | None, table: str | None, rollback: bool, as_json: bool) -> None:
+def rebuild(
+    file: Path, *, store: str | None, table: str | None, rollback: bool, lose_history: bool, as_json: bool
+) -> None:
     """Rebuild derived tables and indexes from the topics, and swap them in.
 
     The source is not asked. Readers see the old copy until the new one is whole; `cdc apply` may run all the while. The
     old copy is kept until the next rebuild.
+
+    A history whose log no longer has its beginning is left alone, unless --lose-history says otherwise.
     """
     from cdc.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
@@ -36,9 +41,10 @@ def rebuild(file: Path, *, store: str | None, table: str | None, rollback: bool,
 
     on_terminal = sys.stderr.isatty()
     begun = time.monotonic()
-    done = [
-        copy.as_json() for copy in run(config, store=store, table=table, progress=_progress if on_terminal else None)
-    ]
+    copies = run(
+        config, store=store, table=table, lose_history=lose_history, progress=_progress if on_terminal else None
+    )
+    done = [copy.as_json() for copy in copies]
     seconds = round(time.monotonic() - begun, 3)
     if on_terminal:
         click.echo("\r\x1b[K", err=True, nl=False)

@@ -40,6 +40,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config import StoreConfig
 from cdc.errors import BugError, ConfigError, OperatorError
 from spark_apply.complete import Mark
+from spark_apply.history import CURRENT, DERIVED, SAID
 from spark_apply.identity import identity_of, stamp
 from spark_apply.names import folder_name, quoted
 from spark_apply.session import open_session
@@ -63,8 +64,9 @@ from spark_apply.stores.lake import (
     stored_rows,
     widens,
 )
+from spark_apply.stores.lake_history import Head, History, add_versions
 from spark_apply.tables import TargetTable
-from spark_apply.typed import OP, POSITION
+from spark_apply.typed import OP, POSITION, SOURCE_MS
 from spark_apply.upkeep import CLEAN_EVERY_S, NEVER, Upkeep, upkeep_of
 
 _SUMMARY = "spark.databricks.delta.commitInfo.userMetadata"
@@ -131,7 +133,9 @@ class DeltaStore:
         columns = [F.col(quoted(column.name)).alias(kept.name) for column, kept in names]
         spark.conf.set(_SUMMARY, f"{APPLIED} {position}")
         try:
-            if before is None:  # nothing to merge with: no join, no deletion vectors
+            if stored.history:
+                add_versions(batch.rows.select(OP, SOURCE_MS, *columns, POSITION), self._history(batch.table))
+            elif before is None:  # nothing to merge with: no join, no deletion vectors
                 rows = batch.rows.where(F.col(OP) != "d").select(*columns, POSITION)
                 rows.write.format("delta").mode("append").save(self.path(batch.table))
             else:
@@ -142,6 +146,16 @@ class DeltaStore:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = position
         return Applied()
+
+    def _history(self, table: TargetTable) -> History:
+        def read(spark: SparkSession) -> DataFrame:
+            return spark.read.format("delta").load(self.path(table))
+
+        def head() -> Head:
+            version = int(self._log(table).snapshot().version())
+            return version, version - 1
+
+        return History(_stored(table), self.table_name(table), read, head)
 
     def position(self, table: TargetTable) -> str | None:
         log = self._log(table)
@@ -169,14 +183,15 @@ class DeltaStore:
         log.commit(change)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        return stored_rows(self.read(table), table, ids)
+        rows = self.read(table)
+        return stored_rows(rows.where(CURRENT) if table.history else rows, table, ids)
 
     def id_of(self, event_key: str, document_key: str) -> str:
         del event_key
         return document_key
 
     def read(self, table: TargetTable) -> DataFrame:
-        """The whole table as it is now: the source's columns and ``_cdc_position STRING``."""
+        """The whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
         try:
             rows = self._spark.read.format("delta").load(self.path(table))
         except AnalysisException as exc:
@@ -185,7 +200,7 @@ class DeltaStore:
         there = set(rows.columns)
         names = zip(table.columns, _stored(table).columns, strict=True)
         columns = [F.col(quoted(kept.name)).alias(column.name) for column, kept in names if kept.name in there]
-        return rows.select(*columns, POSITION)
+        return rows.select(*columns, *((*SAID, *DERIVED) if table.history else (POSITION,)))
 
     def beside(self, table: TargetTable) -> DeltaStore:
         self._evolve(table)
@@ -373,7 +388,8 @@ def _stored(table: TargetTable) -> TargetTable:
         taken.add(name.casefold())
         names[column.name] = name
     columns = tuple(replace(column, name=names[column.name]) for column in table.columns)
-    return replace(table, columns=columns, key=tuple(names[key] for key in table.key))
+    key, untracked = (tuple(names[name] for name in of) for of in (table.key, table.untracked))
+    return replace(table, columns=columns, key=key, untracked=untracked)
 
 
 def _position(log: Log, snapshot: Any) -> str | None:  # noqa: ANN401 - Java's Snapshot

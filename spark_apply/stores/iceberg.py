@@ -25,7 +25,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,7 +44,6 @@ from spark_apply.names import folder_name, quoted
 from spark_apply.places import local
 from spark_apply.session import open_session
 from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
-from spark_apply.stores.iceberg_history import add_versions
 from spark_apply.stores.iceberg_partitions import noted, noted_of, partition
 from spark_apply.stores.iceberg_upkeep import ancestry, compact, expire, unneeded, worn
 from spark_apply.stores.lake import (
@@ -67,6 +65,7 @@ from spark_apply.stores.lake import (
     stored_rows,
     widens,
 )
+from spark_apply.stores.lake_history import Head, History, add_versions
 from spark_apply.tables import TargetTable
 from spark_apply.typed import OP, POSITION
 from spark_apply.upkeep import CLEAN_EVERY_S, HOUR_MS, NEVER, Upkeep, upkeep_of
@@ -181,7 +180,7 @@ class IcebergStore:
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
             if batch.table.history:
-                add_versions(batch, self.table_name(batch.table), name, partial(self._head, batch.table))
+                add_versions(batch.rows, self._history(batch.table))
             elif before is None:  # nothing to merge with: no join, no delete files
                 rows = batch.rows.where(F.col(OP) != "d")
                 nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in others)
@@ -194,6 +193,19 @@ class IcebergStore:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = max(before or "", batch.position)
         return Applied()
+
+    def _history(self, table: TargetTable) -> History:
+        name = self._copy_name(table)
+
+        def read(spark: SparkSession) -> DataFrame:
+            spark.catalog.refreshTable(self.table_name(table))
+            return spark.table(name)
+
+        def head() -> Head | None:
+            found = self._head(table)
+            return None if found is None else (found.snapshotId(), found.parentId())
+
+        return History(table, name, read, head)
 
     def _head(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Snapshot
         loaded = self._loaded(table)

@@ -19,6 +19,9 @@ position just before the next commit's, and pass).
 A copy that is read from the beginning of its topic shows what it had until all of that is whole; then one transaction
 replaces its rows: what the topic does not have is gone from it.
 
+A history (`spark_apply.pghistory`) is told the same way, but it leaves out nothing that is late and replaces nothing
+that is read again: each event adds to it once, and its log may no longer have what it has, or what waits.
+
 See https://www.postgresql.org/docs/current/sql-insert.html#SQL-ON-CONFLICT.
 """
 
@@ -37,6 +40,7 @@ from cdc.errors import BugError, ConfigError, OperatorError, RetryableError
 from spark_apply import pgtables as tables
 from spark_apply.complete import Mark
 from spark_apply.foresight import Foreseen
+from spark_apply.history import CURRENT
 from spark_apply.identity import identity_of, stamp
 from spark_apply.pgcopies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.pgserver import Server
@@ -134,7 +138,7 @@ class PostgresStore:
             tables.restage(cur, of)
             self._staged[name] = staged
         before = copy.mark.complete if copy.mark else None
-        late = before.settled if before and not copy.reload else ""
+        late = before.settled if before and not copy.reload and not table.history else ""
         ends = copy.mark.ends if copy.mark else {}
         had = Had({}, "", reload=False) if moment.again else Had(ends, late, copy.reload)
         applied = tables.fold(cur, of, batch, moment.limit, had)
@@ -157,9 +161,7 @@ class PostgresStore:
             copy = self._copies.required(cur, table, self._role)
             anew = not mark.ends  # all is read from the beginning
             if anew:
-                of = self._copies.tables(table, copy, self._role)
-                for kind in ("waiting", "gone"):
-                    cur.execute(sql.SQL("TRUNCATE {}").format(of.ours(kind)))
+                tables.begin_anew(cur, self._copies.tables(table, copy, self._role))
             self._copies.write(cur, copy.number, mark, reload=True if anew else None)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
@@ -175,8 +177,10 @@ class PostgresStore:
             row = sql.Identifier("t")
             key = documents(keys, of=row)
             query = sql.SQL("SELECT {}, {} FROM {} t").format(key, documents(columns, of=row), of.rows)
-            if ids is not None:
-                query = sql.SQL("{} {}").format(query, _having(keys, key))
+            wanted: list[sql.Composable] = [sql.Identifier(CURRENT)] if table.history else []
+            wanted += [_having(keys, key)] if ids is not None else []
+            if wanted:
+                query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
             many.execute(query, None if ids is None else (_asked(ids, keys),))
             for id_, document in many:
                 yield StoredRow(id_, document)
@@ -297,13 +301,13 @@ def _refuse_views(cur: Cursor, of: Tables) -> None:
 def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:
     """The rows with one of the ids that `_asked` gives, by the primary key where JSON gives its types back exactly."""
     if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
-        return sql.SQL("WHERE {} = ANY (%s)").format(key)
+        return sql.SQL("{} = ANY (%s)").format(key)
     fields = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(pg_type(column))) for column in keys
     )
     named = sql.SQL(", ").join(sql.Identifier(column.name) for column in keys)
     of_row = sql.SQL(", ").join(sql.Identifier("t", column.name) for column in keys)
-    return sql.SQL("WHERE ({}) IN (SELECT {} FROM json_to_recordset(%s::json) AS a({}))").format(of_row, named, fields)
+    return sql.SQL("({}) IN (SELECT {} FROM json_to_recordset(%s::json) AS a({}))").format(of_row, named, fields)
 
 
 def _asked(ids: Collection[str], keys: Sequence[TargetColumn]) -> object:

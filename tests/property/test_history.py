@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg2 import sql
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
 from cdc.change import Kind
+from spark_apply import pgtables
 from spark_apply.history import changed, history_type
 from spark_apply.intervals import Event, Interval, intervals
+from spark_apply.pghistory import fold_statement
+from spark_apply.store import EVERYTHING
 from spark_apply.tables import TargetColumn, TargetTable
 from spark_apply.typed import row_type
+from tests.conftest import Database
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
@@ -173,3 +178,90 @@ def test_spark_says_the_same(apply_spark: SparkSession) -> None:
     assert written == []  # the last batch was known
     expected = {place: _row(place[0], *found) for place, found in folded(events).items()}
     assert {place: _read(row) for place, row in table.items()} == expected
+
+
+KEPT = pgtables.Tables(
+    TargetTable(
+        "c", "public", "t", "p.log.public.t", ("id", "No"),
+        tuple(
+            TargetColumn(name, Kind(kind), ((Kind(kind), (1,)),))
+            for name, kind in {
+                "id": "int64", "No": "string", "a.b": "json", "amount": "float64", "known": "decimal", "note": "string"
+            }.items()
+        ),
+        1, history=True, untracked=("note",),
+    ),
+    1,
+    (pgtables.OURS, "copy_1"),
+)  # fmt: skip
+"""A key of two columns; columns that know no equality, or one that is too coarse; one with a name the SQL could use."""
+
+
+@st.composite
+def _kept(draw: st.DrawFn) -> list[Keyed]:
+    """As `histories`, with the values that PostgreSQL compares in ways of its own."""
+    texts = st.sampled_from([None, '{"x": 1}', '{"x":1}'])
+    amounts, decimals = st.sampled_from([None, "NaN", "1.5"]), st.sampled_from([None, "1.0", "1.00"])
+    made = []
+    for key in range(draw(st.integers(1, 3))):
+        for number in draw(st.sets(st.integers(0, 15), max_size=8)):
+            op = draw(st.sampled_from("rcuudd"))
+            gone, at = op == "d", draw(st.integers(0, 9))
+            tracked, note = (draw(texts), draw(amounts), draw(decimals)), draw(st.sampled_from("xyz"))
+            made.append((key, Event(f"{number:04}", op, at, None if gone else tracked, None if gone else note)))
+    return made
+
+
+def _staged(key: int, event: Event) -> tuple[Any, ...]:
+    tracked = event.tracked if isinstance(event.tracked, tuple) else (None,) * 3
+    return (key // 2, f"k{key % 2}", *tracked, event.untracked, event.position, event.op, event.at)
+
+
+def test_postgresql_says_the_same(postgres18: Database) -> None:
+    """Any order, any batches, any repetition: the plain fold's rows; and a batch that is known writes none."""
+    connection = postgres18.connect()
+    connection.autocommit = False
+    with connection.cursor() as cur:
+        cur.execute("SET TimeZone = UTC; CREATE SCHEMA cdc_apply")
+        pgtables.create(cur, KEPT, like=None)
+        pgtables.restage(cur, KEPT)
+        insert = sql.SQL(
+            "INSERT INTO {} ({}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, timestamptz 'epoch' + %s * interval '1 ms')"
+        ).format(KEPT.stage, KEPT.event)
+        times = ("_cdc_at", "_cdc_valid_from", "_cdc_valid_to")
+        shown = sql.SQL("SELECT id * 2 + right({}, 1)::int, _cdc_position, {}::text, {}, {}").format(
+            *map(sql.Identifier, ("No", "a.b")),
+            sql.SQL("amount::text, known::text, note, _cdc_op, _cdc_from_position, _cdc_to_position, _cdc_is_current"),
+            sql.SQL(", ").join(sql.SQL("extract(epoch FROM {}) * 1000").format(sql.Identifier(name)) for name in times),
+        )
+        shown = sql.SQL("{} FROM {}").format(shown, KEPT.rows)
+
+        def fold(batch: Iterable[Keyed]) -> int:
+            cur.executemany(insert, [_staged(*keyed) for keyed in batch])
+            cur.execute(fold_statement(KEPT.table, KEPT.rows, KEPT.stage, EVERYTHING))
+            written = cur.rowcount
+            cur.execute(sql.SQL("TRUNCATE {}").format(KEPT.stage))
+            return written
+
+        @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+        @given(_kept(), st.randoms(use_true_random=False))
+        def law(events: list[Keyed], rng: random.Random) -> None:
+            coming = [*events, *rng.choices(events, k=len(events))] if events else []
+            rng.shuffle(coming)
+            while coming:
+                size = rng.randint(1, 8)
+                fold(coming[:size])
+                coming = coming[size:]
+            cur.execute(shown)
+            found = {(row[0], row[1]): row[2:] for row in cur.fetchall()}
+            expected = {}
+            for place, (event, said) in folded(events).items():
+                tracked = event.tracked if isinstance(event.tracked, tuple) else (None,) * 3
+                derived = (said.from_position, said.to_position, said.current, event.at, said.valid_from, said.valid_to)
+                expected[place] = (*tracked, event.untracked, event.op, *derived)
+            assert found == expected
+            assert fold(events) == 0
+            cur.execute(sql.SQL("TRUNCATE {}").format(KEPT.rows))
+
+        law()
+    connection.close()

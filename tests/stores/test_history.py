@@ -1,18 +1,22 @@
-"""Every version of every row in an Iceberg table, made from a log topic on a real broker."""
+"""Every version of every row in each store that takes them, made from a log topic on a real broker."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
 import shutil
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from psycopg2.extras import RealDictCursor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
@@ -24,10 +28,12 @@ from cdc.state import Phase
 from spark_apply import batches, history
 from spark_apply.intervals import Event, intervals
 from spark_apply.job import choose_tables, run_apply
+from spark_apply.losses import Prospect
+from spark_apply.plan import run_plan
 from spark_apply.reading import Reader
-from spark_apply.rebuild import Differences, run_rebuild
-from spark_apply.store import connect, open_store
-from spark_apply.stores import iceberg, iceberg_history
+from spark_apply.rebuild import Differences, run_rebuild, run_rollback
+from spark_apply.store import HISTORIES, connect, open_store
+from spark_apply.stores import lake_history
 from spark_apply.tables import TargetTable, derived
 from tests.conftest import Database
 from tests.integration.connector import Connector
@@ -41,9 +47,17 @@ AT_MS = 1_763_673_600_000
 HISTORY = ApplyTable(stores=("copy",), mode="history", untracked=("total",))
 
 
-@pytest.fixture
-def setting(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
-    return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="iceberg", path=str(path)))
+@pytest.fixture(params=HISTORIES)
+def setting(request: pytest.FixtureRequest, apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres18").url
+        return Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="postgres", url=url))
+    return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type=request.param, path=str(path)))
+
+
+def _of(*types: str) -> pytest.MarkDecorator:
+    """Only with these stores."""
+    return pytest.mark.parametrize("setting", types, indirect=True)
 
 
 def _config(setting: Setting, follow: ApplyTable = HISTORY) -> ApplyConfig:
@@ -52,17 +66,31 @@ def _config(setting: Setting, follow: ApplyTable = HISTORY) -> ApplyConfig:
 
 def _rows(setting: Setting, config: ApplyConfig) -> list[dict[str, Any]]:
     """What a user's SELECT gives: the job's own table, all columns."""
+    copy = config.stores["copy"]
+    if copy.type == "postgres":
+        with (
+            closing(psycopg2.connect(copy.url, cursor_factory=RealDictCursor)) as connection,
+            connection.cursor() as cur,
+        ):
+            cur.execute("SELECT * FROM public.orders_history")
+            return [dict(row) for row in cur.fetchall()]
     spark = setting.spark.newSession()
-    open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
-    found = spark.sql("SELECT * FROM copy.public.orders_history").collect()
-    return [row.asDict() for row in found]
+    open_store(copy, name="copy", prefix=setting.prefix, spark=spark)
+    name = "copy.public.orders_history" if copy.type == "iceberg" else f"delta.`{copy.path}/public/orders_history`"
+    return [row.asDict() for row in spark.sql(f"SELECT * FROM {name}").collect()]
 
 
-def _store(setting: Setting, config: ApplyConfig) -> iceberg.IcebergStore:
+def _store(setting: Setting, config: ApplyConfig) -> Any:
     spark = setting.spark.newSession()
-    store = open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
-    assert isinstance(store, iceberg.IcebergStore)
-    return store
+    return open_store(config.stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
+
+
+def _forget(setting: Setting, *topics: str) -> None:
+    """Let retention take all that logs have."""
+    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+    gone = [TopicPartition(topic, number, -1) for topic in topics for number in range(3)]
+    for done in admin.delete_records(gone).values():
+        done.result(30)
 
 
 def _said(rows: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -151,29 +179,18 @@ def _stopped(*_: object) -> None:
     raise OperatorError(msg)
 
 
-def test_a_history_is_complete_is_made_anew_and_has_one_writer(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """How far it is complete goes by the ends of its log, and is read without Spark.
-
-    A column is added; another writer's commit between a fold and its MERGE is folded in; a rebuild is the same again,
-    and is refused once the log has forgotten its beginning.
-    """
+@_of("iceberg", "delta")
+def test_another_writers_commit_is_folded_in(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One between a fold and its MERGE, of a batch that adds a column."""
     table, publisher, config = setting.table(), setting.publisher(), _config(setting)
     publisher.create([table], logs=True)
     events = table.event("c", order(2), position(19))
-    publisher.stand(Phase.STREAM, 20, [table], logged(events), source_ms=1234)
+    publisher.publish(logged(events))
     setting.apply(config)
-    with Reader(config) as reader:
-        found = reader.read("copy", setting.prefix).complete
-    assert found is not None
-    assert (found.position, found.source_ms) == (position(20, 0), 1234)
-
     wider = setting.table(columns={**ORDERS, "more": {"kind": "string"}}, version=2)
     publisher.versions([wider])
     theirs = wider.event("u", {**order(2, "theirs"), "more": "y"}, position(30))
     ours = wider.event("u", {**order(2, "ours"), "more": "x"}, position(25))
-    events += theirs + ours
     publisher.publish([record for record in logged(ours) if ".log." in record[0]])
     meddling: list[DataFrame] = []
 
@@ -189,28 +206,146 @@ def test_a_history_is_complete_is_made_anew_and_has_one_writer(
         return folded
 
     with monkeypatch.context() as patch:
-        patch.setattr(iceberg_history, "changed", meddled)
+        patch.setattr(lake_history, "changed", meddled)
         setting.apply(config)
     assert meddling
-    assert _said(_rows(setting, config)) == _expected(events)
-    assert [row["more"] for row in sorted(_rows(setting, config), key=lambda row: row["_cdc_position"])] == [
-        None,
-        "x",
-        "y",
-    ]
+    assert _said(_rows(setting, config)) == _expected(events + theirs + ours)
+    more = [row["more"] for row in sorted(_rows(setting, config), key=lambda row: row["_cdc_position"])]
+    assert more == [None, "x", "y"]
 
-    publisher.publish([record for record in logged(theirs) if ".log." in record[0]])
+
+def test_a_history_is_complete_and_made_anew(setting: Setting) -> None:
+    """How far it is complete goes by the ends of its log, and is read without Spark.
+
+    A rebuild is the same again. Once the log has forgotten its beginning, the plan says what a rebuild would lose, and
+    it is not begun unless told to lose it; nor is a rollback that would.
+    """
+    table, publisher, config = setting.table(), setting.publisher(), _config(setting)
+    publisher.create([table], logs=True)
+    assert _prospect(config).what == "nothing: there is no copy yet"
+    events = table.event("c", order(2), position(18)) + table.event("u", order(2, "paid"), position(19))
+    publisher.stand(Phase.STREAM, 20, [table], logged(events), source_ms=1234)
+    setting.apply(config)
+    with Reader(config) as reader:
+        found = reader.read("copy", setting.prefix).complete
+    assert found is not None
+    assert (found.position, found.source_ms) == (position(20, 0), 1234)
     (rebuilt,) = run_rebuild(config)
-    assert (rebuilt.events, rebuilt.differences) == (3, Differences(rows=1))
+    assert (rebuilt.events, rebuilt.differences) == (2, Differences(rows=1))
+    setting.apply(config)
     assert _said(_rows(setting, config)) == _expected(events)
-    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
-    gone = [TopicPartition(log_of(table.topic), number, -1) for number in range(3)]
-    for done in admin.delete_records(gone).values():
-        done.result(30)
-    with pytest.raises(OperatorError, match="which no longer has its first records"):
+    assert _prospect(config) == Prospect(False, "nothing yet: its log has all, but forgets what is older than 7 days, "
+                                         "which is then in the copy alone", None, 0)  # fmt: skip
+
+    _forget(setting, log_of(table.topic))
+    later = table.event("u", order(2, "later"), position(25))
+    publisher.stand(Phase.STREAM, 30, [table], logged(later))
+    found = _prospect(config)
+    assert found.loses
+    assert found.offsets_gone == 3  # two events, and what ends their transaction
+    assert found.versions_before is not None
+    age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(found.versions_before)
+    assert dt.timedelta() <= age < dt.timedelta(minutes=5)
+    setting.apply(config)
+    assert _said(_rows(setting, config)) == _expected(events + later)
+    with pytest.raises(
+        OperatorError, match=r"a rebuild would lose versions before 20\S+: they are in the copy alone"
+    ) as no:
         run_rebuild(config)
+    words = "cdc rebuild APPLY.yaml --table public.orders --store copy --lose-history"
+    assert words in str(no.value.hint)
+    with pytest.raises(OperatorError, match="a rollback would lose versions since"):
+        run_rollback(config)
+    assert _said(_rows(setting, config)) == _expected(events + later)
+    (rebuilt,) = run_rebuild(config, lose_history=True)
+    assert rebuilt.events == 1
+    assert _said(_rows(setting, config)) == _expected(later)
+    setting.apply(config)
+    (kept,) = run_rollback(config)
+    assert kept.store == "copy"
+    setting.apply(config)
+    assert _said(_rows(setting, config)) == _expected(events + later)
 
 
+def _prospect(config: ApplyConfig) -> Prospect:
+    """What the plan says of a rebuild."""
+    (copy,) = run_plan(config).copies
+    assert copy.mode == "history"
+    assert copy.rebuild is not None
+    return copy.rebuild
+
+
+def test_a_history_that_was_away_for_longer_than_its_log_is_kept(setting: Setting) -> None:
+    """What its log forgot before it was read is missing for good: refused, until that is said to be known."""
+    table, publisher, config = setting.table(), setting.publisher(), _config(setting)
+    publisher.create([table], logs=True)
+    events = table.event("c", order(2), position(18))
+    publisher.stand(Phase.STREAM, 20, [table], logged(events))
+    setting.apply(config)
+    publisher.stand(Phase.STREAM, 26, [table], logged(table.event("u", order(2, "missed"), position(25))))
+    _forget(setting, log_of(table.topic))
+    later = table.event("u", order(2, "later"), position(30))
+    publisher.stand(Phase.STREAM, 31, [table], logged(later))
+    with pytest.raises(OperatorError, match="were deleted before it had them") as refused:
+        setting.apply(config)
+    assert "cdc apply APPLY.yaml --lose-history" in str(refused.value.hint)
+    with pytest.raises(OperatorError, match="what the job would read next is gone") as refused:
+        run_apply(config, once=True, lose_history=True)
+    assert str(refused.value.hint).startswith("rm -r ")
+    assert "cdc rebuild" not in str(refused.value.hint)
+    shutil.rmtree(setting.folder / "checkpoints")
+    run_apply(config, once=True, lose_history=True)
+    assert _said(_rows(setting, config)) == _expected(events + later)
+    setting.apply(config)
+
+
+@_of("postgres")
+def test_versions_of_one_transaction_show_together(setting: Setting) -> None:
+    """Of two tables, or none; while all is read again, too, and what waits outlives a log that forgets it.
+
+    Late events of transactions that are whole split an interval; a lake that follows beside it has all events, too.
+    """
+    one, other, publisher = setting.table(), setting.table("items"), setting.publisher()
+    publisher.create([one, other], logs=True)
+    both = {"public.orders": replace(HISTORY, stores=("copy", "lake")), "public.items": replace(HISTORY, untracked=())}
+    lake = StoreConfig(type="iceberg", path=str(setting.folder / "lake"))
+    config = replace(setting.config(), tables=both, stores={**setting.config().stores, "lake": lake})
+
+    def counts() -> list[tuple[Any, ...]]:
+        sums = " + ".join(f"(SELECT count(*) FROM cdc_apply.waiting_{number})" for number in (1, 2))
+        shown = ", ".join(f"(SELECT count(*) FROM public.{name}_history)" for name in ("orders", "items"))
+        with closing(psycopg2.connect(config.stores["copy"].url)) as connection, connection.cursor() as cur:
+            cur.execute(f"SELECT {shown}, {sums}")
+            return list(cur.fetchall())
+
+    first = one.event("c", order(1), position(10)) + other.event("c", order(7), position(10, 2))
+    publisher.stand(Phase.STREAM, 20, [one, other], logged(first))
+    setting.apply(config)
+    assert counts() == [(1, 1, 0)]
+    half, rest = one.event("u", order(1, "paid"), position(25)), other.event("u", order(7, "sold"), position(25, 2))
+    publisher.publish(logged(half))
+    setting.apply(config)
+    assert counts() == [(1, 1, 1)]
+    shutil.rmtree(setting.folder / "checkpoints")
+    setting.apply(config)
+    assert counts() == [(1, 1, 1)]
+    shutil.rmtree(setting.folder / "checkpoints")
+    _forget(setting, log_of(one.topic), log_of(other.topic))
+    setting.apply(config)
+    assert counts() == [(1, 1, 1)]
+    publisher.stand(Phase.STREAM, 30, [one, other], logged(rest))
+    setting.apply(config)
+    assert counts() == [(2, 2, 0)]
+    late = one.event("u", order(1, "late"), position(15)) + one.event("u", order(1, "later"), position(16))
+    publisher.stand(Phase.STREAM, 40, [one, other], logged(late))
+    count = setting.apply(config).tables["public.orders"]["copy"]
+    assert (count.written, count.stale) == (3, None)  # they, and the one before, which they end
+    expected = _expected([record for record in first + half + late if record[0] == one.topic])
+    assert _said(_rows(setting, config)) == expected
+    assert _said(_rows(setting, replace(config, stores={**config.stores, "copy": lake}))) == expected
+
+
+@_of("iceberg")
 def test_from_the_database(
     postgres18: Database, setting: Setting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,18 +387,27 @@ def test_from_the_database(
         (1, "new", 0, False), (1, "paid", 7, False), (1, "again", 1, True), (2, "new", 0, False),
     ]  # fmt: skip
     capsys.readouterr()
+    assert cdc.main(["apply", str(file), "--plan"], standalone_mode=False) == 0
+    said = capsys.readouterr().out
+    assert "in lake: follow on\n  a rebuild would lose nothing: its log has all, and forgets nothing\n" in said
     monkeypatch.setenv("TEST_DATABASE_URL", connector.environment["TEST_DATABASE_URL"])
     words = ["verify", str(connector.file), str(file), "--json"]
     code = cdc.main(words, standalone_mode=False)
     assert (code, json.loads(capsys.readouterr().out)["copies"][0]["equal"]) == (0, 1)
 
 
+@_of("iceberg")
 def test_what_cannot_be_a_history_is_refused_before_anything_is_made(setting: Setting) -> None:
     table, other, publisher = setting.table(), setting.table("orders_history"), setting.publisher()
     publisher.create([table, other])
     with pytest.raises(OperatorError, match=r"topic .*\.log\.public\.orders, which does not exist") as caught:
         run_apply(_config(setting), once=True)
     assert "sink: {log: {tables: [public.orders], retention: 30d}}" in str(caught.value)
+    (plan, *_) = run_plan(_config(setting)).copies
+    assert (plan.action, plan.why, plan.hint) == ("refused", caught.value.message, caught.value.hint)
+    assert plan.rebuild is not None
+    assert plan.rebuild.loses
+    assert "every version but the newest of each row" in plan.rebuild.what
     for untracked, said in (("totl", "did you mean total"), ("id", "is of the key")):
         with pytest.raises(ConfigError, match=said):
             run_apply(_config(setting, replace(HISTORY, untracked=(untracked,))), once=True)

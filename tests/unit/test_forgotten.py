@@ -24,7 +24,7 @@ def extent(first: int, end: int, kept: int) -> Extent:
     ],
 )
 def test_a_checkpoint_that_names_what_is_not_there(begin: dict[str, dict[int, int]], told: str | None) -> None:
-    assert gone(begin, {"t": {0: extent(5, 10, 5), 1: extent(0, 3, 0)}}) == ([told] if told else [])
+    assert gone(begin, {"t": {0: extent(5, 10, 5), 1: extent(0, 3, 0)}}) == ([("t", told)] if told else [])
 
 
 @pytest.mark.parametrize(
