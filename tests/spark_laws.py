@@ -213,7 +213,7 @@ def a_copy_that_was_lost_is_filled_again(setting: Setting) -> None:
 
 
 def odd_names_are_names(setting: Setting) -> None:
-    """Case, quotes, dots, spaces, other alphabets: in schemas, tables, columns and keys."""
+    """Case, quotes, dots, spaces, other alphabets, names of our own: in schemas, tables, columns and keys."""
     columns = {
         "Id": {"kind": "int64"},
         "id": {"kind": "string"},
@@ -223,13 +223,26 @@ def odd_names_are_names(setting: Setting) -> None:
         "größe 名": {"kind": "float64"},
         "select": {"kind": "boolean"},
         "-x": {"kind": "string"},
+        "d": {"kind": "string"},
+        "t": {"kind": "int32"},
     }
     table = setting.table(
         'Or.ders "x"/ü', columns, schema="Sch`ema", key=("Id", "a.b"), topic_name=f"{setting.prefix}.odd._u0041"
     )
     publisher = setting.publisher()
     publisher.create([table])
-    row = {"Id": 1, "id": "x", "a.b": 2, "ba`ck": "y", 'quo"te': "z", "größe 名": 1.5, "select": True, "-x": "-"}
+    row = {
+        "Id": 1,
+        "id": "x",
+        "a.b": 2,
+        "ba`ck": "y",
+        'quo"te': "z",
+        "größe 名": 1.5,
+        "select": True,
+        "-x": "-",
+        "d": "d",
+        "t": 4,
+    }
     records = [r for n in range(3) for r in table.event("c", {**row, "a.b": n}, position(10 + n))]
     publisher.publish(records)
     config = setting.config("Sch`ema.*")
