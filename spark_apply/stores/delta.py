@@ -131,13 +131,10 @@ class DeltaStore:
         columns = [F.col(quoted(column.name)).alias(kept.name) for column, kept in names]
         spark.conf.set(_SUMMARY, f"{APPLIED} {position}")
         try:
-            if before is None:  # nothing to merge with: no join, no deletion vectors
-                rows = batch.rows.where(F.col(OP) != "d").select(*columns, POSITION)
-                rows.write.format("delta").mode("append").save(self.path(batch.table))
-            else:
-                batch.rows.select(OP, *columns, POSITION).createOrReplaceTempView(BATCH_VIEW)
-                spark.sql(merge_statement(stored, self.table_name(batch.table)))
-                spark.catalog.dropTempView(BATCH_VIEW)
+            # Also into an empty table: an append conflicts with nothing, and another job may have begun meanwhile.
+            batch.rows.select(OP, *columns, POSITION).createOrReplaceTempView(BATCH_VIEW)
+            spark.sql(merge_statement(stored, self.table_name(batch.table)))
+            spark.catalog.dropTempView(BATCH_VIEW)
         finally:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = position

@@ -39,7 +39,23 @@ _LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_fi
 
 @pytest.fixture
 def setting(apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path) -> Setting:
-    return Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="postgres", url=postgres18.url))
+    config = StoreConfig(type="postgres", url=postgres18.url)
+    return Setting(apply_spark, kafka, tmp_path, lambda _: config, backup=lambda _table: _kept(postgres18))
+
+
+def _kept(database: Database) -> Callable[[], None]:
+    """A physical backup, as far as a database has one: files, and so tables, keep their numbers."""
+    server, name = Database(database.url.rsplit("/", 1)[0] + "/postgres", "postgres"), database.name
+    server.execute(f"CREATE DATABASE {name}_kept TEMPLATE {name}")
+
+    def restore() -> None:
+        server.execute(
+            f"DROP DATABASE {name} WITH (FORCE)",
+            f"CREATE DATABASE {name} TEMPLATE {name}_kept",
+            f"DROP DATABASE {name}_kept",
+        )
+
+    return restore
 
 
 @pytest.mark.parametrize("law", _LAWS, ids=lambda law: law.__name__)
