@@ -106,7 +106,8 @@ def run_apply(
         require_deletes(config.source, followed)
         for table, made in targets.items():
             followers = following[table]
-            identities[table] = {name: store.open(made) for name, store in followers.items()}
+            with _told_of_opening(table):
+                identities[table] = {name: store.open(made) for name, store in followers.items()}
             applier.routes[made.topic] = Route(made, followers)
             applier.counts.update({(table, name): TableCount() for name in followers})
         topics = sorted(applier.routes)
@@ -280,6 +281,21 @@ def _apply(
         moments = publisher.moments(ends)
         applier(records, moments, publisher.settled())
     return moments
+
+
+@contextmanager
+def _told_of_opening(table: str) -> Iterator[None]:
+    """Raise what Spark raises as OperatorError: where two jobs make a table at once, one of them fails."""
+    try:
+        yield
+    except CdcError:
+        raise
+    except Exception as exc:
+        said = spark_failure(exc)
+        if said is None:
+            raise
+        hint = "nothing was applied; start again. Do two jobs write this store? Let one do it"
+        raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
 
 
 def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:

@@ -132,7 +132,8 @@ def _era(value: Column, stored: T.DataType) -> Column:
 def documents(columns: Iterable[TargetColumn], *, of: sql.Composable) -> sql.Composed:
     """The JSON of these columns of a row of `of`, as `spark_apply.document` has it."""
     fields = [sql.SQL("{} AS {}").format(_document(column, of), sql.Identifier(column.name)) for column in columns]
-    return sql.SQL("(SELECT row_to_json(d)::text FROM (SELECT {}) d)").format(sql.SQL(", ").join(fields))
+    row = sql.SQL("(SELECT row_to_json(d.*)::text FROM (SELECT {}) d)")  # with .*, or it would be a column named d
+    return row.format(sql.SQL(", ").join(fields))
 
 
 def _document(column: TargetColumn, of: sql.Composable) -> sql.Composed:

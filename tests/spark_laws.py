@@ -8,8 +8,9 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ class Setting:
     folder: Path
     store: Callable[[Path], StoreConfig]
     prefix: str = field(default_factory=lambda: f"p{next(_COUNTER)}")
+    backup: Callable[[SourceTable], Callable[[], None]] | None = None
+    """Keep the copy as it is now; what it returns puts it back. None: the copy is a folder."""
 
     def publisher(self) -> Publisher:
         return Publisher(self.bootstrap, self.prefix)
@@ -71,6 +74,29 @@ class Setting:
     def apply(self, config: ApplyConfig | None = None) -> ApplySummary:
         return run_apply(config or self.config(), once=True)
 
+    def kept(self, table: SourceTable) -> Callable[[], None]:
+        """Make a backup; what is returned restores it."""
+        if self.backup is not None:
+            return self.backup(table)
+        copy, kept = self.folder / "copy", self.folder / "kept"
+        shutil.copytree(copy, kept, symlinks=True)
+
+        def restore() -> None:
+            shutil.rmtree(copy)
+            kept.rename(copy)
+
+        return restore
+
+    @contextmanager
+    def running(self, checkpoint: str) -> Iterator[Job]:
+        """A job that follows the topics by a checkpoint of its own, until the block ends."""
+        job = Job(replace(self.config(), checkpoint=str(self.folder / checkpoint)))
+        job.start()
+        try:
+            yield job
+        finally:
+            job.stop()
+
     def target(self, table: SourceTable, types: Mapping[str, str] | None = None) -> TargetTable:
         source = ApplySource(bootstrap_servers=self.bootstrap, topic_prefix=self.prefix)
         return target(schema_versions(source)[table.qualified], types or {})
@@ -82,6 +108,14 @@ class Setting:
         try:
             types = next(iter(config.tables.values())).types
             return contents(store, self.target(table, types))
+        finally:
+            store.close()
+
+    def rows(self, table: SourceTable) -> int:
+        """How many rows a copy has: `contents` tells those of one key not apart."""
+        store = open_store(self.config().stores["copy"], name="copy", prefix=self.prefix, spark=self.spark.newSession())
+        try:
+            return sum(1 for _ in store.rows(self.target(table)))
         finally:
             store.close()
 
@@ -103,6 +137,31 @@ class Setting:
             elif event is not None:
                 rows[key] = expected(made, event["after"], event["source"]["schema_version"])
         return {key_of(made, row): row for row in rows.values()}
+
+
+class Job(threading.Thread):
+    """An apply job on a thread, which may be refused or fail."""
+
+    def __init__(self, config: ApplyConfig) -> None:
+        super().__init__(daemon=True)
+        self._config, self._over = config, threading.Event()
+        self.lines: list[str] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            run_apply(self._config, once=False, stop=self._over, progress=self.lines.append)
+        except BaseException as exc:  # noqa: BLE001 - the law says which may be
+            self.failure = exc
+
+    def said(self, begin: str) -> bool:
+        """Whether it has come so far, or ended."""
+        return not self.is_alive() or any(line.startswith(begin) for line in self.lines)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(180)
+        assert not self.is_alive()
 
 
 def order(number: int, status: str = "new") -> dict[str, Any]:
@@ -230,7 +289,7 @@ def a_copy_that_was_lost_is_filled_again(setting: Setting) -> None:
 
 
 def odd_names_are_names(setting: Setting) -> None:
-    """Case, quotes, dots, spaces, other alphabets: in schemas, tables, columns and keys."""
+    """Case, quotes, dots, spaces, other alphabets, names of our own: in schemas, tables, columns and keys."""
     columns = {
         "Id": {"kind": "int64"},
         "id": {"kind": "string"},
@@ -240,13 +299,26 @@ def odd_names_are_names(setting: Setting) -> None:
         "größe 名": {"kind": "float64"},
         "select": {"kind": "boolean"},
         "-x": {"kind": "string"},
+        "d": {"kind": "string"},
+        "t": {"kind": "int32"},
     }
     table = setting.table(
         'Or.ders "x"/ü', columns, schema="Sch`ema", key=("Id", "a.b"), topic_name=f"{setting.prefix}.odd._u0041"
     )
     publisher = setting.publisher()
     publisher.create([table])
-    row = {"Id": 1, "id": "x", "a.b": 2, "ba`ck": "y", 'quo"te': "z", "größe 名": 1.5, "select": True, "-x": "-"}
+    row = {
+        "Id": 1,
+        "id": "x",
+        "a.b": 2,
+        "ba`ck": "y",
+        'quo"te': "z",
+        "größe 名": 1.5,
+        "select": True,
+        "-x": "-",
+        "d": "d",
+        "t": 4,
+    }
     records = [r for n in range(3) for r in table.event("c", {**row, "a.b": n}, position(10 + n))]
     publisher.publish(records)
     config = setting.config("Sch`ema.*")
@@ -255,6 +327,57 @@ def odd_names_are_names(setting: Setting) -> None:
     publisher.publish(records[3:])
     setting.apply(config)
     assert setting.contents(table, config) == setting.folded(table, records)
+
+
+def a_copy_restored_from_a_backup_is_filled_again(setting: Setting) -> None:
+    """Rows that were written, deleted, or moved to another key since; not before somebody has looked at it."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    stream = workload(table, changes=120)
+    half = len(stream) // 2
+    for transaction in stream[:half]:
+        publisher.publish(transaction)
+    setting.apply()
+    restore = setting.kept(table)
+    for transaction in stream[half:]:
+        publisher.publish(transaction)
+    setting.apply()
+    newest = setting.contents(table)
+    restore()
+    before = setting.contents(table)
+    assert before == setting.folded(table, [record for transaction in stream[:half] for record in transaction])
+    assert before != newest
+    with pytest.raises(OperatorError, match="is older than the checkpoint"):
+        setting.apply()
+    shutil.rmtree(setting.folder / "checkpoints")
+    setting.apply()
+    assert setting.contents(table) == newest
+
+
+def two_jobs_on_one_target(setting: Setting) -> None:
+    """By mistake, from the first record on; then one that begins at offset 0 beside one that is live. One may fail."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    stream = workload(table, changes=200)
+    third = len(stream) // 3
+
+    def publish(transactions: list[list[Record]], jobs: tuple[Job, ...]) -> None:
+        until(lambda: all(job.said("following") for job in jobs), within_s=180)
+        publisher.publish([record for transaction in transactions for record in transaction])
+        until(lambda: all(job.said("batch 1") for job in jobs), within_s=180)
+
+    with setting.running("checkpoints") as one, setting.running("other") as other:
+        publish(stream[:third], (one, other))
+    with setting.running("checkpoints") as live:
+        publish(stream[third : 2 * third], (live,))
+        with setting.running("anew") as anew:
+            publish(stream[2 * third :], (anew,))
+    failed = [job.failure for job in (one, other, live, anew) if job.failure is not None]
+    assert all(isinstance(failure, OperatorError) for failure in failed), failed
+    setting.apply()
+    folded = setting.folded(table, [record for transaction in stream for record in transaction])
+    assert setting.contents(table) == folded
+    assert setting.rows(table) == len(folded), "a row is there twice"
 
 
 def a_running_job_follows_until_it_is_stopped(setting: Setting) -> None:
@@ -363,6 +486,8 @@ LAWS = (
     an_older_event_never_wins,
     columns_are_added_and_widened,
     a_copy_that_was_lost_is_filled_again,
+    a_copy_restored_from_a_backup_is_filled_again,
+    two_jobs_on_one_target,
     odd_names_are_names,
     a_running_job_follows_until_it_is_stopped,
     a_copy_says_how_far_it_is_complete,

@@ -135,10 +135,7 @@ class DeltaStore:
         try:
             if stored.history:
                 add_versions(batch.rows.select(OP, SOURCE_MS, *columns, POSITION), self._history(batch.table))
-            elif before is None:  # nothing to merge with: no join, no deletion vectors
-                rows = batch.rows.where(F.col(OP) != "d").select(*columns, POSITION)
-                rows.write.format("delta").mode("append").save(self.path(batch.table))
-            else:
+            else:  # into an empty table, too: an append conflicts with nothing, and another job may have begun
                 batch.rows.select(OP, *columns, POSITION).createOrReplaceTempView(BATCH_VIEW)
                 spark.sql(merge_statement(stored, self.table_name(batch.table)))
                 spark.catalog.dropTempView(BATCH_VIEW)

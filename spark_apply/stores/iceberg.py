@@ -30,7 +30,7 @@ from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
@@ -174,7 +174,7 @@ class IcebergStore:
         spark.catalog.refreshTable(self.table_name(batch.table))  # each session remembers what it last saw
         if self._branch == _MAIN:
             self._identity(batch.table, name)  # a rebuild may have put another shape there
-        before = self._positions[batch.table.qualified]
+        before, head = self._before(batch.table)
         columns = {*(column.name for column in batch.table.columns), POSITION}
         others = [field for field in spark.table(name).schema if field.name not in columns]  # of an earlier shape
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
@@ -184,7 +184,8 @@ class IcebergStore:
             elif before is None:  # nothing to merge with: no join, no delete files
                 rows = batch.rows.where(F.col(OP) != "d")
                 nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in others)
-                rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION, *nulls).writeTo(name).append()
+                writer = rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION, *nulls).writeTo(name)
+                _if_nothing_came(writer, head).overwrite(F.lit(False))  # noqa: FBT003 - no row that is there
             else:
                 batch.rows.createOrReplaceTempView(BATCH_VIEW)
                 spark.sql(merge_statement(batch.table, name, [field.name for field in others]))
@@ -207,6 +208,14 @@ class IcebergStore:
 
         return History(table, name, read, head)
 
+    def _before(self, table: TargetTable) -> tuple[str | None, Any]:
+        """What was applied already, and where that is nothing, as of which snapshot: another job may have begun."""
+        head = None
+        if self._positions[table.qualified] is None:
+            head = self._head(table)
+            self._positions[table.qualified] = self._position_at(table, head)
+        return self._positions[table.qualified], head
+
     def _head(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Snapshot
         loaded = self._loaded(table)
         head = loaded.refs().get(self._branch)
@@ -215,7 +224,10 @@ class IcebergStore:
     def position(self, table: TargetTable) -> str | None:
         if not self._spark.catalog.tableExists(self.table_name(table)):
             return None
-        loaded, snapshot = self._loaded(table), self._head(table)
+        return self._position_at(table, self._head(table))
+
+    def _position_at(self, table: TargetTable, snapshot: Any) -> str | None:  # noqa: ANN401 - Java's Snapshot
+        loaded = self._loaded(table)
         while snapshot is not None:
             position = snapshot.summary().get(APPLIED)
             if position is not None:
@@ -441,6 +453,15 @@ class IcebergStore:
                     raise OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
                 told = f"widen column {field.name} from {there[field.name].simpleString()} to {kind}"
                 yield told, f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}"
+
+
+def _if_nothing_came(writer: DataFrameWriterV2, head: Any) -> DataFrameWriterV2:  # noqa: ANN401 - Java's Snapshot
+    """A writer whose overwrite fails where another's rows came after `head`: appended to those, rows would be double.
+
+    See https://iceberg.apache.org/docs/latest/spark-configuration/#write-options.
+    """
+    writer = writer.option("isolation-level", "serializable")
+    return writer if head is None else writer.option("validate-from-snapshot-id", str(head.snapshotId()))
 
 
 def mark_in_folder(metadata: Path) -> str | None:

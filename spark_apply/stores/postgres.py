@@ -43,6 +43,7 @@ from spark_apply.foresight import Foreseen
 from spark_apply.history import CURRENT
 from spark_apply.identity import identity_of, stamp
 from spark_apply.pgcopies import BESIDE, LIVE, PREVIOUS, Copies, Copy
+from spark_apply.pglocks import take_alone
 from spark_apply.pgserver import Server
 from spark_apply.pgtables import OURS, Cursor, Had, Tables, columns_of, moved_on
 from spark_apply.pgtypes import documents, pg_type
@@ -232,6 +233,7 @@ class PostgresStore:
             limit = complete.position if complete else EVERYTHING
             tables.fold(cur, new, None, limit, Had(due.begin, "", reload=made.reload))
             self._copies.write(cur, made.number, made.mark, reload=False)
+            self._take_alone(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
             self._copies.remove(cur, table, PREVIOUS)
             self._copies.set_aside(cur, table, live, PREVIOUS)
             self._copies.put_in_place(cur, table, made, Mark(due.begin, complete))
@@ -247,6 +249,7 @@ class PostgresStore:
             live, kept = self._copies.required(cur, table, self._role), self._copies.find(cur, table, PREVIOUS)
             if kept is None:
                 raise OperatorError(f"{table.qualified}: there is no earlier copy", hint="a rollback uses it up")
+            self._take_alone(cur, table, live, kept, "rolling back")
             self._copies.remove(cur, table, BESIDE)
             self._copies.set_aside(cur, table, live, BESIDE)
             self._copies.remove(cur, table, BESIDE)
@@ -278,6 +281,16 @@ class PostgresStore:
         if self._role == LIVE:
             name = json.dumps(["copies", table.schema, table.copy_name])
             cur.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
+
+    def _take_alone(self, cur: Cursor, table: TargetTable, live: Copy, other: Copy | None, doing: str) -> None:
+        """Wait for who reads the live copy, and the one before it, which may be read yet by who began when it was live.
+
+        Raises OperatorError where that does not end.
+        """
+        copies = [self._copies.tables(table, live, self._role)]
+        if other is not None:
+            copies.append(self._copies.tables(table, other, PREVIOUS))
+        take_alone(cur, [copy.rows for copy in copies], f"{table.qualified}: {doing}")
 
     def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:

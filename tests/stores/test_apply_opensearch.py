@@ -17,19 +17,47 @@ from spark_apply.retrying import run_retry
 from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import LAWS, Record, Setting
-from tests.spark_records import position
+from tests.spark_records import SourceTable, position
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 # One index is one table of one prefix wherever the job runs from: there is no "elsewhere" on the same server.
-_LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_filled_again")
+# Two jobs that make an index at once leave an alias of both, and every job then fails until one of them is deleted.
+_LAWS = tuple(
+    law for law in LAWS if law.__name__ not in ("a_copy_that_was_lost_is_filled_again", "two_jobs_on_one_target")
+)
 
 
 @pytest.fixture
 def setting(apply_spark: SparkSession, kafka: str, opensearch: str, tmp_path: Path) -> Setting:
     config = StoreConfig(type="opensearch", url=opensearch, options={"shards": 1, "replicas": 0})
-    return Setting(apply_spark, kafka, tmp_path, lambda _path: config)
+    setting = Setting(apply_spark, kafka, tmp_path, lambda _path: config)
+    setting.backup = lambda table: _kept(setting, opensearch, table)
+    return setting
+
+
+def _kept(setting: Setting, url: str, table: SourceTable) -> Callable[[], None]:
+    """An index restored from a snapshot has its name and its alias, and another unique id."""
+    client = OpenSearch(url)
+    alias = _store(setting).index(setting.target(table))
+    (index,) = client.indices.get_alias(name=alias)
+    client.indices.refresh(index=index)
+
+    def clone(source: str, to: str) -> None:
+        client.indices.put_settings(index=source, body={"index.blocks.write": True})
+        client.indices.clone(index=source, target=to, body={"settings": {"index.blocks.write": None}})
+        client.indices.put_settings(index=source, body={"index.blocks.write": None})
+
+    clone(index, f"kept-{index}")
+
+    def restore() -> None:
+        client.indices.delete(index=index)
+        clone(f"kept-{index}", index)
+        client.indices.put_alias(index=index, name=alias)
+        client.close()
+
+    return restore
 
 
 def _store(setting: Setting) -> OpenSearchStore:

@@ -7,7 +7,9 @@ import random
 import shutil
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import StoreConfig
+from cdc.config import ApplyConfig, StoreConfig
 from cdc.errors import OperatorError, RetryableError
 from cdc.state import Phase
-from spark_apply import pgtables
+from spark_apply import pglocks, pgtables
 from spark_apply.foresight import Foreseen
 from spark_apply.job import run_apply
 from spark_apply.quarantine import read_entries
@@ -39,7 +41,23 @@ _LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_fi
 
 @pytest.fixture
 def setting(apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path) -> Setting:
-    return Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="postgres", url=postgres18.url))
+    config = StoreConfig(type="postgres", url=postgres18.url)
+    return Setting(apply_spark, kafka, tmp_path, lambda _: config, backup=lambda _table: _kept(postgres18))
+
+
+def _kept(database: Database) -> Callable[[], None]:
+    """A physical backup, as far as a database has one: files, and so tables, keep their numbers."""
+    server, name = Database(database.url.rsplit("/", 1)[0] + "/postgres", "postgres"), database.name
+    server.execute(f"CREATE DATABASE {name}_kept TEMPLATE {name}")
+
+    def restore() -> None:
+        server.execute(
+            f"DROP DATABASE {name} WITH (FORCE)",
+            f"CREATE DATABASE {name} TEMPLATE {name}_kept",
+            f"DROP DATABASE {name}_kept",
+        )
+
+    return restore
 
 
 @pytest.mark.parametrize("law", _LAWS, ids=lambda law: law.__name__)
@@ -181,6 +199,68 @@ def test_a_reader_never_sees_half_a_transfer(setting: Setting, postgres18: Datab
     reader.join(10)
     assert {total for total, _ in seen if total is not None} == {1000}
     assert len(set(seen)) > 4, "nothing moved while it was looked at"
+
+
+def test_a_long_reader_is_waited_for_and_keeps_nobody_out(
+    setting: Setting, postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the live table in a rebuild and in a rollback, and of the one before it: named, or outlasted."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    publisher.stand(Phase.STREAM, 18, [table], [r for n in range(4) for r in table.event("c", order(n), position(10))])
+    setting.apply()
+    contents, config = setting.contents(table), setting.config()
+    monkeypatch.setattr(pglocks, "_WITHIN_S", 2.0)
+
+    def relation() -> object:
+        return postgres18.rows("SELECT 'orders'::regclass::oid::int8")
+
+    def refused(run: Callable[[ApplyConfig], object], read: str) -> None:
+        """While somebody reads `read`; who comes meanwhile reads the live table without waiting for the end."""
+        before, waited, over = relation(), list[float](), threading.Event()
+
+        def look() -> None:
+            while not over.wait(0.05):
+                begun = time.monotonic()
+                postgres18.rows("SELECT count(*) FROM orders")
+                waited.append(time.monotonic() - begun)
+
+        looking = threading.Thread(target=look)
+        with closing(postgres18.connect()) as reader, reader.cursor() as cursor:
+            cursor.execute(f"BEGIN; SELECT count(*) FROM {read}")
+            pid = reader.info.backend_pid
+            looking.start()
+            try:
+                with pytest.raises(OperatorError, match=r"public\.orders: .* was being read for 2 s") as caught:
+                    run(config)
+            finally:
+                over.set()
+                looking.join()
+        assert caught.value.message.endswith(f"with pid {pid}")
+        assert "pg_stat_activity" in (caught.value.hint or "")
+        assert (relation(), setting.contents(table)) == (before, contents)
+        assert len(waited) > 3
+        assert max(waited) > 1, "nobody was ever kept waiting: the test shows nothing"
+        assert max(waited) < 3 * pglocks._TRY_MS / 1000
+
+    refused(run_rebuild, "orders")
+    first = relation()
+    with closing(postgres18.connect()) as reader, reader.cursor() as cursor:
+        monkeypatch.setattr(pglocks, "_WITHIN_S", 60.0)
+        cursor.execute("BEGIN; SELECT count(*) FROM orders")
+        rebuilding = threading.Thread(target=run_rebuild, args=(config,))
+        rebuilding.start()
+        until(lambda: postgres18.rows("SELECT FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted") != [])
+        assert relation() == first
+        cursor.execute("COMMIT")
+        rebuilding.join(60)
+    assert (relation() != first, setting.contents(table)) == (True, contents)
+    monkeypatch.setattr(pglocks, "_WITHIN_S", 2.0)
+    ((kept,),) = postgres18.rows("SELECT 'cdc_apply.copy_' || number FROM cdc_apply.copies WHERE role = 'previous'")
+    refused(run_rebuild, str(kept))
+    refused(run_rollback, "orders")
+    run_rollback(config)
+    assert relation() == first
 
 
 def test_again_and_late(setting: Setting, postgres18: Database) -> None:

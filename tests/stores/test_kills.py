@@ -1,0 +1,357 @@
+"""One job with every type of store, killed at each step of a batch: docs/guarantees.md, line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config import ApplyConfig, StoreConfig, load_apply
+from cdc.state import Phase
+from spark_apply.complete import Mark
+from spark_apply.contents import Contents, contents
+from spark_apply.store import open_store
+from tests.conftest import Database
+from tests.integration.running import eventually
+from tests.spark_crashing import POINTS
+from tests.spark_laws import Record, Setting
+from tests.spark_records import SourceTable, position
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+SEED = 20
+PATIENCE_S = 240
+ARCHIVE = Path(tempfile.gettempdir()) / f"cdc-spark-{pyspark.__version__}-{os.getuid()}.jsa"
+"""Classes of a job's JVM, kept for the next runs; a JVM passes over what does not fit it."""
+STORES = ("opensearch", "tantivy", "iceberg", "delta", "postgres")
+COLUMNS = {"id": {"kind": "int64"}, "balance": {"kind": "int64"}, "note": {"kind": "string"}}
+ACCOUNTS = 12
+TOTAL = 2 * ACCOUNTS * 100
+BEGINNING = [("iceberg.commit", 1, "driver")]
+"""Point, which passing of it, who dies. The first batch is written to Iceberg in another way than those after it."""
+STREAM = [
+    ("opensearch.before", 1, "all"),
+    ("opensearch.in", 1, "driver"),
+    ("opensearch.after", 1, "all"),
+    ("tantivy.in", 1, "all"),
+    ("tantivy.commit", 1, "driver"),
+    ("tantivy.after", 1, "all"),
+    ("iceberg.in", 1, "all"),
+    ("iceberg.commit", 1, "driver"),
+    ("iceberg.after", 1, "all"),
+    ("delta.in", 1, "all"),
+    ("delta.commit", 1, "driver"),
+    ("delta.after", 2, "all"),
+    ("postgres.commit", 1, "driver"),
+    ("mark", 4, "all"),
+    ("delta.commit", 4, "all"),
+]
+"""A batch of two tables comes again after each kill, and gets a step further; the last kill is in the one after it."""
+AGAIN = [("postgres.in", 1, "all"), ("postgres.after", 1, "driver")]
+"""With the checkpoint deleted."""
+SAME = {
+    "tantivy.before": "opensearch.after",
+    "iceberg.before": "tantivy.after",
+    "delta.before": "iceberg.after",
+    "postgres.before": "delta.after",
+}
+
+
+@dataclass
+class Bank:
+    """Accounts in two tables; a source transaction writes both and leaves the sum of all balances as it was."""
+
+    here: SourceTable
+    there: SourceTable
+    rng: random.Random
+    commit: int = 10
+    told: list[tuple[str, str, int, dict[str, Any] | None]] = field(default_factory=list)
+    """Table, position, id, the row from then on."""
+    records: list[Record] = field(default_factory=list)
+    _balances: dict[str, dict[int, int]] = field(default_factory=dict)
+    _number: int = 0
+
+    def __post_init__(self) -> None:
+        self._balances = {table.name: dict.fromkeys(range(ACCOUNTS), 100) for table in (self.here, self.there)}
+
+    def snapshot(self) -> list[Record]:
+        self._number = -1
+        return [r for t in (self.here, self.there) for id_ in range(ACCOUNTS) for r in self._event("r", t, id_)]
+
+    def transaction(self) -> list[Record]:
+        """A transfer; with it, now and then, an account is closed, opened, or gets another number."""
+        self.commit, self._number = self.commit + 1, 0
+        one, other = self.rng.sample((self.here, self.there), 2)
+        mine, theirs = self._balances[one.name], self._balances[other.name]
+        giver, taker = self.rng.choice(sorted(mine)), self.rng.choice(sorted(theirs))
+        amount = self.rng.randrange(1, 50)
+        kind, free = self.rng.random(), self.rng.choice([n for n in range(40) if n not in mine])
+        records: list[Record] = []
+        if kind < 0.2 and len(mine) > 3:
+            amount = mine.pop(giver)
+            records += self._event("d", one, giver)
+        elif kind < 0.4:
+            mine[free] = -amount
+            records += self._event("c", one, free)
+        elif kind < 0.6:
+            mine[free] = mine.pop(giver) - amount
+            records += self._event("d", one, giver)
+            records += self._event("c", one, free)
+        else:
+            mine[giver] -= amount
+            records += self._event("u", one, giver)
+        theirs[taker] += amount
+        return records + self._event("u", other, taker)
+
+    def _event(self, op: str, table: SourceTable, id_: int) -> list[Record]:
+        self._number += 1
+        at = position(self.commit, max(self._number, 0) if op != "r" else 0)
+        row = {"id": id_, "balance": self._balances[table.name].get(id_, 0), "note": f"{op} {at} ☂"}
+        self.told.append((table.name, at, id_, None if op == "d" else row))
+        made = table.event(op, row, at)
+        self.records += made
+        return made
+
+    def states(self, table: SourceTable, below: str) -> dict[str, list[dict[str, Any] | None]]:
+        """Of each key, the state that all events before a position give, and those that later ones give."""
+        found: dict[str, list[dict[str, Any] | None]] = {}
+        for name, at, id_, row in self.told:
+            if name == table.name:
+                states = found.setdefault(json.dumps({"id": id_}, separators=(",", ":")), [None])
+                if at < below:
+                    states[:] = [row]
+                else:
+                    states.append(row)
+        return found
+
+
+class Reader(threading.Thread):
+    """Looks at the sum over both tables all the while, as a user of the warehouse does."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(daemon=True)
+        self._database, self._over = database, threading.Event()
+        self.sums: set[int | None] = set()
+        self.moved: set[object] = set()
+
+    def run(self) -> None:
+        connection = self._database.connect()
+        with connection.cursor() as cursor:
+            while not self._over.wait(0.02):
+                with contextlib.suppress(Exception):  # the tables are not there yet
+                    cursor.execute("SELECT sum(balance) FROM here UNION ALL SELECT sum(balance) FROM there")
+                    one, other = (found for (found,) in cursor.fetchall())
+                    self.sums.add(None if one is None and other is None else (one or 0) + (other or 0))
+                    self.moved.add(one)
+        connection.close()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+class Jobs:
+    """Processes of the job, each killed by itself; the next one starts up while one is at work."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._all: list[tuple[subprocess.Popen[str], Path]] = []
+        self._ready: list[tuple[subprocess.Popen[str], Path]] = []
+
+    def _start(self, option: str = f"SharedArchiveFile={ARCHIVE}") -> tuple[subprocess.Popen[str], Path]:
+        """A JVM of Spark's spends most of its first seconds on its classes, if it has not them at hand."""
+        log = self._file.with_name(f"job{len(self._all)}.log")
+        with log.open("w") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark_crashing", str(self._file)],
+                env={**os.environ, "SPARK_SUBMIT_OPTS": f"{os.environ['SPARK_SUBMIT_OPTS']} -XX:{option}"},
+                stdin=subprocess.PIPE, stdout=said, stderr=said, text=True, start_new_session=True,
+            )  # fmt: skip
+        self._all.append((process, log))
+        return process, log
+
+    def killed(self, point: str, times: int, who: str) -> None:
+        process, log = self._ready.pop() if self._ready else self._start()
+        self._ready.append(self._start())
+        process.communicate(f"{who} {point} {times}\n", timeout=PATIENCE_S)
+        assert process.returncode == -signal.SIGKILL, (point, times, who, log.read_text())
+
+    def undisturbed(self) -> None:
+        """To its end; where no JVM has left its classes behind, this one does."""
+        if ARCHIVE.exists():
+            process, log = self._ready.pop()
+        else:
+            process, log = self._start(f"ArchiveClassesAtExit={self._file.with_name('classes.jsa')}")
+        process.communicate("nobody\n", timeout=PATIENCE_S)
+        assert process.returncode == 0, log.read_text()
+        if not ARCHIVE.exists():
+            eventually(lambda: not _is_there(process.pid), "its JVM has ended", within_s=PATIENCE_S)
+            shutil.move(self._file.with_name("classes.jsa"), ARCHIVE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, _ in self._all:
+            if _is_there(process.pid):  # a JVM may outlive its Python
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def _is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@dataclass
+class Copies:
+    """The stores of a job, as others see them."""
+
+    setting: Setting
+    config: ApplyConfig
+
+    @contextlib.contextmanager
+    def store(self, name: str) -> Iterator[Any]:
+        spark = self.setting.spark.newSession()
+        opened = open_store(self.config.stores[name], name=name, prefix=self.setting.prefix, spark=spark)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def marked(self, name: str, table: SourceTable) -> tuple[Mark, Contents] | None:
+        """A mark, and contents that it spoke of when they were read; None where nothing is complete."""
+        made = self.setting.target(table)
+        with self.store(name) as store:
+            while True:
+                before = store.mark(made)
+                if before is None or before.complete is None:
+                    return None
+                found = contents(store, made)
+                if store.mark(made) == before:  # else a JVM, or a server, that was at it when its client was killed
+                    return before, found
+
+    def contents(self, name: str, table: SourceTable) -> Contents:
+        with self.store(name) as store:
+            return contents(store, self.setting.target(table))
+
+
+def _file(folder: Path, prefix: str, kafka: str, urls: Mapping[str, str]) -> Path:
+    server = {"options": {"shards": 1, "replicas": 0}}
+    stores = {
+        name: {"type": name, **({"url": urls[name]} if name in urls else {"path": str(folder / name)})}
+        for name in STORES
+    }
+    stores["opensearch"] |= server
+    config = {
+        "name": "killed",
+        "source": {"bootstrap_servers": kafka, "topic_prefix": prefix},
+        "stores": stores,
+        "tables": {"public.*": {"stores": list(STORES)}},
+        "checkpoint": str(folder / "checkpoints"),
+        "spark": {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "1"},
+    }
+    file = folder / "apply.yaml"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def _hold_what_they_say(copies: Copies, bank: Bank, names: Iterable[str], where: object) -> int:
+    """How many marks were looked at: each copy has all before its position; that in PostgreSQL, nothing else."""
+    looked_at = 0
+    for name, table in itertools.product(names, (bank.here, bank.there)):
+        said = copies.marked(name, table)
+        if said is None:
+            continue
+        mark, found = said
+        assert mark.complete is not None
+        states = bank.states(table, mark.complete.position)
+        assert found.keys() <= states.keys(), (where, name, table.name)
+        for key, allowed in states.items():
+            possible = allowed[:1] if name == "postgres" else allowed
+            assert found.get(key) in possible, (where, name, table.name, key, mark.complete.position)
+        looked_at += 1
+    return looked_at
+
+
+@pytest.mark.timeout(1800)
+def test_a_kill_at_every_step(
+    *, apply_spark: SparkSession, kafka: str, opensearch: str, postgres18: Database, tmp_path: Path
+) -> None:
+    """Each run recovers from the kill before it, and is killed itself; in the end all copies are the fold."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="none"))
+    seed = int(os.environ.get("SEED", SEED))
+    print(f"SEED={seed}")
+    bank = Bank(setting.table("here", COLUMNS), setting.table("there", COLUMNS), random.Random(seed))
+    tables, publisher = [bank.here, bank.there], setting.publisher()
+    publisher.create(tables)
+    urls = {"opensearch": opensearch, "postgres": postgres18.url}
+    file = _file(tmp_path, setting.prefix, kafka, urls)
+    copies = Copies(setting, load_apply(file))
+    publisher.stand(Phase.SNAPSHOT, bank.commit, tables, bank.snapshot())
+    reader, marks = Reader(postgres18), 0
+    reader.start()
+
+    def work() -> None:
+        """A batch can end in the middle of a transaction."""
+        nonlocal left
+        for _ in range(12):
+            publisher.stand(Phase.STREAM, bank.commit + 1, tables, left)
+            left = bank.transaction()
+        publisher.publish(left[:1])
+        left = left[1:]
+
+    left: list[Record] = []
+    with Jobs(file) as jobs:
+        for kills in (BEGINNING, STREAM, AGAIN):
+            if kills is STREAM:
+                work()
+                jobs.undisturbed()
+            if kills is AGAIN:
+                shutil.rmtree(tmp_path / "checkpoints")
+            for point, times, who in kills:
+                begun = time.monotonic()
+                work()
+                jobs.killed(point, times, who)
+                middle = time.monotonic()
+                killed = STORES if point == "mark" else {point.partition(".")[0], "postgres"}
+                marks += _hold_what_they_say(copies, bank, killed, (seed, point, times, who))
+                print(f"{point} {times} {who}: {middle - begun:.1f} s, looked at in {time.monotonic() - middle:.1f} s")
+    publisher.stand(Phase.STREAM, bank.commit + 1, tables, left)
+    setting.apply(copies.config)
+    for table in tables:
+        folded = setting.folded(table, bank.records)
+        for name in STORES:
+            assert copies.contents(name, table) == folded, (seed, name, table.name)
+    assert _hold_what_they_say(copies, bank, STORES, (seed, "end")) == len(STORES) * len(tables)
+    assert marks > len(STREAM)
+    reader.stop()
+    assert reader.sums - {None} == {TOTAL}, seed
+    assert len(reader.moved) > 5, "nothing moved while it was looked at"
+
+
+def test_every_point_is_tried() -> None:
+    """A point nobody passes proves nothing."""
+    tried = {point for point, _, _ in BEGINNING + STREAM + AGAIN}
+    assert {SAME.get(point, point) for point in POINTS} == tried
