@@ -22,8 +22,9 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
-$(JARS): $(STAMP) cdc/jars.py
+$(JARS): $(STAMP) cdc/jars.py spark_apply/classes.py
 	$(BIN)/python -m cdc.jars
+	$(BIN)/python -m spark_apply.classes
 	@touch $(JARS)
 
 demo: $(JARS)    ## start the servers, change rows, watch them arrive, compare everything

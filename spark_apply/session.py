@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from cdc import jars
 from cdc.errors import OperatorError
 from cdc.java import java
+from spark_apply.classes import options as class_options
 from spark_apply.failures import spark_failure
 
 _EXTENSIONS = "spark.sql.extensions"
@@ -97,7 +98,7 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     java()
     settings = settings_of({}, spark or {})
     settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
-    options = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
+    options = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions {class_options()}"
     settings["spark.driver.extraJavaOptions"] = f"{options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
     with _launching():
         return _built(name, settings).newSession()

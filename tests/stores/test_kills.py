@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -29,7 +27,6 @@ from spark_apply.complete import Mark
 from spark_apply.contents import Contents, contents
 from spark_apply.store import open_store
 from tests.conftest import Database
-from tests.integration.running import eventually
 from tests.spark_crashing import POINTS
 from tests.spark_laws import Record, Setting
 from tests.spark_records import SourceTable, position
@@ -39,8 +36,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 SEED = 20
 PATIENCE_S = 240
-ARCHIVE = Path(tempfile.gettempdir()) / f"cdc-spark-{pyspark.__version__}-{os.getuid()}.jsa"
-"""Classes of a job's JVM, kept for the next runs; a JVM passes over what does not fit it."""
 STORES = ("opensearch", "tantivy", "iceberg", "delta", "postgres")
 COLUMNS = {"id": {"kind": "int64"}, "balance": {"kind": "int64"}, "note": {"kind": "string"}}
 ACCOUNTS = 12
@@ -176,13 +171,11 @@ class Jobs:
         self._all: list[tuple[subprocess.Popen[str], Path]] = []
         self._ready: list[tuple[subprocess.Popen[str], Path]] = []
 
-    def _start(self, option: str = f"SharedArchiveFile={ARCHIVE}") -> tuple[subprocess.Popen[str], Path]:
-        """A JVM of Spark's spends most of its first seconds on its classes, if it has not them at hand."""
+    def _start(self) -> tuple[subprocess.Popen[str], Path]:
         log = self._file.with_name(f"job{len(self._all)}.log")
         with log.open("w") as said:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark_crashing", str(self._file)],
-                env={**os.environ, "SPARK_SUBMIT_OPTS": f"{os.environ['SPARK_SUBMIT_OPTS']} -XX:{option}"},
                 stdin=subprocess.PIPE, stdout=said, stderr=said, text=True, start_new_session=True,
             )  # fmt: skip
         self._all.append((process, log))
@@ -195,16 +188,10 @@ class Jobs:
         assert process.returncode == -signal.SIGKILL, (point, times, who, log.read_text())
 
     def undisturbed(self) -> None:
-        """To its end; where no JVM has left its classes behind, this one does."""
-        if ARCHIVE.exists():
-            process, log = self._ready.pop()
-        else:
-            process, log = self._start(f"ArchiveClassesAtExit={self._file.with_name('classes.jsa')}")
+        """To its end."""
+        process, log = self._ready.pop() if self._ready else self._start()
         process.communicate("nobody\n", timeout=PATIENCE_S)
         assert process.returncode == 0, log.read_text()
-        if not ARCHIVE.exists():
-            eventually(lambda: not _is_there(process.pid), "its JVM has ended", within_s=PATIENCE_S)
-            shutil.move(self._file.with_name("classes.jsa"), ARCHIVE)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,98 @@
+"""Spark's classes as an archive that a JVM maps into its memory: Spark starts in half the time.
+
+    python -m spark_apply.classes     # makes it, in the cache, if it is not there; half a minute
+
+An archive is of one Java and one set of jars; a JVM that it does not fit starts without it. See
+https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.errors import CdcError
+from cdc.jars import cache_folder
+from cdc.java import java
+
+_log = logging.getLogger("cdc")
+
+_QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"  # what is said of an archive goes to stdout otherwise
+_EXIT_WITHIN_S: Final = 300
+
+
+def archive() -> Path:
+    """Where the archive is, or would be, that fits this Java and these jars. Raises OperatorError without a Java."""
+    home = java().resolve().parents[1]
+    release = home / "release"
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
+    of = [str(home), release.read_text() if release.exists() else "", *(f"{jar} {jar.stat().st_size}" for jar in jars)]
+    return cache_folder() / "classes" / f"spark-{hashlib.sha256(repr(of).encode()).hexdigest()[:16]}.jsa"
+
+
+def options() -> str:
+    """What a JVM of Spark's is started with."""
+    there = archive()
+    return f'{_QUIET} "-XX:SharedArchiveFile={there}"' if there.exists() else _QUIET
+
+
+def make() -> None:
+    """Make the archive, of the classes that a small job has used."""
+    from spark_apply.session import open_session  # noqa: PLC0415 - which asks this module for options
+
+    wanted = archive()
+    if wanted.exists():
+        return
+    _log.info("making an archive of Spark's classes, once")
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".spark-", dir=wanted.parent) as scratch:
+        made = Path(scratch) / "classes.jsa"
+        options = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={made}"'}
+        _work(open_session("classes", options), Path(scratch))
+        _end()
+        made.rename(wanted)
+
+
+def _work(spark: SparkSession, folder: Path) -> None:
+    """Load what every job needs: a stream, JSON, keys, rows that are kept."""
+    source = folder / "in"
+    source.mkdir()
+    (source / "records").write_text('{"id":1,"at":"2024-01-01T00:00:00Z"}\n{"id":2,"at":null}\n')
+
+    def apply(batch: DataFrame, _number: int) -> None:
+        read = batch.select(F.from_json("value", "id string, at string").alias("row")).select("row.*")
+        newest = read.groupBy("id").agg(F.max_by(F.struct("id", "at"), "at").alias("row")).select("row.*").persist()
+        newest.select(F.col("id").try_cast("bigint"), F.col("at").try_cast("timestamp")).collect()
+        newest.toArrow()
+        newest.unpersist()
+
+    stream = spark.readStream.text(str(source)).writeStream.foreachBatch(apply).trigger(availableNow=True)
+    stream.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+
+
+def _end() -> None:
+    """Let the JVM end, which writes the archive."""
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark has no other way to end its JVM
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_EXIT_WITHIN_S)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        make()
+    except CdcError as error:
+        sys.exit(f"error: {error}")

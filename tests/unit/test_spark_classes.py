@@ -1,0 +1,32 @@
+"""The archive of Spark's classes: used where there is one, named for what it is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_apply import classes, session
+
+
+def test_an_archive_is_named_to_the_jvm_only_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "with a space"
+    monkeypatch.setattr(classes, "cache_folder", lambda: folder)
+    assert "SharedArchiveFile" not in classes.options()
+    archive = classes.archive()
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert f'"-XX:SharedArchiveFile={archive}"' in classes.options()
+    assert session.class_options is classes.options
+
+
+def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set()
+    for release in ("17.0.14", "17.0.15"):
+        home = tmp_path / release
+        (home / "bin").mkdir(parents=True)
+        (home / "bin" / "java").touch()
+        (home / "release").write_text(f'JAVA_VERSION="{release}"')
+        monkeypatch.setattr(classes, "java", lambda home=home: home / "bin" / "java")
+        names.add(classes.archive().name)
+    assert len(names) == 2
