@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JARS   := $(VENV)/.jars
 ALONE  := tests/unit tests/property
-ASIDE  := tests/faults tests/stores $(wildcard tests/integration/test_mysql_*.py)
+ASIDE  := tests/faults tests/stores
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo bench bench-memory bench-streams bench-hotpath bench-apply soak test test-quick format lint type clean lock
