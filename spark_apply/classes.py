@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -59,7 +60,10 @@ def make() -> None:
         options = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={made}"'}
         _work(open_session("classes", options), Path(scratch))
         _end()
-        made.rename(wanted)
+        if made.exists():
+            made.rename(wanted)
+        else:  # nothing depends on it
+            _log.warning("Java has made no archive of Spark's classes: Spark will start without, which takes longer")
 
 
 def _work(spark: SparkSession, folder: Path) -> None:
@@ -87,7 +91,10 @@ def _end() -> None:
         active.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(_EXIT_WITHIN_S)
+    try:
+        gateway.proc.wait(_EXIT_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
 
 
 if __name__ == "__main__":
