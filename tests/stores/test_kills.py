@@ -335,7 +335,7 @@ def test_a_kill_at_every_step(
     assert marks > len(STREAM)
     reader.stop()
     assert reader.sums - {None} == {TOTAL}, seed
-    assert len(reader.moved) > 5, "nothing moved while it was looked at"
+    assert len(reader.moved - {None}) > 1, "nothing moved while it was looked at"
 
 
 def test_every_point_is_tried() -> None:
