@@ -111,8 +111,9 @@ class CrashingSource(Wrapped):
         for frame in self._part.stream(*arguments):
             if isinstance(frame, Transaction):
                 self._at("source.frame")
-                object.__setattr__(frame, "changes", self._passing(frame.changes))
-            yield frame
+                yield frame._replace(changes=self._passing(frame.changes))
+            else:
+                yield frame
 
     def _passing(self, changes: Iterator[Any]) -> Iterator[Any]:
         for change in changes:

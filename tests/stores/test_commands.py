@@ -53,7 +53,7 @@ class Stage:
                 "lake": {"type": "delta", "path": str(folder / "lake")},
                 "warehouse": {"type": "postgres", "url": warehouse.url},
             },
-            "tables": {"public.*": {"stores": list(STORES)}},
+            "tables": {"public.t": {"stores": list(STORES)}, "public.kinds": {"stores": ["warehouse"]}},
             "checkpoint": str(folder / "checkpoint"),
         }
         self.file.write_text(json.dumps(config))
