@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from pyspark.sql import SparkSession
 from cdc.cli.main import cdc
 from cdc.config import load_apply
 from spark_apply.contents import Contents, contents
-from spark_apply.job import run_apply
 from spark_apply.source import schema_versions
 from spark_apply.store import connect
 from spark_apply.stores.delta import DeltaStore
@@ -23,6 +20,7 @@ from spark_apply.tables import target
 from tests.conftest import Database, _database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, filled, writing
+from tests.spark_jobs import applying
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
@@ -79,27 +77,6 @@ class Stage:
         code, out = self.cdc("verify", "FILE", "APPLY", "--json", *words)
         copies = [copy for copy in json.loads(out)["copies"] if copy["table"] == "public.t"]
         return code, {copy["store"]: {name: copy[name] for name in AGREED} for copy in copies}
-
-    @contextmanager
-    def job(self) -> Iterator[None]:
-        stop, failed = threading.Event(), list[BaseException]()
-
-        def run() -> None:
-            try:
-                run_apply(load_apply(self.file), once=False, stop=stop)
-            except BaseException as exc:  # noqa: BLE001 - the test raises it
-                failed.append(exc)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(120)
-            for exc in failed:
-                raise exc
-            assert not thread.is_alive()
 
     def damage(self) -> None:
         """In both copies of t: a cell of -1 changed, -2 taken away, a row -3 that the source does not have."""
@@ -159,11 +136,11 @@ def test_waited_for_verified_rebuilt_put_back_and_repaired(
     }
     with Running(connector) as running, writing(postgres18, "public.t", keys=KEYS, pause_s=0.1):
         running.await_line("following the log")
-        with stage.job():
+        with applying(stage.file):
             stage.complete()
             assert stage.verified() == (0, dict.fromkeys(STORES, AGREED))
         stage.damage()
-        with stage.job():
+        with applying(stage.file):
             assert stage.verified("--table", "public.t") == (1, dict.fromkeys(STORES, DAMAGED))
             code, out = stage.cdc("rebuild", "APPLY", "--table", "public.t", "--json")
             assert code == 0
@@ -175,7 +152,7 @@ def test_waited_for_verified_rebuilt_put_back_and_repaired(
         code, out = stage.cdc("rebuild", "APPLY", "--rollback", "--table", "public.t", "--json")
         assert (code, [copy["store"] for copy in json.loads(out)["copies"]]) == (0, list(STORES))
         assert stage.odd() == dict.fromkeys(STORES, wrong)
-        with stage.job():
+        with applying(stage.file):
             stage.complete()
             code, _ = stage.verified("--table", "public.t", "--repair")
             assert code == 1

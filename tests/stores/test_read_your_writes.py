@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config import load_apply
-from spark_apply.job import run_apply
 from spark_apply.source import schema_versions
 from spark_apply.stores.tantivy import TantivyStore
 from spark_apply.tables import TargetTable, target
 from tests.conftest import Database, _database, _mysql_database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually
+from tests.spark_jobs import applying
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
@@ -81,27 +81,6 @@ def _ids(documents: Iterator[str]) -> set[int]:
     return {json.loads(document)["id"] for document in documents}
 
 
-@contextmanager
-def _job(file: Path) -> Iterator[None]:
-    """`cdc apply` on a thread of this process."""
-    stop, failed = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            run_apply(load_apply(file), once=False, stop=stop)
-        except BaseException as exc:  # noqa: BLE001 - the test raises it
-            failed.append(exc)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not failed, failed[0]
-
-
 def test_a_reader_that_waits_sees_both_rows(
     *,
     origin: tuple[Any, str],
@@ -126,7 +105,7 @@ def test_a_reader_that_waits_sees_both_rows(
         code, _, error = _command(capsys, "wait", str(file), "--token", token, "--timeout", "300ms")
         assert code == 1
         assert "store search is not complete yet" in error
-        with _job(file):
+        with applying(file):
             code, _, error = _command(capsys, "wait", str(file), "--token", token, "--timeout", "170s")
             assert code == 0, error
             debits, credits_ = _tables(file)[::-1]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config import load_apply
-from spark_apply.job import run_apply
 from spark_apply.source import schema_versions
 from spark_apply.store import connect
 from spark_apply.stores.iceberg import IcebergStore
@@ -25,6 +21,7 @@ from spark_apply.tables import TargetTable, target
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, filled, writing
+from tests.spark_jobs import applying
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
@@ -71,27 +68,6 @@ class Stage:
         token = self._capsys.readouterr().out.strip()
         words = ["wait", str(self.file), "--token", token, "--timeout", "180s"]
         assert not cdc.main(words, standalone_mode=False), self._capsys.readouterr().err
-
-    @contextmanager
-    def job(self) -> Iterator[None]:
-        stop, failed = threading.Event(), list[BaseException]()
-
-        def run() -> None:
-            try:
-                run_apply(load_apply(self.file), once=False, stop=stop)
-            except BaseException as exc:  # noqa: BLE001 - the test raises it
-                failed.append(exc)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(300)
-            for exc in failed:
-                raise exc
-            assert not thread.is_alive()
 
     def tables(self) -> dict[str, TargetTable]:
         versions = schema_versions(load_apply(self.file).source)
@@ -147,7 +123,7 @@ def test_no_false_alarm_every_difference_named_and_mended(
     monkeypatch.setenv("TEST_DATABASE_URL", stage.connector.environment["TEST_DATABASE_URL"])
     with Running(stage.connector) as running, writing(postgres18, "public.t", keys=KEYS, pause_s=0.05):
         running.await_line("following the log")
-        with stage.job():
+        with applying(stage.file):
             stage.complete()
             for _ in range(2):
                 code, report = stage.verify()
@@ -160,7 +136,7 @@ def test_no_false_alarm_every_difference_named_and_mended(
                 assert all(c["rows"] == c["equal"] for c in copies[:2])
                 assert all(c["rows"] > 1000 for c in copies[2:])
         damage(stage)
-        with stage.job():
+        with applying(stage.file):
             code, report = stage.verify("--table", "public.t", "--repair")
             assert (code, report["agree"], report["asked"]) == (1, False, {"public.t": 3})
             for copy in report["copies"]:
