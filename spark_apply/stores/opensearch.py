@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import orjson
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as NotReached
-from opensearchpy.exceptions import OpenSearchException, TransportError
+from opensearchpy.exceptions import OpenSearchException, RequestError, TransportError
 from opensearchpy.helpers import scan
 from pyspark.sql import Row, SparkSession
 
@@ -63,6 +63,8 @@ _REQUEST_ACTIONS = 2_000
 _TRIES = 8
 _FIRST_WAIT_S = 0.1
 _IDENTITY = "cdc_identity"
+_FIRST = "0" * 32
+"""The number of an index that takes nobody's place."""
 _UNFIT, _STALE, _BUSY, _MISSING = 400, 409, 429, 404
 _CLOSED = "index_closed_exception"
 """Which is of the whole index, whatever the document."""
@@ -141,12 +143,13 @@ class OpenSearchStore:
         alias = self.index(table)
         try:
             if not self._client.indices.exists_alias(name=alias):
-                self._make(table, alias, stamp(table))
-            else:
-                identity_of(self._identity(alias), table, f"index {alias}")
-                self._client.indices.put_mapping(index=alias, body=_mapping(table))
+                with _made_by_another():  # all jobs call the first one alike
+                    self._make(table, alias, stamp(table), _FIRST)
+            identity_of(self._identity(alias), table, f"index {alias}")
+            self._client.indices.put_mapping(index=alias, body=_mapping(table))
             if not self._client.indices.exists(index=self._positions):  # many servers make none by themselves
-                self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
+                with _made_by_another():
+                    self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
             return identity_of(self._identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
             msg = f"index {alias} cannot hold {table.qualified} ({_reason(exc)})"
@@ -215,7 +218,9 @@ class OpenSearchStore:
             for index, about in names.items():
                 if not kept & set(about["aliases"]):
                     self._client.indices.delete(index=index)
-            self._beside[table.qualified] = self._make(table, copy.index(table), stamp(table, self._identity(alias)))
+            self._beside[table.qualified] = self._make(
+                table, copy.index(table), stamp(table, self._identity(alias)), uuid.uuid4().hex
+            )
         return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:
@@ -269,9 +274,9 @@ class OpenSearchStore:
             name = f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
         return name + self._suffix
 
-    def _make(self, table: TargetTable, alias: str, identity: str) -> str:
+    def _make(self, table: TargetTable, alias: str, identity: str, number: str) -> str:
         """A new index that `alias` names; returns its own name."""
-        name = f"{alias.removesuffix('.beside')}.{uuid.uuid4().hex}"
+        name = f"{alias.removesuffix('.beside')}.{number}"
         limit = {"mapping.total_fields.limit": max(1000, 3 * len(table.columns))}
         mapping = {**_mapping(table), "_meta": {_IDENTITY: identity}}
         body = {"settings": {"index": {**self._settings, **limit}}, "mappings": mapping, "aliases": {alias: {}}}
@@ -348,6 +353,16 @@ def _told(what: str) -> Iterator[None]:
         yield
     except OpenSearchException as exc:
         raise OperatorError(f"{what} ({_reason(exc)})") from exc
+
+
+@contextmanager
+def _made_by_another() -> Iterator[None]:
+    """Go on where the index is there by now."""
+    try:
+        yield
+    except RequestError as exc:
+        if exc.error != "resource_already_exists_exception":
+            raise
 
 
 def version(position: str) -> int:

@@ -23,10 +23,7 @@ pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 # One index is one table of one prefix wherever the job runs from: there is no "elsewhere" on the same server.
-# Two jobs that make an index at once leave an alias of both, and every job then fails until one of them is deleted.
-_LAWS = tuple(
-    law for law in LAWS if law.__name__ not in ("a_copy_that_was_lost_is_filled_again", "two_jobs_on_one_target")
-)
+_LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_filled_again")
 
 
 @pytest.fixture
