@@ -45,6 +45,8 @@ from spark_apply.watching import Watcher
 TRIGGER_MS, FILES_TRIGGER_MS = 100, 1000
 """How soon a batch may follow another; the second where each leaves files behind that somebody has to compact."""
 _LOOK_S = 0.1
+_TASKS, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
+_EVENTS_A_TASK = 50_000
 
 Progress = Callable[[str], None]
 
@@ -252,6 +254,12 @@ def _run(
     caretaker.look(now=once and not stop.is_set())
 
 
+def _size(spark: SparkSession, events: int, *, most: int) -> None:
+    """Plan a batch for its size: what is gained by several tasks, small batches spend on starting them."""
+    spark.conf.set(_TASKS, max(1, min(most, events // _EVENTS_A_TASK)))
+    spark.conf.set(_ADAPTIVE, events >= _EVENTS_A_TASK)
+
+
 def _interval(routes: Mapping[str, Route]) -> str:
     files = any(isinstance(store, Tended) for route in routes.values() for store in route.stores.values())
     return f"{FILES_TRIGGER_MS if files else TRIGGER_MS} milliseconds"
@@ -272,6 +280,7 @@ def _apply(
 ) -> dict[Key, Moment]:
     """Fold a batch in; once more, whole, if a copy was replaced under it, or a store's engine refused a commit."""
     swaps.look()
+    _size(records.sparkSession, publisher.unread(ends), most=int(swaps.spark.conf.get(_TASKS) or 1))
     moments = publisher.moments(ends)
     try:
         applier(records, moments, publisher.settled())

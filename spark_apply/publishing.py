@@ -53,6 +53,13 @@ class Publisher:
             if is_whole(route.stores[name])
         }
 
+    def unread(self, ends: Ends) -> int:
+        """How many offsets lie between what was applied and `ends`: as many events, or more."""
+        before = self._ends
+        return sum(
+            end - before.get(topic, {}).get(number, 0) for topic, of in ends.items() for number, end in of.items()
+        )
+
     def settled(self) -> dict[Key, str]:
         """For the others, the position that only late events sort before; a history is told those, too."""
         return {
