@@ -42,7 +42,7 @@ from spark_apply.tables import TargetTable, Version, choose
 from spark_apply.upkeep import Caretaker, Tended
 from spark_apply.watching import Watcher
 
-TRIGGER_MS, FILES_TRIGGER_MS = 100, 1000
+TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
 """How soon a batch may follow another; the second where each leaves files behind that somebody has to compact."""
 _LOOK_S = 0.1
 _TASKS, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
