@@ -113,7 +113,11 @@ class Publisher:
 
     def _due(self, ends: Ends) -> dict[Key, Mark]:
         """What all copies can say of themselves when they hold everything below `ends`."""
-        passed = self._watcher.barriers.passed(ends)
+        passed = {
+            connector: barrier
+            for connector, barrier in self._watcher.barriers.passed(ends).items()
+            if barrier.passed(ends)  # not for the ends of a batch that was asked about, and failed
+        }
         now_ms = time.time_ns() // 1_000_000
         found = {}
         for (topic, name), route in self._followers():
