@@ -8,10 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_apply.complete import Barriers, Ends
 from spark_apply.job import _size
-from spark_apply.publishing import Publisher
-from spark_apply.watching import Watcher
 
 
 @pytest.mark.parametrize(
@@ -24,12 +21,3 @@ def test_tasks_grow_with_a_batch_up_to_what_the_job_was_given(events: int, tasks
     session = SimpleNamespace(conf=SimpleNamespace(set=conf.__setitem__))
     _size(cast("SparkSession", session), events, most=4)
     assert list(conf.values()) == [tasks, adaptive]
-
-
-def test_what_lies_before_a_batch_is_no_part_of_it() -> None:
-    watcher = cast("Watcher", SimpleNamespace(barriers=Barriers()))
-    publisher = Publisher({}, watcher)
-    ends: Ends = {"one": {0: 10, 1: 20}, "other": {0: 5}}
-    assert publisher.unread(ends) == 35
-    publisher.applied({"one": {0: 10, 1: 15}}, {})
-    assert publisher.unread(ends) == 10

@@ -1,0 +1,58 @@
+"""What copies are told of themselves: never more than they hold."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from spark_apply.batches import Route
+from spark_apply.complete import Barrier, Barriers, Ends, Mark
+from spark_apply.publishing import Publisher
+from spark_apply.tables import TargetTable
+from spark_apply.watching import Watcher
+
+TOPIC = "shop.public.orders"
+TABLE = TargetTable("shop", "public", "orders", TOPIC, ("id",), (), 1)
+COMMITTED = "00000001.0000000000000018.00000000"
+
+
+class Store:
+    """Keeps the marks it is given."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+
+    def mark(self, _table: TargetTable) -> Mark:
+        return Mark({0: 5}, None)
+
+    def set_mark(self, _table: TargetTable, mark: Mark) -> None:
+        self.marks.append(mark)
+
+
+def publisher(barriers: Barriers, store: Store) -> Publisher:
+    watcher = SimpleNamespace(barriers=barriers, failure=None, seen={"shop"})
+    made = Publisher({TOPIC: Route(TABLE, {"copy": cast("Any", store)})}, cast("Watcher", watcher))
+    made.begin({TOPIC: {0: 5}}, checkpoint="checkpoint")
+    return made
+
+
+def test_a_batch_that_failed_completes_nothing() -> None:
+    """It was asked what would be whole with it; then it broke off, and the job looks once more before it ends."""
+    barriers, store = Barriers(), Store()
+    made = publisher(barriers, store)
+    barriers.add(Barrier("shop", frozenset({"public.orders"}), COMMITTED, 1, {TOPIC: {0: 10}}))
+    made.moments({TOPIC: {0: 10}})
+    made.tend()
+    assert store.marks == []
+    made.applied({TOPIC: {0: 10}}, {})
+    (complete,) = (mark.complete for mark in store.marks)
+    assert complete is not None
+    assert complete.position == COMMITTED
+
+
+def test_what_lies_before_a_batch_is_no_part_of_it() -> None:
+    made = publisher(Barriers(), Store())
+    ends: Ends = {TOPIC: {0: 10, 1: 20}, "other": {0: 5}}
+    assert made.unread(ends) == 30
+    made.applied({TOPIC: {0: 10, 1: 15}}, {})
+    assert made.unread(ends) == 10
