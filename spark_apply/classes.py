@@ -1,4 +1,4 @@
-"""Spark's classes as an archive that a JVM maps into its memory: Spark starts in half the time.
+"""Spark's classes as an archive that a JVM maps into its memory: Spark starts sooner (`bench/starts.py`).
 
     python -m spark_apply.classes     # makes it, in the cache, if it is not there; half a minute
 

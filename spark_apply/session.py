@@ -31,6 +31,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "3g",  # at most: of Spark's own 1g, the first full batch into a large Delta table dies
     "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",

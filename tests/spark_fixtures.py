@@ -12,6 +12,7 @@ from spark_apply.session import open_session
 
 @pytest.fixture(scope="session")
 def apply_spark() -> Iterator[SparkSession]:
-    spark = open_session("tests", {"spark.sql.shuffle.partitions": "2", "spark.master": "local[2]"})
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.master": "local[2]", "spark.driver.memory": "1g"}
+    spark = open_session("tests", settings)
     yield spark
     spark.stop()

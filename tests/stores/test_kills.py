@@ -257,7 +257,7 @@ def _file(folder: Path, prefix: str, kafka: str, urls: Mapping[str, str]) -> Pat
         "stores": stores,
         "tables": {"public.*": {"stores": list(STORES)}},
         "checkpoint": str(folder / "checkpoints"),
-        "spark": {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "1"},
+        "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"},
     }
     file = folder / "apply.yaml"
     file.write_text(json.dumps(config))
