@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
-from py4j.protocol import Py4JError
+import subprocess
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-_CAUSES = 4
+_CAUSES: Final = 4
+_ENDS_WITHIN_S: Final = 5.0
+_FULL: Final = 52
+"""With which Spark ends a JVM whose heap is full (org.apache.spark.util.SparkExitCode)."""
+_FULL_HEAP: Final = (
+    "Spark's heap was full. Give it more, with `spark: {spark.driver.memory: …}` in the job's file; on a cluster also "
+    "spark.executor.memory"
+)
 
 
 def spark_failure(exc: Exception) -> str | None:
     """A failure of Spark's by its condition and the names of classes in its text; None for any other's."""
+    if _out_of_memory(exc):
+        return _FULL_HEAP
+    status = _exit_status(exc)
+    if status == _FULL:
+        return _FULL_HEAP
+    if status is not None:
+        return f"Spark's JVM has ended: {f'killed by signal {-status}' if status < 0 else f'exit status {status}'}"
     if not isinstance(exc, PySparkException | Py4JError):
         return None
     condition = exc.getCondition() if isinstance(exc, PySparkException) else None
     words = (word.rstrip(":") for word in str(exc).split())
     causes = list(dict.fromkeys(word for word in words if word.endswith(("Exception", "Error"))))
     return f"Spark stopped: {condition or 'no condition given'} ({', '.join(causes[:_CAUSES]) or type(exc).__name__})"
+
+
+def _out_of_memory(exc: Exception) -> bool:
+    return isinstance(exc, PySparkException | Py4JError) and "java.lang.OutOfMemoryError" in str(exc)
+
+
+def _exit_status(exc: Exception) -> int | None:
+    """Of the JVM that this process has started, where its end is what `exc` comes of; negative for a signal."""
+    lost = isinstance(exc, ConnectionError) or (isinstance(exc, Py4JError) and not isinstance(exc, Py4JJavaError))
+    if not lost and "SparkContext was shut down" not in str(exc):
+        return None
+    jvm: Any = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - the one place where PySpark keeps it
+    if jvm is None:
+        return None
+    try:
+        status: int = jvm.wait(_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return None
+    return status

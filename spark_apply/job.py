@@ -247,11 +247,19 @@ def _run(
         ending.set()
         with idle:  # a batch under way is finished first
             pass
-        query.stop()  # which waits for one that begins now, and that for the lock
+        _end(query, failures)
     if failures or not stop.is_set():
         _raise_failure(query, failures, checkpoint)
     publisher.tend()
     caretaker.look(now=once and not stop.is_set())
+
+
+def _end(query: StreamingQuery, failures: list[Exception]) -> None:
+    """Stop it; it waits for a batch that begins now, and that for the lock."""
+    try:
+        query.stop()
+    except Exception as exc:  # noqa: BLE001 - raised by the caller, unless it is what came of an earlier one
+        failures.append(exc)
 
 
 def _size(spark: SparkSession, events: int, *, most: int) -> None:

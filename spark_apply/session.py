@@ -9,14 +9,14 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from cdc import jars
@@ -68,6 +68,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{0}
 """
 
+_LAUNCH = threading.Lock()
+
 _INCUBATOR = b"WARNING: Using incubator modules"
 
 _REPORTED_BY_US = (
@@ -94,6 +96,7 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     """
     for logger in ("py4j", "SQLQueryContextLogger"):  # they print exceptions that we raise, with texts of queries
         logging.getLogger(logger).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_py4j)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _built(name, settings_of(_submitted(), spark or {})).newSession()
     java()
@@ -101,8 +104,8 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
     options = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions {class_options()}"
     settings["spark.driver.extraJavaOptions"] = f"{options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
-    with _launching():
-        return _built(name, settings).newSession()
+    _launch(settings)
+    return _built(name, settings).newSession()
 
 
 def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:
@@ -143,27 +146,33 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-@contextmanager
-def _launching() -> Iterator[None]:
-    """Around the launch of the JVM, which inherits its folder and its stderr.
+def _launch(settings: Mapping[str, str]) -> None:
+    """Start the JVM, unless this process has one: in a folder of its own, and with a pipe for its stderr.
 
-    A folder of its own, since Spark 4.0 makes one named ``artifacts`` wherever it starts (SPARK-52396); and for stderr
-    a pipe, to keep back the one line that every JVM of Spark's prints and no option silences.
+    The folder, since Spark 4.0 makes one named ``artifacts`` wherever it starts (SPARK-52396); the pipe to keep back
+    the one line that every JVM of Spark's prints and no option silences. Neither is changed for this process, whose
+    other threads may start programs and open files meanwhile.
     """
-    if SparkSession.getActiveSession() is not None:
-        yield
-        return
-    reading, writing = os.pipe()
-    kept, here = os.dup(2), Path.cwd()
-    os.dup2(writing, 2)
-    os.chdir(_folder())
-    threading.Thread(target=_pass_on, args=(reading, kept), name="spark-stderr", daemon=True).start()
-    try:
-        yield
-    finally:
-        os.chdir(here)
-        os.dup2(kept, 2)
-        os.close(writing)
+    with _LAUNCH:
+        if SparkContext._gateway is not None:  # noqa: SLF001 - the one place where PySpark keeps its JVM
+            return
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        reading, writing = os.pipe()
+        try:
+            gateway = launch_gateway(conf, {"cwd": _folder(), "stderr": writing})  # type: ignore[no-untyped-call]
+        except PySparkException as exc:
+            msg = f"the JVM of Spark did not start. {spark_failure(exc)}"
+            hint = f"is spark.driver.memory, {settings['spark.driver.memory']}, what Java can have here?"
+            raise OperatorError(msg, hint=hint) from exc
+        finally:
+            os.close(writing)
+            threading.Thread(target=_pass_on, args=(reading,), name="spark-stderr", daemon=True).start()
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - takes it for every session's
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """Whether someone else logs than py4j, which writes of a JVM that is gone to the root logger, with a traceback."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 @functools.cache
@@ -174,11 +183,11 @@ def _folder() -> Path:
     return folder
 
 
-def _pass_on(reading: int, kept: int) -> None:
+def _pass_on(reading: int) -> None:
     with open(reading, "rb", buffering=0) as lines:
         for line in lines:
             if _INCUBATOR not in line:
-                os.write(kept, line)
+                os.write(2, line)
 
 
 def _logging_file() -> Path:

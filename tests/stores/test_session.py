@@ -1,0 +1,122 @@
+"""Starting Spark changes nothing for the rest of the process: its folder and its stderr stay what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdc.config import StoreConfig
+from cdc.state import Phase
+from tests.spark_laws import Setting, order
+from tests.spark_records import position
+
+_HOME = Path(__file__).parents[2]
+_PATIENCE_S = 300.0
+
+_AT_ONCE = """
+import os, threading
+from spark_apply.session import open_session
+
+here, stderr, counts = os.getcwd(), os.fstat(2), []
+starts = [threading.Thread(target=lambda: counts.append(open_session("test").range(5).count())) for _ in range(3)]
+for start in starts:
+    start.start()
+while any(start.is_alive() for start in starts):
+    assert os.getcwd() == here, os.getcwd()
+    assert os.path.samestat(os.fstat(2), stderr)
+print(counts, os.listdir(here))
+"""
+
+_FULL = """
+from pyspark.sql import functions as F
+from spark_apply.failures import spark_failure
+from spark_apply.session import open_session
+
+spark = open_session("test", {"spark.driver.memory": "512m"})
+try:
+    long = spark.range(0, 40_000_000, 1, 1).select(F.repeat(F.col("id").cast("string"), 50).alias("v"))
+    long.agg(F.size(F.collect_list("v"))).collect()
+except Exception as exc:
+    print(spark_failure(exc))
+"""
+
+
+def test_threads_that_start_it_at_once_share_one_jvm_and_leave_the_process_as_it_was(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _AT_ONCE],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(_HOME)}, capture_output=True, text=True, timeout=_PATIENCE_S,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == ("[5, 5, 5] []\n", "", 0)
+
+
+def test_a_jvm_that_cannot_start_is_told_with_what_it_was_asked_for(tmp_path: Path, kafka: str) -> None:
+    job = _job(tmp_path, kafka, {"spark.driver.memory": "1k"})
+    _, said = job.communicate(timeout=_PATIENCE_S)
+    assert job.returncode == 1
+    assert "the JVM of Spark did not start" in said
+    assert "1k" in said
+    assert "Traceback" not in said
+
+
+def test_a_jvm_that_is_killed_under_a_job_is_told(tmp_path: Path, kafka: str) -> None:
+    job = _job(tmp_path, kafka, {"spark.driver.memory": "1g"})
+    assert _until(lambda: list((tmp_path / "checkpoints").rglob("commits")))
+    (jvm,) = _jvms(job.pid)
+    os.kill(jvm, signal.SIGKILL)
+    _, said = job.communicate(timeout=_PATIENCE_S)
+    assert job.returncode == 1
+    assert "Spark's JVM has ended: killed by signal 9" in said
+    assert "Traceback" not in said
+
+
+def test_a_full_heap_is_told_by_the_setting_that_is_too_small() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL],
+        env={**os.environ, "PYTHONPATH": str(_HOME)}, capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert "heap was full" in done.stdout
+    assert "spark.driver.memory" in done.stdout
+
+
+def _job(folder: Path, kafka: str, spark: dict[str, str]) -> subprocess.Popen[str]:
+    """`cdc apply`, following a table of a few rows."""
+    setting = Setting(None, kafka, folder, lambda path: StoreConfig(type="tantivy", path=str(path)))  # type: ignore[arg-type]
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    publisher.stand(Phase.STREAM, 20, [table], table.event("c", order(1), position(10)))
+    file = folder / "apply.yaml"
+    job = {
+        "name": "job",
+        "source": {"bootstrap_servers": kafka, "topic_prefix": setting.prefix},
+        "stores": {"copy": {"type": "tantivy", "path": str(folder / "copy")}},
+        "tables": {"public.*": {"stores": ["copy"]}},
+        "checkpoint": str(folder / "checkpoints"),
+        "spark": spark,
+    }
+    file.write_text(json.dumps(job))
+    return subprocess.Popen(
+        [sys.executable, "-m", "cdc", "apply", str(file)],
+        env={**os.environ, "PYTHONPATH": str(_HOME)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def _jvms(parent: int) -> list[int]:
+    children = (task / "children" for task in Path(f"/proc/{parent}/task").iterdir())
+    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
+
+
+def _until(found: Callable[[], list[Any]]) -> list[Any]:
+    end = time.monotonic() + _PATIENCE_S
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    return found()
