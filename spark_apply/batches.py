@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.storagelevel import StorageLevel
 
-from cdc.errors import BugError
-from spark_apply.fitting import Bad, Place, fitting, misfits, newest, refusal, settled, strangers, superseded
+from cdc.errors import BugError, OperatorError
+from spark_apply.fitting import Bad, Place, fitting, misfits, newest, refusal, settled, strangers, superseded, surveyed
 from spark_apply.latest import latest
 from spark_apply.quarantine import Entry, Quarantine
 from spark_apply.shaped import shaped
@@ -23,6 +23,12 @@ from spark_apply.typed import KEY, OFFSET, PARTITION, POSITION
 
 Key = tuple[str, str]
 """Topic and store."""
+
+Told = tuple[Row, Batch]
+"""What `_about` says of a batch, and the batch."""
+
+_ALSO = _VALID, _EVENTS, _VERSION = "_cdc_valid", "_cdc_events", "_cdc_version"
+"""What rows know of their events while a batch is looked through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +97,23 @@ class Applier:
         every = {topic: "" for topic, route in self.routes.items() if route.table.history}
         with ExitStack() as stack:
             events = parse(records)
-            found = _kept(stack, latest(events, {**limits, **every}))
+            found = latest(events, {**limits, **every})
+            alone = self._in_one_pass(stack, found) if len(self.routes) == 1 else None
+            several = closing(self._by_topic(stack, found, events, limits)) if alone is None else nullcontext(alone)
             whole: dict[str, list[tuple[Batch, int]]] = {}
-            for about in sorted(_survey(found), key=lambda row: str(row["topic"])):
-                topic = about["topic"]
-                self._set_aside(topic, strangers(found, topic, self._most) if about["strangers"] else [])
-                if about["keys"] == 0:
-                    continue
-                with ExitStack() as own:
-                    batch = self._typed(stack if topic in limits else own, found, about, events, limits.get(topic))
-                    for name, store in self.routes[topic].stores.items():
-                        if is_whole(store):
-                            whole.setdefault(name, []).append((self._refusable(name, batch), about["events"]))
-                        else:
-                            several = topic in limits and not batch.table.history
-                            rows = newest(batch.rows, None) if several else batch.rows
-                            given = self._refusable(name, replace(batch, rows=rows))
-                            first = (since or {}).get((topic, name), "")
-                            late = about["first"] < first
-                            applied = _apply_since(store, given, first) if late else _apply(store, given)
-                            self._count(name, given, about["events"], applied)
+            for about, batch in stack.enter_context(several):
+                topic = batch.table.topic
+                for name, store in self.routes[topic].stores.items():
+                    if is_whole(store):
+                        whole.setdefault(name, []).append((self._refusable(name, batch), about["events"]))
+                    else:
+                        again = topic in limits and not batch.table.history
+                        rows = newest(batch.rows, None) if again else batch.rows
+                        given = self._refusable(name, replace(batch, rows=rows))
+                        first = (since or {}).get((topic, name), "")
+                        late = about["first"] < first
+                        applied = _apply_since(store, given, first) if late else _apply(store, given)
+                        self._count(name, given, about["events"], applied)
             for name in sorted({name for _, name in moments}):
                 self._fold(name, whole.get(name, []), moments)
         self.batches += 1
@@ -129,6 +132,40 @@ class Applier:
             applied = store.fold([batch for batch, _ in batches], at)
             for batch, events in batches:
                 self._count(name, batch, events, applied[batch.table.qualified])
+
+    def _in_one_pass(self, stack: ExitStack, found: DataFrame) -> list[Told] | None:
+        """The batch of the only topic there is; None where it takes another look, at what is bad or newer."""
+        (route,) = self.routes.values()
+        marked = found.select(
+            *(name for name in found.columns if name != "op"),
+            F.when(F.col("valid"), F.col("op")).otherwise("d").alias("op"),  # expressions see no row of a delete
+            F.col("valid").alias(_VALID),
+            F.col("events").alias(_EVENTS),
+            F.col("schema_version").alias(_VERSION),
+        )
+        with ExitStack() as own:
+            rows = _kept(own, shaped(marked, route.table, *_ALSO))
+            try:
+                about = surveyed(rows, route.table, *_about(_VALID, _EVENTS, _VERSION, POSITION))
+            except OperatorError:  # the other way finds out whether it stands
+                return None
+            if about["bad"] or about["strangers"] or (about["version"] or 0) > route.table.version:
+                return None
+            stack.push(own.pop_all())
+        batch = Batch(route.table, rows.drop(*_ALSO), about["keys"], about["position"])
+        return [(about, batch)] if about["keys"] else []
+
+    def _by_topic(
+        self, stack: ExitStack, found: DataFrame, events: DataFrame, limits: Mapping[str, str]
+    ) -> Generator[Told]:
+        """A batch of each topic, as long as it is the one at hand; those with a limit until `stack` ends."""
+        found = _kept(stack, found)
+        for about in sorted(_survey(found), key=lambda row: str(row["topic"])):
+            topic = about["topic"]
+            self._set_aside(topic, strangers(found, topic, self._most) if about["strangers"] else [])
+            if about["keys"]:
+                with ExitStack() as own:
+                    yield about, self._typed(stack if topic in limits else own, found, about, events, limits.get(topic))
 
     def _typed(self, stack: ExitStack, found: DataFrame, about: Row, events: DataFrame, limit: str | None) -> Batch:
         """The rows of a topic that fit; kept until the batch ends. What does not fit is in quarantine by then."""
@@ -210,20 +247,21 @@ def _apply_since(store: Store, batch: Batch, since: str) -> Applied:
 
 
 def _survey(found: DataFrame) -> list[Row]:
-    """By topic: ``topic, events, keys, version, first, position, strangers``; all but the last are of events alone.
+    """By topic: ``topic`` and what `_about` gives."""
+    return found.groupBy("topic").agg(*_about("valid", "events", "schema_version", "position")).collect()
+
+
+def _about(valid: str, events: str, version: str, position: str) -> list[Column]:
+    """Of columns with these names: ``events, keys, version, first, position, strangers``; all but the last of events.
 
     ``first`` and ``position`` are the least and the greatest.
     """
-    valid = F.col("valid")
-    return (
-        found.groupBy("topic")
-        .agg(
-            F.sum(F.when(valid, F.col("events"))).alias("events"),
-            F.count_if(valid).alias("keys"),
-            F.max(F.when(valid, F.col("schema_version"))).alias("version"),
-            F.min(F.when(valid, F.col("position"))).alias("first"),
-            F.max(F.when(valid, F.col("position"))).alias("position"),
-            F.count_if(~valid).alias("strangers"),
-        )
-        .collect()
-    )
+    is_event = F.col(valid)
+    return [
+        F.sum(F.when(is_event, F.col(events))).alias("events"),
+        F.count_if(is_event).alias("keys"),
+        F.max(F.when(is_event, F.col(version))).alias("version"),
+        F.min(F.when(is_event, F.col(position))).alias("first"),
+        F.max(F.when(is_event, F.col(position))).alias("position"),
+        F.count_if(~is_event).alias("strangers"),
+    ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.errors import OperatorError
@@ -61,10 +61,18 @@ def misfits(rows: DataFrame, table: TargetTable, most: int) -> tuple[list[Bad], 
 
     No value is in what it raises.
     """
-    bad = F.size(MISFITS) > 0
+    found = surveyed(rows, table)
+    if not found["bad"]:
+        return [], found["rows"]
+    some = rows.where(_misfit()).select(PARTITION, OFFSET, KEY, POSITION, MISFITS).limit(most).collect()
+    return [Bad(Place(*row[:4]), tuple(row[MISFITS])) for row in some], found["rows"]
+
+
+def surveyed(rows: DataFrame, table: TargetTable, *more: Column) -> Row:
+    """Fill the cache of `rows`; how many of them are ``bad``, how many ``rows`` there are, and `more`."""
+    counted = (F.count_if(_misfit()).alias("bad"), F.count(F.lit(1)).alias("rows"))
     try:
-        counted = rows.agg(F.count_if(bad).alias("bad"), F.count(KEY), F.count(OP), F.count(POSITION), _counted())
-        (found,) = counted.collect()
+        (found,) = rows.agg(*counted, F.count(KEY), F.count(OP), F.count(POSITION), *more).collect()
     except Exception as exc:
         said = spark_failure(exc)
         if said is None or table.shaping is None:
@@ -72,14 +80,11 @@ def misfits(rows: DataFrame, table: TargetTable, most: int) -> tuple[list[Bad], 
         msg = f"{table.qualified}: where or computed fails for a row. {said}"
         hint = "let it give null instead (try_divide, try_cast, nullif, …), then: cdc rebuild APPLY.yaml"
         raise OperatorError(msg, hint=hint) from exc
-    if not found["bad"]:
-        return [], found["rows"]
-    some = rows.where(bad).select(PARTITION, OFFSET, KEY, POSITION, MISFITS).limit(most).collect()
-    return [Bad(Place(*row[:4]), tuple(row[MISFITS])) for row in some], found["rows"]
+    return found
 
 
-def _counted() -> Column:
-    return F.count(F.lit(1)).alias("rows")
+def _misfit() -> Column:
+    return F.size(MISFITS) > 0
 
 
 def fitting(rows: DataFrame, events: DataFrame, table: TargetTable, bad: Sequence[Bad], limit: str | None) -> DataFrame:
@@ -89,7 +94,7 @@ def fitting(rows: DataFrame, events: DataFrame, table: TargetTable, bad: Sequenc
     """
     if not bad:
         return rows
-    fits = F.size(MISFITS) == 0
+    fits = ~_misfit()
     if table.history:
         return rows.where(fits)
     keys = [one.at.key for one in bad]

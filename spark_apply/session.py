@@ -6,6 +6,7 @@ import atexit
 import functools
 import logging
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -70,6 +71,9 @@ appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{0}
 
 _LAUNCH = threading.Lock()
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+
 _INCUBATOR = b"WARNING: Using incubator modules"
 
 _REPORTED_BY_US = (
@@ -102,10 +106,16 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     java()
     settings = settings_of({}, spark or {})
     settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
-    options = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions {class_options()}"
-    settings["spark.driver.extraJavaOptions"] = f"{options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
+    settings[_JAVA_OPTIONS] = java_options(settings.get(_JAVA_OPTIONS, ""))
     _launch(settings)
     return _built(name, settings).newSession()
+
+
+def java_options(asked: str) -> str:
+    """The options of the JVM, behind which those that were asked for come, and win."""
+    collector = "" if _COLLECTOR.search(asked) else "-XX:+UseParallelGC"  # a batch waits for its end, not for pauses
+    logs = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
+    return " ".join(filter(None, (logs, collector, class_options(), asked)))
 
 
 def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ _INPUT = (
 _AT_ONCE = 50_000
 
 
-def shaped(events: DataFrame, table: TargetTable) -> DataFrame:
+def shaped(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
     """Newest events of `table` as `typed` gives them, with the copy's columns in the place of the source's.
 
     A row for which ``where`` is not true is a delete: its key's row, if the copy has one, goes. Expressions see no row
@@ -29,12 +29,13 @@ def shaped(events: DataFrame, table: TargetTable) -> DataFrame:
     """
     shaping = table.shaping
     if shaping is None:
-        return typed(events, table)
-    rows = typed(events, shaping.reads)
+        return typed(events, table, *also)
+    rows = typed(events, shaping.reads, *also)
     if shaping.where is not None:
         kept = F.when(F.coalesce(F.expr(shaping.where), F.lit(False)), F.col(OP)).otherwise("d")  # noqa: FBT003
         rows = rows.withColumn(OP, F.when(F.col(OP) == "d", "d").otherwise(kept))
-    return rows.select(*(KEY, POSITION, OP, PARTITION, OFFSET, MISFITS), *(_value(c, table) for c in table.columns))
+    columns = (_value(column, table) for column in table.columns)
+    return rows.select(*(KEY, POSITION, OP, PARTITION, OFFSET, MISFITS), *also, *columns)
 
 
 def _value(column: TargetColumn, table: TargetTable) -> Column:

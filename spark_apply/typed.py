@@ -21,14 +21,14 @@ def row_type(table: TargetTable) -> T.StructType:
     return T.StructType([T.StructField(column.name, spark_type(column.kind)) for column in table.columns])
 
 
-def typed(events: DataFrame, table: TargetTable) -> DataFrame:
-    """Newest events of `table` (as `spark_apply.latest` gives them) with their values typed.
+def typed(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
+    """Newest events of `table` (as `spark_apply.latest` gives them) with their values typed, and `also` as they are.
 
     Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes, others
     write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_source_ms BIGINT`` (when it was committed),
     ``_cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is null here, as one of the key must never be;
-    a row with any must not be applied), then the table's columns. In a delete only the key columns are set. A column
-    that the event's version of the table did not have is null.
+    a row with any must not be applied), `also`, then the table's columns. In a delete only the key columns are set. A
+    column that the event's version of the table did not have is null.
     """
     read = events.select(
         F.col("key").alias(KEY),
@@ -40,6 +40,7 @@ def typed(events: DataFrame, table: TargetTable) -> DataFrame:
         F.col("schema_version").alias("version"),
         F.from_json("key", _texts(table.key)).alias("key"),
         F.from_json("after", _texts(tuple(column.name for column in table.columns))).alias("after"),
+        *also,
     )
     values = [(column, _text(column, table), _value(column, table)) for column in table.columns]
     misfits = [
@@ -50,6 +51,7 @@ def typed(events: DataFrame, table: TargetTable) -> DataFrame:
     return read.select(
         *(KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS),
         F.array_compact(F.array(*misfits)).cast("array<string>").alias(MISFITS),
+        *also,
         *(parsed.alias(column.name) for column, _, parsed in values),
     )
 

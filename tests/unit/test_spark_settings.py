@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_apply.session import LOOPBACK, SETTINGS, settings_of
+from spark_apply.session import LOOPBACK, SETTINGS, java_options, settings_of
 
 ICEBERG = SETTINGS["spark.sql.extensions"]
 
@@ -37,3 +37,10 @@ def test_a_local_master_stays_on_loopback() -> None:
 @pytest.mark.parametrize("given", ["org.example.Mine", f"{ICEBERG}, org.example.Mine", f"{ICEBERG},org.example.Mine,"])
 def test_extensions_are_added_to_those_that_the_stores_need(given: str) -> None:
     assert settings_of({"spark.sql.extensions": given}, {})["spark.sql.extensions"] == f"{ICEBERG},org.example.Mine"
+
+
+def test_a_collector_that_is_asked_for_is_the_only_one() -> None:
+    assert java_options("").count("GC") == 1
+    found = java_options("-XX:+UseZGC -Xss8m")
+    assert "ParallelGC" not in found
+    assert found.endswith("-XX:+UseZGC -Xss8m")
