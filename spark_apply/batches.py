@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -136,15 +137,8 @@ class Applier:
     def _in_one_pass(self, stack: ExitStack, found: DataFrame) -> list[Told] | None:
         """The batch of the only topic there is; None where it takes another look, at what is bad or newer."""
         (route,) = self.routes.values()
-        marked = found.select(
-            *(name for name in found.columns if name != "op"),
-            F.when(F.col("valid"), F.col("op")).otherwise("d").alias("op"),  # expressions see no row of a delete
-            F.col("valid").alias(_VALID),
-            F.col("events").alias(_EVENTS),
-            F.col("schema_version").alias(_VERSION),
-        )
         with ExitStack() as own:
-            rows = _kept(own, shaped(marked, route.table, *_ALSO))
+            rows = _kept(own, shaped(found.select(*_marked()), route.table, *_ALSO))
             try:
                 about = surveyed(rows, route.table, *_about(_VALID, _EVENTS, _VERSION, POSITION))
             except OperatorError:  # the other way finds out whether it stands
@@ -246,11 +240,25 @@ def _apply_since(store: Store, batch: Batch, since: str) -> Applied:
     return replace(applied, stale=_sum(applied.stale, batch.keys - keys))
 
 
+@functools.cache
+def _marked() -> list[Column]:
+    """The columns of newest events, and those of `_ALSO`."""
+    return [
+        *(F.col(name) for name in ("topic", "key", "partition", "offset", "position", "schema_version")),
+        *(F.col(name) for name in ("source_ms", "after")),
+        F.when(F.col("valid"), F.col("op")).otherwise("d").alias("op"),  # expressions see no row of a delete
+        F.col("valid").alias(_VALID),
+        F.col("events").alias(_EVENTS),
+        F.col("schema_version").alias(_VERSION),
+    ]
+
+
 def _survey(found: DataFrame) -> list[Row]:
     """By topic: ``topic`` and what `_about` gives."""
     return found.groupBy("topic").agg(*_about("valid", "events", "schema_version", "position")).collect()
 
 
+@functools.cache
 def _about(valid: str, events: str, version: str, position: str) -> list[Column]:
     """Of columns with these names: ``events, keys, version, first, position, strangers``; all but the last of events.
 

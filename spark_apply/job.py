@@ -47,6 +47,8 @@ TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
 _LOOK_S = 0.1
 _TASKS, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
 _EVENTS_A_TASK = 50_000
+_EVENTS_ALONE = 10_000
+"""So few are read and folded by one task, without a shuffle: handing them on would take longer."""
 
 Progress = Callable[[str], None]
 
@@ -288,7 +290,10 @@ def _apply(
 ) -> dict[Key, Moment]:
     """Fold a batch in; once more, whole, if a copy was replaced under it, or a store's engine refused a commit."""
     swaps.look()
-    _size(records.sparkSession, publisher.unread(ends), most=int(swaps.spark.conf.get(_TASKS) or 1))
+    events = publisher.unread(ends)
+    _size(records.sparkSession, events, most=int(swaps.spark.conf.get(_TASKS) or 1))
+    if events <= _EVENTS_ALONE:
+        records = records.coalesce(1)
     moments = publisher.moments(ends)
     try:
         applier(records, moments, publisher.settled())

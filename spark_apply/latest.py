@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 _KEPT = ("partition", "offset", "op", "position", "schema_version", "source_ms", "after", "valid")
@@ -17,13 +18,22 @@ def latest(events: DataFrame, limits: Mapping[str, str] | None = None) -> DataFr
     `events` is what `spark_apply.source.parse` gives. Returns its columns and ``events BIGINT``: how many of the key's
     events were seen.
     """
-    apart = F.when(~F.col("valid"), F.concat_ws("/", "partition", "offset"))
-    order = F.when(F.col("valid"), F.col("position")).otherwise("")
+    apart, order, newest, counted = _columns()
     if limits:
         known = F.create_map(*(F.lit(part) for pair in limits.items() for part in pair))
         limit = F.try_element_at(known, F.col("topic"))
         apart = apart.when(order >= limit, order)
-    newest = events.groupBy("topic", "key", apart.alias("apart")).agg(
-        F.max_by(F.struct(*_KEPT), order).alias("newest"), F.count(F.lit(1)).alias("events")
+    found = events.groupBy("topic", "key", apart.alias("apart")).agg(newest, counted)
+    return found.select("topic", "key", "newest.*", "events")
+
+
+@functools.cache
+def _columns() -> tuple[Column, Column, Column, Column]:
+    """What tells apart what is no event, the order of events, the newest, how many there are."""
+    order = F.when(F.col("valid"), F.col("position")).otherwise("")
+    return (
+        F.when(~F.col("valid"), F.concat_ws("/", "partition", "offset")),
+        order,
+        F.max_by(F.struct(*_KEPT), order).alias("newest"),
+        F.count(F.lit(1)).alias("events"),
     )
-    return newest.select("topic", "key", "newest.*", "events")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -34,8 +35,12 @@ def shaped(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
     if shaping.where is not None:
         kept = F.when(F.coalesce(F.expr(shaping.where), F.lit(False)), F.col(OP)).otherwise("d")  # noqa: FBT003
         rows = rows.withColumn(OP, F.when(F.col(OP) == "d", "d").otherwise(kept))
-    columns = (_value(column, table) for column in table.columns)
-    return rows.select(*(KEY, POSITION, OP, PARTITION, OFFSET, MISFITS), *also, *columns)
+    return rows.select(*(KEY, POSITION, OP, PARTITION, OFFSET, MISFITS), *also, *_values(table))
+
+
+@functools.lru_cache
+def _values(table: TargetTable) -> list[Column]:
+    return [_value(column, table) for column in table.columns]
 
 
 def _value(column: TargetColumn, table: TargetTable) -> Column:

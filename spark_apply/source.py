@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -274,23 +275,32 @@ def parse(records: DataFrame) -> DataFrame:
     source_ms BIGINT, after STRING`` (JSON of the new row, null in a delete), ``valid BOOLEAN`` (false: this is no event
     of the contract, other columns may be null). Inside `after`, strings are untouched and numbers keep their value.
     """
+    read, event = _columns()
+    return records.where(read[0]).select(*read[1:]).select(*event)
+
+
+@functools.cache
+def _columns() -> tuple[list[Column], list[Column]]:
+    """A condition and what is read of a record; what an event is made of."""
     event = F.from_json(F.col("value").cast("string"), _ENVELOPE)
-    parsed = records.where(F.col("value").isNotNull()).select(
-        "topic", "partition", "offset", F.col("key").cast("string").alias("key"), event.alias("event")
+    after, op = F.col("event.after"), F.col("event.op")
+    position, version = F.col("event.source.position"), F.col("event.source.schema_version")
+    whole = (op == "d") | (op.isin("r", "c", "u") & after.isNotNull())
+    known = F.col("key").isNotNull() & position.isNotNull() & version.isNotNull()
+    at = [F.col("topic"), F.col("partition"), F.col("offset")]
+    return (
+        [F.col("value").isNotNull(), *at, F.col("key").cast("string").alias("key"), event.alias("event")],
+        [
+            *at,
+            F.col("key"),
+            op.alias("op"),
+            position.alias("position"),
+            version.alias("schema_version"),
+            F.col("event.source.ts_ms").alias("source_ms"),
+            after.alias("after"),
+            F.coalesce(whole & known, F.lit(False)).alias("valid"),  # noqa: FBT003 - a literal column
+        ],
     )
-    whole = (F.col("op") == "d") | (F.col("op").isin("r", "c", "u") & F.col("after").isNotNull())
-    known = F.col("key").isNotNull() & F.col("position").isNotNull() & F.col("schema_version").isNotNull()
-    return parsed.select(
-        "topic",
-        "partition",
-        "offset",
-        "key",
-        F.col("event.op").alias("op"),
-        F.col("event.source.position").alias("position"),
-        F.col("event.source.schema_version").alias("schema_version"),
-        F.col("event.source.ts_ms").alias("source_ms"),
-        F.col("event.after").alias("after"),
-    ).withColumn("valid", F.coalesce(whole & known, F.lit(False)))  # noqa: FBT003 - a literal column
 
 
 def jvm_options(options: Mapping[str, str]) -> dict[str, str]:

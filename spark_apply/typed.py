@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+import functools
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -30,7 +30,17 @@ def typed(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
     a row with any must not be applied), `also`, then the table's columns. In a delete only the key columns are set. A
     column that the event's version of the table did not have is null.
     """
-    read = events.select(
+    return events.select(*_read(table), *also).select(*_OURS, _misfits(table), *also, *_values(table))
+
+
+_OURS = (KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS)
+
+# A column costs a call into the JVM for each of its parts, and a batch of a table has those of the one before.
+
+
+@functools.lru_cache
+def _read(table: TargetTable) -> list[Column]:
+    return [
         F.col("key").alias(KEY),
         F.col("position").alias(POSITION),
         F.col("op").alias(OP),
@@ -40,20 +50,24 @@ def typed(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
         F.col("schema_version").alias("version"),
         F.from_json("key", _texts(table.key)).alias("key"),
         F.from_json("after", _texts(tuple(column.name for column in table.columns))).alias("after"),
-        *also,
-    )
-    values = [(column, _text(column, table), _value(column, table)) for column in table.columns]
-    misfits = [
-        F.when(parsed.isNull() if column.name in table.key else text.isNotNull() & parsed.isNull(), F.lit(column.name))
-        for column, text, parsed in values
-        if column.name in table.key or any(may_misfit(kind) for kind, _ in column.versions)
     ]
-    return read.select(
-        *(KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS),
-        F.array_compact(F.array(*misfits)).cast("array<string>").alias(MISFITS),
-        *also,
-        *(parsed.alias(column.name) for column, _, parsed in values),
-    )
+
+
+@functools.lru_cache
+def _misfits(table: TargetTable) -> Column:
+    found = []
+    for column in table.columns:
+        text, parsed = _text(column, table), _value(column, table)
+        if column.name in table.key:
+            found.append(F.when(parsed.isNull(), F.lit(column.name)))
+        elif any(may_misfit(kind) for kind, _ in column.versions):
+            found.append(F.when(text.isNotNull() & parsed.isNull(), F.lit(column.name)))
+    return F.array_compact(F.array(*found)).cast("array<string>").alias(MISFITS)
+
+
+@functools.lru_cache
+def _values(table: TargetTable) -> list[Column]:
+    return [_value(column, table).alias(column.name) for column in table.columns]
 
 
 def _texts(names: tuple[str, ...]) -> T.StructType:
@@ -72,6 +86,6 @@ def _value(column: TargetColumn, table: TargetTable) -> Column:
         for kind, numbers in column.versions
     ]
     newest, _ = parsed[-1]
-    return reduce(
+    return functools.reduce(
         lambda rest, older: F.when(F.col("version").isin(*older[1]), older[0]).otherwise(rest), parsed[:-1], newest
     )
