@@ -62,10 +62,11 @@ _REQUEST_BYTES = 4 << 20
 _REQUEST_ACTIONS = 2_000
 _TRIES = 8
 _FIRST_WAIT_S = 0.1
+_READY_WITHIN_S = 5.0
 _IDENTITY = "cdc_identity"
 _FIRST = "0" * 32
 """The number of an index that takes nobody's place."""
-_UNFIT, _STALE, _BUSY, _MISSING = 400, 409, 429, 404
+_UNFIT, _STALE, _BUSY, _MISSING, _NOT_READY = 400, 409, 429, 404, 503
 _CLOSED = "index_closed_exception"
 """Which is of the whole index, whatever the document."""
 _SENT = (KEY, POSITION, OP, DOCUMENT, PARTITION, OFFSET)
@@ -305,8 +306,19 @@ class OpenSearchStore:
             if index is None and not self._exists(self.index(table)):
                 return None
             note_id = self._note_id(index or self.index(table), kind)
-            found = self._client.get(index=self._positions, id=note_id, ignore=_MISSING)
+            found = self._got(note_id)
         return dict(found["_source"]) if found.get("found") else None
+
+    def _got(self, note_id: str) -> dict[str, Any]:
+        """A note as the server has it; waits for an index that has just been made to be ready."""
+        until = time.monotonic() + _READY_WITHIN_S
+        while True:
+            try:
+                return dict(self._client.get(index=self._positions, id=note_id, ignore=_MISSING))
+            except TransportError as exc:
+                if exc.status_code != _NOT_READY or time.monotonic() > until:
+                    raise
+            time.sleep(_FIRST_WAIT_S)
 
     def _note_id(self, index: str, kind: str) -> str:
         (about,) = self._client.indices.get_settings(index=index).values()

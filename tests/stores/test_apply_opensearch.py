@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from pyspark.sql import SparkSession
 
 from cdc.config import StoreConfig
 from cdc.errors import OperatorError
+from cdc.state import Phase
 from spark_apply.quarantine import read_entries
 from spark_apply.rebuild import run_rebuild
 from spark_apply.retrying import run_retry
 from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import LAWS, Record, Setting
+from tests.spark_laws import LAWS, Record, Setting, order
 from tests.spark_records import SourceTable, position
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -87,6 +89,26 @@ def test_every_kind_is_kept_and_found(setting: Setting, opensearch: str) -> None
     client.indices.delete(index=f"{store.index(made)}.*")
     setting.apply()  # an index that was lost is filled again
     assert setting.contents(table) == setting.folded(table, records)
+
+
+def test_a_reader_waits_for_an_index_that_has_just_been_made(setting: Setting, opensearch: str) -> None:
+    """A server answers 503 as long as the index has no shard that is ready; a lasting one is told."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    publisher.stand(Phase.STREAM, 20, [table], table.event("c", order(1), position(10)))
+    setting.apply()
+    store, made, client = _store(setting), setting.target(table), OpenSearch(opensearch)
+    index, routing = store._positions, "index.routing.allocation.enable"
+    client.indices.delete(index=index)
+    client.indices.create(index=index, body={"settings": {routing: "none"}}, wait_for_active_shards="0")
+    ready = threading.Timer(0.8, client.indices.put_settings, kwargs={"index": index, "body": {routing: "all"}})
+    ready.start()
+    assert store.mark(made) is None
+    ready.join()
+    client.indices.delete(index=index)
+    client.indices.create(index=index, body={"settings": {routing: "none"}}, wait_for_active_shards="0")
+    with pytest.raises(OperatorError, match="503"):
+        store.mark(made)
 
 
 def test_versions_order_transactions() -> None:
