@@ -18,8 +18,6 @@ from connectors.postgres.stream import lsn_number
 from spark_apply.reading import Reader
 
 _LOOK_S: Final = 0.02
-_WARM_S: Final = 20
-"""Transactions until then are not counted: the JVM is new to batches of that size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,15 @@ def waited(committed: Sequence[Moment], seen: Sequence[Moment]) -> list[float]:
     return [seen[place].at_s - moment.at_s for moment, place in places if place < len(seen)]
 
 
-def delays(folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, seconds: int) -> list[float]:
-    """Seconds from commit to visible, of each transaction; a connector and the job run meanwhile."""
+def delays(
+    folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, warm: int, seconds: int
+) -> list[float]:
+    """Seconds from commit to visible, of each transaction; a connector and the job run meanwhile.
+
+    Those of the first `warm` seconds are not counted: the JVM is new to batches of that size.
+    """
     with following(folder, url, config, rows=rows) as at, Watch(config, at.failed) as watch:
-        return _measured(at.cursor, watch, rows=rows, rate=rate, seconds=seconds)
+        return _measured(at.cursor, watch, rows=rows, rate=rate, warm=warm, seconds=seconds)
 
 
 class Watch:
@@ -93,11 +96,11 @@ class Watch:
             self._failed.append(exc)
 
 
-def _measured(cursor: Any, watch: Watch, *, rows: int, rate: int, seconds: int) -> list[float]:  # noqa: ANN401
+def _measured(cursor: Any, watch: Watch, *, rows: int, rate: int, warm: int, seconds: int) -> list[float]:  # noqa: ANN401
     """Write at a pace until the store holds all that counts."""
     committed: list[Moment] = []
     begun = time.monotonic()
-    first, last = (begun + min(_WARM_S, seconds) + more for more in (0, seconds))
+    first, last = (begun + warm + more for more in (0, seconds))
 
     def note() -> None:
         at_s = time.monotonic()
