@@ -264,10 +264,11 @@ def _end(query: StreamingQuery, failures: list[Exception]) -> None:
         failures.append(exc)
 
 
-def _size(spark: SparkSession, events: int, *, most: int) -> None:
+def _sized(records: DataFrame, events: int, *, most: int) -> DataFrame:
     """Plan a batch for its size: what is gained by several tasks, small batches spend on starting them."""
-    spark.conf.set(_TASKS, max(1, min(most, events // _EVENTS_A_TASK)))
-    spark.conf.set(_ADAPTIVE, events >= _EVENTS_A_TASK)
+    records.sparkSession.conf.set(_TASKS, max(1, min(most, events // _EVENTS_A_TASK)))
+    records.sparkSession.conf.set(_ADAPTIVE, events >= _EVENTS_A_TASK)
+    return records.coalesce(1) if events <= _EVENTS_ALONE else records
 
 
 def _interval(routes: Mapping[str, Route]) -> str:
@@ -290,10 +291,7 @@ def _apply(
 ) -> dict[Key, Moment]:
     """Fold a batch in; once more, whole, if a copy was replaced under it, or a store's engine refused a commit."""
     swaps.look()
-    events = publisher.unread(ends)
-    _size(records.sparkSession, events, most=int(swaps.spark.conf.get(_TASKS) or 1))
-    if events <= _EVENTS_ALONE:
-        records = records.coalesce(1)
+    records = _sized(records, publisher.unread(ends), most=int(swaps.spark.conf.get(_TASKS) or 1))
     moments = publisher.moments(ends)
     try:
         applier(records, moments, publisher.settled())

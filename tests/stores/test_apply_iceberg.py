@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import ConfigError, OperatorError
+from spark_apply import job
 from spark_apply.job import run_apply
 from spark_apply.stores.iceberg import IcebergStore, open_store
 from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
@@ -19,6 +20,12 @@ from tests.spark_records import position
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+
+@pytest.fixture(autouse=True)
+def _shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, batches are read and folded by several tasks, as only large ones are otherwise."""
+    monkeypatch.setattr(job, "_EVENTS_ALONE", -1)
 
 
 @pytest.fixture

@@ -14,10 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config import StoreConfig, load_apply
+from spark_apply.job import _EVENTS_ALONE
 from spark_apply.source import written_ends
 from tests.integration.running import eventually
 from tests.spark_cluster import QUICK, Cluster, Submitted, cluster, executors
-from tests.spark_laws import Record, Setting, workload
+from tests.spark_laws import Record, Setting, order, workload
+from tests.spark_records import position
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = [
@@ -99,13 +101,18 @@ def test_two_workers_fold_what_one_would_and_one_of_them_may_be_killed(
 
         return holds
 
+    def several(status: str, commit: int) -> list[Record]:
+        """More events than one task would be given."""
+        rows = enumerate((order(10_000 + number, status) for number in range(_EVENTS_ALONE + 1)), 1)
+        return [record for at, row in rows for record in table.event("u", row, position(commit, at))]
+
     file, stream = _written(setting), workload(table)
-    publish(stream[:20])
+    publish([several("new", 50), *stream[:20]])
     with cluster(tmp_path / "cluster", 2) as running, _submitted(running, file) as job:
         eventually(held(job), "the first batch is in the store", within_s=300)
         assert [len(executors(worker)) for worker in running.workers] == [1, 1]
         assert setting.contents(table) == setting.folded(table, seen)
-        publish(stream[20:])
+        publish([several("paid", 5_000), *stream[20:]])
         eventually(lambda: _begun(tmp_path / "checkpoints"), "a batch is under way", within_s=300)
         running.workers[0].kill()
         eventually(held(job), "what came then is in the store", within_s=300)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame
 
-from spark_apply.job import _size
+from spark_apply.job import _sized
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,19 @@ from spark_apply.job import _size
     ids=str,
 )
 def test_tasks_grow_with_a_batch_up_to_what_the_job_was_given(events: int, tasks: int, *, adaptive: bool) -> None:
+    conf, records = _records()
+    _sized(records, events, most=4)
+    assert list(conf.values()) == [tasks, adaptive]
+
+
+@pytest.mark.parametrize(("events", "alone"), [(0, True), (10_000, True), (10_001, False), (1_000_000, False)], ids=str)
+def test_a_small_batch_is_read_by_one_task(events: int, *, alone: bool) -> None:
+    _, records = _records()
+    assert (_sized(records, events, most=4) is not records) == alone
+
+
+def _records() -> tuple[dict[str, Any], DataFrame]:
+    """A batch, with what is set for it."""
     conf: dict[str, Any] = {}
     session = SimpleNamespace(conf=SimpleNamespace(set=conf.__setitem__))
-    _size(cast("SparkSession", session), events, most=4)
-    assert list(conf.values()) == [tasks, adaptive]
+    return conf, cast("DataFrame", SimpleNamespace(sparkSession=session, coalesce=lambda tasks: {1: "one task"}[tasks]))
