@@ -351,10 +351,13 @@ def test_a_second_copy_fences_the_first(
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
     with Running(connector) as first:
         first.await_line(FOLLOWING)
+        if busy:  # held, or its next idle commit finds out and frees the slot before the second has asked for it
+            first.process.send_signal(signal.SIGSTOP)
         with Running(connector) as second:
             if busy:
                 second.await_line("trying again")
                 postgres18.execute("INSERT INTO t VALUES (1)")
+                first.process.send_signal(signal.SIGCONT)
             assert first.ended() == 1
             assert "another copy of connector" in first.stderr
             assert "Traceback" not in first.stderr
