@@ -4,18 +4,20 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JARS   := $(VENV)/.jars
+PLOT   := $(VENV)/.plot
+COMPILED := $(wildcard cdc/*.pyx connectors/*/*.pyx)
 ALONE  := tests/unit tests/property
 ASIDE  := tests/faults tests/stores
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-memory bench-streams bench-hotpath bench-apply soak test test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply soak test test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 install: $(STAMP)  ## make .venv with the cdc command in it
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.11 install")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
@@ -58,19 +60,43 @@ type: $(STAMP)   ## mypy, strict
 
 lock:            ## pin again what pyproject.toml asks for (needs uv)
 	uv pip compile --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 --extra test --no-header -q pyproject.toml -o requirements.lock
+	uv pip compile --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 --no-header -q -c requirements.lock bench/requirements.txt -o bench/requirements.lock
 
-bench: $(JARS)   ## print the figures that docs/adr quotes
+$(PLOT): $(STAMP) bench/requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r bench/requirements.lock
+	@mkdir -p .bench && touch $(PLOT)
+
+bench: $(JARS) $(PLOT) ## ours beside Debezium: streams, snapshots, latency; then ours alone, by events and by tables
+	$(BIN)/python -m bench.streams --events 1000000 --json .bench/streams.json
+	$(BIN)/python -m bench.plot .bench/streams.json .bench/streams.png
+	$(BIN)/python -m bench.streams --events 1000000 --shapes 3,60,wide
+	$(BIN)/python -m bench.latency
+	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench.hotpath
+
+bench-quick: $(JARS) $(PLOT) ## the same in five minutes: fewer events, one run of each
+	$(BIN)/python -m bench.streams --events 100000 --runs 1 --json .bench/streams.json
+	$(BIN)/python -m bench.plot .bench/streams.json .bench/streams.png
+	$(BIN)/python -m bench.latency --warm 5 --seconds 10
+	$(BIN)/python -m bench.growth --events 100000,300000 --tables 1,20 --of 100000 --runs 1
+
+bench-decisions: $(JARS) ## print the figures that docs/adr quotes
 	$(BIN)/python bench/decisions.py
 	$(BIN)/python bench/memory.py
 	$(BIN)/python -m bench.mysql_rows
 	$(BIN)/python -m bench.binlog_readers
-	$(BIN)/python -m bench.streams
 
 bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 million in one transaction
 	$(BIN)/python bench/memory.py
 
 bench-streams: $(JARS) ## our streams and snapshots beside Debezium's, over the same rows
 	$(BIN)/python -m bench.streams
+
+bench-latency: $(JARS) ## from commit to visible at 1,000 single-row transactions a second, beside Debezium's
+	$(BIN)/python -m bench.latency
+
+bench-growth: $(JARS) ## what an event costs, from 10⁵ to 10⁷ of them and of 1 to 200 tables
+	$(BIN)/python -m bench.growth
 
 bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in memory: no server
 	$(BIN)/python -m bench.hotpath
@@ -80,4 +106,5 @@ bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
-	rm -rf $(VENV) .cdc-dev .cdc-soak build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f cdc/compiled.*.so connectors/*/compiled.*.so cdc/compiled.c connectors/*/compiled.c
+	rm -rf $(VENV) .cdc-dev .cdc-soak .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

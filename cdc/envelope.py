@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
 from cdc import __version__
 from cdc.change import UNCHANGED, Column, Kind, Message, Place, Position, Row, Table, Xid
 from cdc.errors import BugError, OperatorError
-from cdc.rowcode import hole_finder, key_writer, row_writer
+from cdc.rowcode import compiled, hole_finder, key_writer, row_writer
 
 _NULL: Final = b"null"
 
@@ -42,6 +42,7 @@ class TableEncoder:
         head, self.source_where = _source(connector, prefix, database, table.schema, table.name)
         self.source_head = b'{"before":%b,"after":%b,' + head
         self.source_tail = b'","schema_version":%d},"transaction":' % version
+        self.shape = _shape(b"," + head, self.source_where, self.source_tail, topic, table.qualified)
 
     def key(self, row: Row) -> bytes:
         """The key of a row or key image."""
@@ -139,6 +140,7 @@ class MessageEncoder:
         head, self.source_where = _source(connector, prefix, database, "", "")
         self.source_head = b"%b,%b" + head
         self.source_tail = b'"},"transaction":'
+        self.shape = _shape(b"," + head, self.source_where, self.source_tail, self.topic, self.topic)
 
     def key(self, message: Message) -> bytes:
         return orjson.dumps({"prefix": message.prefix})
@@ -156,6 +158,11 @@ def _source(connector: str, prefix: str, database: str, schema: str, table: str)
         _literally(b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":'),
         _literally(b"," + orjson.dumps(where)[1:-1] + b","),
     )
+
+
+def _shape(head: bytes, where: bytes, tail: bytes, topic: str, name: str) -> object:
+    """The same for `compiled.Frame`, which needs no formats."""
+    return compiled and compiled.Shape(*(part.replace(b"%%", b"%") for part in (head, where, tail)), topic, name)
 
 
 def _literally(part: bytes) -> bytes:
@@ -189,7 +196,7 @@ class _Count:
     events: int = 0
 
 
-class Frame:
+class PlainFrame:
     """What the events of one source transaction, or of one snapshot chunk, have in common."""
 
     def __init__(
@@ -272,6 +279,12 @@ class Frame:
     def next_position(self) -> str:
         """The position the next event will have."""
         return Position(self._epoch, self._commit, self.events + 1 if self._numbered else self._view).text
+
+
+if TYPE_CHECKING or compiled is None:  # noqa: SIM108 - type checkers read the branch
+    Frame = PlainFrame
+else:
+    Frame = compiled.Frame
 
 
 def transaction_records(transaction: str, at_ms: int, counts: list[tuple[str, int]]) -> list[tuple[bytes, bytes]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from orjson import dumps
 
 
@@ -25,3 +27,7 @@ def text(value: bytes) -> bytes:
     except UnicodeDecodeError:
         pass  # raised below, because the error holds the value
     raise ValueError("text is not valid UTF-8")
+
+
+FORMS: dict[Callable[[bytes], bytes], str] = {as_is: "as_is", quoted: "quoted", text: "text"}
+"""Encoders that `cdc.compiled` writes by itself, by its names for them. A source adds its own where it defines them."""

@@ -32,8 +32,8 @@ from cdc.versions import Versions
 from cdc.wide import WideValues
 from cdc.writing import Writer
 
-CUT_RECORDS: Final = 10_000
-CUT_BYTES: Final = 8 * 1024 * 1024
+CUT_RECORDS: Final = 50_000
+CUT_BYTES: Final = 32 * 1024 * 1024
 CUT_AGE_S: Final = 0.2
 MOVED_POSITION_S: Final = 0.5
 IDLE_POSITION_S: Final = 10.0

@@ -5,7 +5,8 @@
         return b'{"id":%b,"name":%b}' % (NULL if v0 is None else v0, NULL if v1 is None else dumps(v1.decode()),)
 
 What the columns decide is decided here, once. `TableEncoder`'s plain methods are the oracle, and take over where these
-raise, whatever they raise: then a value is missing or no text of its type, and the plain ones say which.
+raise, whatever they raise: then a value is missing or no text of its type, and the plain ones say which. Where there is
+`cdc.compiled`, it does the same in C.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from typing import Final, TypeAlias, cast
 from orjson import dumps
 
 from cdc import jsontext
+from cdc.built import built
 from cdc.change import UNCHANGED, Row
 
 Write: TypeAlias = Callable[[Row], bytes]
 Encode: TypeAlias = Callable[[bytes], bytes]
+
+compiled: Final = built("cdc.compiled")
 
 _INLINE: Final[dict[Encode, str]] = {
     jsontext.as_is: "{0}",
@@ -30,6 +34,8 @@ _INLINE: Final[dict[Encode, str]] = {
 
 def row_writer(columns: Sequence[tuple[bytes, Encode]]) -> Write:
     """A whole row as a JSON object. `columns`: what stands before each value, and its encoder."""
+    if compiled is not None:
+        return cast("Write", compiled.RowWriter(columns))
     taken = "".join(f"v{n}, " for n in range(len(columns))) + "= row"
     values = [f"NULL if v{n} is None else {_code(n, encode)}" for n, (_, encode) in enumerate(columns)]
     return _made(taken, columns, values)
@@ -37,6 +43,8 @@ def row_writer(columns: Sequence[tuple[bytes, Encode]]) -> Write:
 
 def key_writer(columns: Sequence[tuple[bytes, Encode]], indexes: Sequence[int]) -> Write:
     """The key of a row; `indexes` says where its columns stand. Of a null it makes none: it raises."""
+    if compiled is not None:
+        return cast("Write", compiled.KeyWriter(columns, indexes))
     taken = "; ".join(f"v{n} = row[{index}]" for n, index in enumerate(indexes))
     return _made(taken, columns, [_code(n, encode) for n, (_, encode) in enumerate(columns)])
 
@@ -49,6 +57,8 @@ def hole_finder(indexes: Sequence[int]) -> Callable[[Row], bool]:
 
 def size_bound(least: int, factors: Mapping[int, int]) -> Callable[[Row], int]:
     """`least`, and the length of each of these columns' values times its factor. Raises TypeError for UNCHANGED."""
+    if compiled is not None:
+        return cast("Callable[[Row], int]", compiled.SizeBound(least, factors))
     sizes = "".join(f" + (0 if row[{index}] is None else len(row[{index}]) * {by})" for index, by in factors.items())
     return cast("Callable[[Row], int]", _function(f"def bound(row):\n    return {least}{sizes}\n", "bound"))
 

@@ -1,5 +1,7 @@
 """The short way of a change to its record, for what nearly all changes are: a whole row whose key has stayed the same.
 
+What is compiled takes deletes too, whose record a tombstone follows.
+
 `Writer` asks each table's way first, and does by itself, in full, what this one leaves: it is the oracle. A way leaves
 a change before it has done anything about it, so that nothing is done twice.
 """
@@ -7,13 +9,17 @@ a change before it has done anything about it, so that nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
-from cdc.change import Change, Op, Row
+from cdc.change import Change, Op, Place, Row
 from cdc.envelope import Frame, TableEncoder
+from cdc.rowcode import compiled
 
 Way: TypeAlias = Callable[[Change, Frame], tuple[bytes, bytes] | None]
-"""Key and value of a change's only record; None: it takes more than that."""
+"""Key and value of a change's only record, or of a delete's first; None: it takes more than that."""
+
+Reading: TypeAlias = Callable[[Row, Frame, Place], tuple[bytes, bytes] | None]
+"""Key and value of a row that was read, not changed; None: it cannot be written so."""
 
 _NULL: Final = b"null"
 _CODES: Final = {Op.CREATE: b"c", Op.UPDATE: b"u"}
@@ -25,6 +31,8 @@ def way(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit: int) 
     `stored` tells how many bytes a row takes in the source, at most, where it may leave values out of one that takes
     `limit` or more: those are remembered, which is not done here.
     """
+    if compiled is not None:
+        return cast("Way", compiled.Way(encoder, stored, limit))
     write_key, write_row = encoder.write_key, encoder.write_row
 
     def straight(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
@@ -43,5 +51,21 @@ def way(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit: int) 
         except Exception:  # noqa: BLE001 - a value is missing or none of its type: the plain way says which
             return None
         return key, frame.event(encoder, code, image, row, lsn)
+
+    return straight
+
+
+def reading(encoder: TableEncoder) -> Reading:
+    """Of the rows that a snapshot has read of one version of one table."""
+    if compiled is not None:
+        return cast("Reading", compiled.Reading(encoder))
+    write_key, write_row = encoder.write_key, encoder.write_row
+
+    def straight(row: Row, frame: Frame, lsn: Place) -> tuple[bytes, bytes] | None:
+        try:
+            key, after = write_key(row), write_row(row)
+        except Exception:  # noqa: BLE001 - the plain way says what is wrong
+            return None
+        return key, frame.event(encoder, b"r", _NULL, after, lsn)
 
     return straight

@@ -18,7 +18,7 @@ from cdc.interfaces import Handover, Sink, Snapshotter, Window
 from cdc.keys import LiveKeys
 from cdc.rereading import Asked, Touched
 from cdc.state import Key
-from cdc.straight import Way, way
+from cdc.straight import Way, reading, way
 from cdc.versions import Reread, Versions
 from cdc.wide import TOAST_FROM, WideValues
 
@@ -55,7 +55,11 @@ class Writer:
         """Rows of a snapshot."""
         encoder = self._encoder(table, position)
         topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
+        straight, as_a_rule = reading(encoder), not self._letters.refuses
         for row in rows:
+            if as_a_rule and (record := straight(row, frame, lsn)) is not None:
+                write(topic, *record)
+                continue
             try:
                 row_key = key(row)
                 if self._letters.refusals(topic, row_key, frame):
@@ -112,12 +116,14 @@ class Writer:
     def changes(self, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """All changes of a source transaction, except those that a snapshot's rows already contain."""
         ways, write, touched = self._ways, self._sink.write, self._touched
-        as_a_rule = handover is None and not self._letters.refuses
+        as_a_rule, delete = handover is None and not self._letters.refuses, Op.DELETE
         for change in transaction.changes:
             if as_a_rule and type(change) is Change:
                 topic, straight = ways.get(id(change.table)) or self._way(change.table)
                 if topic != touched.topic and (record := straight(change, frame)) is not None:
                     write(topic, *record)
+                    if change[0] is delete:
+                        write(topic, record[0], None)
                     continue
             if isinstance(change, Message):
                 self.message(change, frame, transaction.xid)

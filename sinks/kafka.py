@@ -27,6 +27,7 @@ from cdc.config import KafkaConfig
 from cdc.errors import BugError, CdcError, OperatorError, RetryableError, TooLargeError
 from cdc.interfaces import UNSURE, Log
 from cdc.state import State
+from sinks.batches import Batches, Record
 from sinks.commands import Commands
 from sinks.logged import TableLogs
 from sinks.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
@@ -90,13 +91,14 @@ class KafkaSink:
         self.position_topic = position_topic(config.prefix, connector)
         self.schema_topic = schema_topic(config.prefix)
         self._producer: Producer | None = None
-        self._waiting: dict[str, list[dict[str, Any]]] = {}
-        self._waiting_count = 0
+        self._batches = Batches(self._begin, self._send, most_records=_BATCH, most_bytes=_BATCH_BYTES)
+        self.write = self._batches.add  # type: ignore[method-assign]  # without a call more for every record
         self._queued: deque[tuple[int, int]] = deque()
+        self._queued_records = self._queued_bytes = 0
+        """What was handed to the client and may not be sent yet, batch by batch, and all of it."""
         self._began_at_s: float | None = None
         self._complained_s = float("-inf")
         self._told = _Told()
-        self._records = self._bytes = 0
         self._refused: KafkaError | None = None
         self._too_large: tuple[str, bytes, bytes] | None = None
 
@@ -192,17 +194,7 @@ class KafkaSink:
         return read_standing(self._config, self.connector).state
 
     def write(self, topic: str, key: bytes, value: bytes | None) -> None:
-        if self._began_at_s is None:
-            self._begin()
-        try:
-            self._waiting[topic].append({"key": key, "value": value})
-        except KeyError:
-            self._waiting[topic] = [{"key": key, "value": value}]
-        self._records += 1
-        self._bytes += len(key) + len(value) if value is not None else len(key)
-        self._waiting_count += 1
-        if self._waiting_count >= _BATCH:
-            self._send()
+        self._batches.add(topic, key, value)
 
     def schema(self, key: bytes, value: bytes) -> None:
         self.write(self.schema_topic, key, value)
@@ -222,7 +214,7 @@ class KafkaSink:
             yield cast("bytes", message.key()), cast("bytes", message.value())
 
     def pending(self) -> tuple[int, int]:
-        return self._records, self._bytes
+        return self._batches.records, self._batches.bytes
 
     def commit(self, state: State) -> None:
         self.write(self.position_topic, self.connector.encode(), state.to_bytes())
@@ -232,7 +224,7 @@ class KafkaSink:
         except KafkaException as exc:
             raise self._failed(exc, "committing") from exc
         self._began_at_s = None
-        self._records = self._bytes = 0
+        self._batches.clear()
         self._reported(self._open_producer().poll, 0)  # brings what the client has told
         if self._told.of_interruption:
             self._renew(state)
@@ -285,9 +277,10 @@ class KafkaSink:
 
     def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
-        self._waiting, self._waiting_count, self._began_at_s = {}, 0, None
+        self._began_at_s = None
+        self._batches.clear()
         self._queued.clear()
-        self._records = self._bytes = 0
+        self._queued_records = self._queued_bytes = 0
         if producer is not None:
             producer.purge(in_queue=True, in_flight=True, blocking=False)
             # It tries to abort what is open, even a commit under way; where it may not (fenced off), it says so.
@@ -345,44 +338,43 @@ class KafkaSink:
 
     def _send(self) -> None:
         """Hand what waits to the client, topic by topic. A refused record would break its key's order: none may be."""
-        for topic, batch in self._waiting.items():
-            if not batch:
-                continue
-            self._hand_over(topic, batch)
+        for topic, batch, size in self._batches.take():
+            self._hand_over(topic, batch, size)
             log_topic = self._table_logs.of(topic)
             if log_topic is not None:
-                kept = [dict(record) for record in batch if record["value"] is not None]
-                self._hand_over(log_topic, kept)
-                self._records += len(kept)
-                self._bytes += sum(len(record["key"]) + len(record["value"]) for record in kept)
-            self._waiting[topic] = []
-        self._waiting_count = 0
+                kept: list[Record] = [{**record} for record in batch if record["value"] is not None]
+                kept_bytes = sum(len(record["key"]) + len(record["value"] or b"") for record in kept)
+                self._hand_over(log_topic, kept, kept_bytes)
+                self._batches.count(len(kept), kept_bytes)
 
-    def _hand_over(self, topic: str, batch: list[dict[str, Any]]) -> None:
+    def _hand_over(self, topic: str, batch: list[Record], size: int) -> None:
         producer = self._open_producer()
         self._room(producer, len(batch))
         try:
-            taken = producer.produce_batch(topic, batch, on_delivery=self._refuse)
+            taken = producer.produce_batch(topic, cast("list[dict[str, Any]]", batch), on_delivery=self._refuse)
         except (KafkaException, BufferError) as exc:
             raise self._failed(exc, f"writing to topic {topic}") from exc
         if taken != len(batch):
             self._reported(producer.poll, 0)  # reports: the client itself says only that its state is erroneous
-            bad = next((m for m in batch if "_error" in m), {})
+            bad: dict[str, Any] = next((dict(m) for m in batch if "_error" in m), {})
             error = self._refused or bad.get("_error")
             if error is not None and error.code() in _TOO_LARGE and self._too_large is None:
                 self._too_large = (topic, bad["key"], bad["value"])
             raise self._failed(KafkaException(error), f"writing to topic {topic}")
-        self._queued.append((len(batch), sum(len(m["key"]) + len(m["value"] or b"") for m in batch)))
+        self._queued.append((len(batch), size))
+        self._queued_records += len(batch)
+        self._queued_bytes += size
 
     def _room(self, producer: Producer, records: int) -> None:
         """Wait until the client's queue has room: back-pressure by records and bytes."""
         deadline = time.monotonic() + _COMMIT_S
         while True:
             queued = len(producer)
-            while self._queued and sum(n for n, _ in self._queued) - self._queued[0][0] >= queued:
-                self._queued.popleft()
-            size = sum(b for _, b in self._queued)
-            if queued == 0 or (queued + records <= _QUEUED_RECORDS and size <= _QUEUED_BYTES):
+            while self._queued and self._queued_records - self._queued[0][0] >= queued:
+                gone, size = self._queued.popleft()
+                self._queued_records -= gone
+                self._queued_bytes -= size
+            if queued == 0 or (queued + records <= _QUEUED_RECORDS and self._queued_bytes <= _QUEUED_BYTES):
                 return
             self._raise_refused()
             if time.monotonic() > deadline:

@@ -13,6 +13,7 @@ from typing import Final
 
 from psycopg2 import sql
 
+from cdc.built import built
 from cdc.change import Column, Row, Table
 from cdc.errors import ProtocolError
 from cdc.state import Key
@@ -20,6 +21,7 @@ from snapshot.handover import INTEGERS, key_columns
 
 _BYTEWISE: Final = frozenset({"uuid", "bytea", "boolean"})
 """Types whose own order is the order of their text's bytes: hexadecimal of one case, and ``f`` before ``t``."""
+_compiled: Final = built("connectors.postgres.compiled")
 _ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 _CHARACTERS: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
 
@@ -167,6 +169,15 @@ def _bounds(table: Table, relation: Relation, key: Sequence[bytes]) -> Iterator[
 
 def parse_row(line: bytes, columns: int) -> Row:
     """One line of COPY's text format, newline included. Raises ProtocolError."""
+    if _compiled is not None:
+        row: Row | None = _compiled.copy_row(line, columns)
+        if row is not None:
+            return row
+    return parse_row_plainly(line, columns)
+
+
+def parse_row_plainly(line: bytes, columns: int) -> Row:
+    """`parse_row`, without what is compiled."""
     fields = line[:-1].split(b"\t")
     if len(fields) != columns or not line.endswith(b"\n"):
         raise ProtocolError(0, f"a COPY row of {len(fields)} columns where {columns} belong")

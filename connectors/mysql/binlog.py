@@ -136,20 +136,21 @@ def plain(header: Header, data: bytes, end: int) -> Event:
     return event
 
 
-_MAPS: Final[dict[tuple[bytes, bool], TableMap]] = {}
+MAPS: Final[dict[tuple[bytes, bool], TableMap]] = {}
+"""By their bytes, and whether MariaDB wrote them."""
 _MOST_MAPS: Final = 1000
 
 
 def _table_map(header: Header, data: bytes, end: int, *, mariadb: bool) -> TableMap:
     """Each statement describes its tables, nearly always as the one before it did: the same bytes are read once."""
     known = data[HEADER_SIZE:end], mariadb
-    found = _MAPS.get(known)
+    found = MAPS.get(known)
     if found is not None:
         return tuple.__new__(TableMap, (header, *found[1:]))
     found = table_map(header, Cursor(data, HEADER_SIZE, end), mariadb=mariadb)
-    if len(_MAPS) >= _MOST_MAPS:
-        _MAPS.clear()
-    _MAPS[known] = found
+    if len(MAPS) >= _MOST_MAPS:
+        MAPS.clear()
+    MAPS[known] = found
     return found
 
 

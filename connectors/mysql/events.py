@@ -275,7 +275,7 @@ def _whole(columns: int, *images: bytes) -> bool:
 
 
 class Rows(NamedTuple):
-    """Row images of one table, not yet taken apart: `rows.reader` does."""
+    """Row images of one table, not yet taken apart: `rows.Reader` does."""
 
     header: Header
     op: Op

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from cdc.change import UNCHANGED, Change, Op, Row, Table
 from cdc.config import SourceConfig, matches
@@ -27,8 +26,6 @@ from connectors.mysql.statements import (
 
 log = logging.getLogger("cdc")
 
-Reader: TypeAlias = Callable[[events.Rows], list[tuple[Row | None, Row | None]]]
-
 
 class Followed:
     """The captured tables as one session found them, and what the log has said of them since."""
@@ -39,8 +36,8 @@ class Followed:
         self._filled = {(c.table.schema, c.table.name): c.filled for c in captured}
         self._marks = {(c.table.schema, c.table.name): c.table.marks for c in captured}
         self._known: dict[Name, Description] = {}
-        self._described: dict[object, tuple[Table, Reader]] = {}
-        self._last: dict[Name, tuple[events.TableMap, tuple[Table, Reader]]] = {}
+        self._described: dict[object, tuple[Table, rows.Reader]] = {}
+        self._last: dict[Name, tuple[events.TableMap, tuple[Table, rows.Reader]]] = {}
         """What was found last, since to look up a description takes as long as to read a row."""
         for one in captured:
             self._now[one.table.schema, one.table.name] = one.table
@@ -53,7 +50,7 @@ class Followed:
         """Whether the table is captured."""
         return (told.schema, told.table) in self._now
 
-    def table(self, told: events.TableMap, at: Place) -> tuple[Table, Reader] | None:
+    def table(self, told: events.TableMap, at: Place) -> tuple[Table, rows.Reader] | None:
         """The table of rows in the log, and what decodes them; None: it is not captured."""
         name = (told.schema, told.table)
         last = self._last.get(name)
@@ -64,7 +61,7 @@ class Followed:
         of = (name, told.columns, told.primary_key)
         found = self._described.get(of)
         if found is None:
-            found = self._described[of] = (self._describe(told, name, at), rows.reader(told))
+            found = self._described[of] = (self._describe(told, name, at), rows.Reader(told))
         self._now[name] = found[0]
         self._last[name] = told, found
         return found
@@ -97,13 +94,16 @@ class Followed:
         self._known[name] = Description.of(table)
         return table
 
-    def changes(self, event: events.Rows, known: tuple[Table, Reader], at: Place) -> Iterator[Change]:
+    def changes(self, event: events.Rows, known: tuple[Table, rows.Reader], at: Place) -> Iterator[Change]:
         """The rows of one event, which begins at `at`."""
         table, read = known
-        op, offset, whole, number = event.op, at.offset, event.whole, 0
+        op, offset, number = event.op, at.offset, 0
         try:
+            if event.whole:
+                yield from read.changes(event, table, offset)
+                return
             for before, after in read(event):
-                if not whole and UNCHANGED in _needed(table, before, after):
+                if UNCHANGED in _needed(table, before, after):
                     raise GapError(
                         f"table {table.qualified}: a row in the log at {at} is not whole: a session has set "
                         "binlog_row_image to MINIMAL or NOBLOB",

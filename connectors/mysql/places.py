@@ -96,6 +96,10 @@ class GtidSet:
         of, number = _name(gtid)
         self._add(*of, number, number)
 
+    def add_number(self, uuid: str, number: int) -> None:
+        """The same, of one that has no tag."""
+        self._add(uuid, "", number, number)
+
     def _add(self, uuid: str, tag: str, first: int, last: int) -> None:
         spans = self._ranges.setdefault((uuid, tag), [])
         if spans and first == spans[-1][1] + 1:  # nearly always: the next one

@@ -1,7 +1,8 @@
 """Row images to rows: each value becomes the server's own text, as a SELECT over utf8mb4 would print it. Pure.
 
-`reader` makes a function for one table, from generated code: the columns' steps one after the other, without a loop,
-neighbours of a fixed size read at once. Layout of an image:
+`Reader` makes a function for one table, from generated code: the columns' steps one after the other, without a loop,
+neighbours of a fixed size read at once. Where there is `connectors.mysql.compiled`, it does the same in C. Layout of an
+image:
 
     null bits, one for each column that the image has, rounded up to bytes · values of the columns not null
 
@@ -28,12 +29,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from cdc.change import UNCHANGED, Row
+from cdc.built import built
+from cdc.change import UNCHANGED, Change, Row, Table
 from cdc.errors import OperatorError, ProtocolError
 from connectors.mysql import charsets, jsonb, tablemap, texts
 from connectors.mysql.events import Rows, TableColumn, TableMap
@@ -42,8 +44,6 @@ T = TypeVar("T")
 
 Images: TypeAlias = tuple[Row | None, Row | None]
 """The row before and after; None where the event has no such image."""
-
-Reader: TypeAlias = Callable[[Rows], list[Images]]
 
 Read: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
 """A row and where the next begins."""
@@ -56,57 +56,77 @@ _READS_MAX: Final = 256
 """Generated functions that are kept."""
 
 
-def reader(table: TableMap) -> Reader:
-    """What takes Rows events of `table` apart, row by row. Make one for each TableMap whose columns differ.
+class Reader:
+    """Takes Rows events of `table` apart, row by row. Make one for each TableMap whose columns differ.
 
-    Raises OperatorError if the log does not tell what is needed: signs, character sets, labels. The reader raises
+    Raises OperatorError if the log does not tell what is needed: signs, character sets, labels. Its methods raise
     ProtocolError on bytes that are no rows of this table, ValueError on text that is not valid in its character set.
     """
-    columns = table.columns
-    reads: dict[bytes, Read] = {}
-    for column in columns:
-        _form(column)  # refuse now, not at the first row
 
-    def image(present: bytes) -> Read:
-        read = reads.get(present)
+    def __init__(self, table: TableMap) -> None:
+        self._columns = table.columns
+        self._reads: dict[bytes, Read] = {}
+        for column in self._columns:
+            _form(column)  # refuse now, not at the first row
+
+    def __call__(self, rows: Rows) -> list[Images]:
+        """All images of one event."""
+        before, after = self._of(rows)
+        try:
+            return _images(before, after, rows.body)
+        except (IndexError, struct.error, OverflowError) as exc:
+            raise ProtocolError(len(rows.body), "a row image that ends early") from exc
+
+    def changes(self, rows: Rows, table: Table, offset: int) -> Iterable[Change]:
+        """The same as changes of `table`; `offset` is where the event begins."""
+        if compiled is None:
+            made = enumerate(self(rows))
+            return (tuple.__new__(Change, (rows.op, table, old, new, (offset, n))) for n, (old, new) in made)
+        before, after = self._of(rows)
+        try:
+            found: list[Change] = compiled.changes(rows.op, table, before, after, rows.body, offset)
+        except (IndexError, struct.error, OverflowError) as exc:
+            raise ProtocolError(len(rows.body), "a row image that ends early") from exc
+        return found
+
+    def _of(self, rows: Rows) -> tuple[Read | None, Read | None]:
+        if rows.column_count != len(self._columns):
+            raise ProtocolError(0, f"rows of {rows.column_count} columns of a table of {len(self._columns)}")
+        return self._image(rows.before) if rows.before else None, self._image(rows.after) if rows.after else None
+
+    def _image(self, present: bytes) -> Read:
+        read = self._reads.get(present)
         if read is None:
-            if len(present) != (len(columns) + 7) // 8:
+            if len(present) != (len(self._columns) + 7) // 8:
                 raise ProtocolError(0, "rows with another number of columns than their table map")
             if not any(present):
                 raise ProtocolError(0, "rows without a column")
-            flags = tuple(bool(present[i >> 3] >> (i & 7) & 1) for i in range(len(columns)))
-            read = reads[present] = _compiled(columns, flags)
+            flags = tuple(bool(present[i >> 3] >> (i & 7) & 1) for i in range(len(self._columns)))
+            read = self._reads[present] = _read(self._columns, flags)
         return read
 
-    def read_rows(rows: Rows) -> list[Images]:
-        if rows.column_count != len(columns):
-            raise ProtocolError(0, f"rows of {rows.column_count} columns of a table of {len(columns)}")
-        body, end, at = rows.body, len(rows.body), 0
-        images: list[Images] = []
-        append = images.append
-        before = image(rows.before) if rows.before else None
-        after = image(rows.after) if rows.after else None
-        try:
-            if before is None and after is not None:
-                while at < end:
-                    new, at = after(body, at)
-                    append((None, new))
-            elif after is None and before is not None:
-                while at < end:
-                    old, at = before(body, at)
-                    append((old, None))
-            elif before is not None and after is not None:
-                while at < end:
-                    old, at = before(body, at)
-                    new, at = after(body, at)
-                    append((old, new))
-        except (IndexError, struct.error, OverflowError) as exc:
-            raise ProtocolError(min(at, end), "a row image that ends early") from exc
-        if at != end:
-            raise ProtocolError(end, "a row image that ends early")
-        return images
 
-    return read_rows
+def generated_images(before: Read | None, after: Read | None, body: bytes) -> list[Images]:
+    """By functions that `generated` has made."""
+    end, at = len(body), 0
+    images: list[Images] = []
+    append = images.append
+    if before is None and after is not None:
+        while at < end:
+            new, at = after(body, at)
+            append((None, new))
+    elif after is None and before is not None:
+        while at < end:
+            old, at = before(body, at)
+            append((old, None))
+    elif before is not None and after is not None:
+        while at < end:
+            old, at = before(body, at)
+            new, at = after(body, at)
+            append((old, new))
+    if at != end:
+        raise IndexError
+    return images
 
 
 class _Fixed(NamedTuple):
@@ -115,6 +135,13 @@ class _Fixed(NamedTuple):
     code: str
     expression: str
     names: dict[str, object]
+    known: tuple[str, int, int] | None = None
+    """What `compiled` calls the same, if it knows how to read it, and up to two numbers that it must be told."""
+
+    def text(self) -> Callable[[Any], bytes]:
+        """The expression as a function."""
+        made: Callable[[Any], bytes] = eval(f"lambda x: {self.expression.format(x='x', f='f')}", dict(self.names))  # noqa: S307
+        return made
 
 
 class _Sized(NamedTuple):
@@ -125,11 +152,11 @@ class _Sized(NamedTuple):
 
 
 def _number(code: str) -> _Fixed:
-    return _Fixed(code, 'b"%d" % {x}', {})
+    return _Fixed(code, 'b"%d" % {x}', {}, ("unsigned" if code.isupper() else "signed", 0, 0))
 
 
-def _raw(size: int, text: Callable[[bytes], bytes]) -> _Fixed:
-    return _Fixed(f"{size}s", "{f}({x})", {"f": text})
+def _raw(size: int, text: Callable[[bytes], bytes], known: str = "", first: int = 0, second: int = 0) -> _Fixed:
+    return _Fixed(f"{size}s", "{f}({x})", {"f": text}, (known, first, second) if known else None)
 
 
 _TINY: Final = {
@@ -149,10 +176,11 @@ def _form(column: TableColumn) -> _Fixed | _Sized:
         return _integer(kind, _told(column, column.unsigned, "whether it is unsigned"))
     if kind == tablemap.NEWDECIMAL:
         precision, scale = column.meta >> 8, column.meta & 0xFF
-        return _raw(texts.decimal_size(precision, scale), texts.decimal(precision, scale))
+        size, text = texts.decimal_size(precision, scale), texts.decimal(precision, scale)
+        return _raw(size, text, "decimal", precision, scale)
     if kind in _FRACTIONAL:
-        size, text = _FRACTIONAL[kind]
-        return _raw(size + texts.fraction_size(column.meta), text(column.meta))
+        size, made, known = _FRACTIONAL[kind]
+        return _raw(size + texts.fraction_size(column.meta), made(column.meta), known, column.meta)
     if kind == tablemap.BIT:
         return _raw((column.meta + 7) // 8, _big_endian)
     if kind == tablemap.ENUM:
@@ -181,9 +209,9 @@ def _told(column: TableColumn, value: T | None, what: str) -> T:
 
 def _integer(kind: int, unsigned: bool) -> _Fixed:  # noqa: FBT001
     if kind == tablemap.TINY:
-        return _Fixed("B", "{f}[{x}]", {"f": _TINY[unsigned]})
+        return _Fixed("B", "{f}[{x}]", {"f": _TINY[unsigned]}, ("unsigned" if unsigned else "signed", 0, 0))
     if kind == tablemap.INT24:
-        return _raw(3, _uint24 if unsigned else _int24)
+        return _raw(3, _uint24, "unsigned") if unsigned else _raw(3, _int24, "signed")
     code = {tablemap.SHORT: "h", tablemap.LONG: "i", tablemap.LONGLONG: "q"}[kind]
     return _number(code.upper() if unsigned else code)
 
@@ -296,17 +324,17 @@ def _inflating(convert: Callable[[bytes], bytes] | None) -> Callable[[bytes], by
 _PLAIN: Final[dict[int, _Fixed]] = {
     tablemap.FLOAT: _Fixed("f", "{f}({x})", {"f": texts.double}),
     tablemap.DOUBLE: _Fixed("d", "{f}({x})", {"f": texts.double}),
-    tablemap.DATE: _raw(3, texts.date),
-    tablemap.NEWDATE: _raw(3, texts.date),
+    tablemap.DATE: _raw(3, texts.date, "date"),
+    tablemap.NEWDATE: _raw(3, texts.date, "date"),
     tablemap.YEAR: _Fixed("B", "{f}[{x}]", {"f": _YEARS}),
     tablemap.TIMESTAMP: _raw(4, texts.old_timestamp),
     tablemap.DATETIME: _raw(8, texts.old_datetime),
     tablemap.TIME: _raw(3, texts.old_time),
 }
 _FRACTIONAL: Final = {
-    tablemap.TIME2: (3, texts.time2),
-    tablemap.DATETIME2: (5, texts.datetime2),
-    tablemap.TIMESTAMP2: (4, texts.timestamp2),
+    tablemap.TIME2: (3, texts.time2, ""),
+    tablemap.DATETIME2: (5, texts.datetime2, "datetime"),
+    tablemap.TIMESTAMP2: (4, texts.timestamp2, "timestamp"),
 }
 _MARIADB_TYPES: Final[dict[str, Callable[[bytes], bytes]]] = {
     "uuid": texts.uuid,
@@ -317,8 +345,17 @@ _MARIADB_TYPES: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 
 @lru_cache(maxsize=_READS_MAX)
-def _compiled(columns: Sequence[TableColumn], present: Sequence[bool]) -> Read:
-    """The function that reads one image with these columns in it."""
+def in_c(columns: Sequence[TableColumn], present: Sequence[bool]) -> Read:
+    """What reads one image with these columns in it, if there is `compiled`."""
+    assert compiled is not None  # noqa: S101 - by its callers
+    told = [(form.known, form.code, form.text()) if isinstance(form, _Fixed) else form for form in map(_form, columns)]
+    read: Read = compiled.Image(told, [column.nullable for column in columns], present)
+    return read
+
+
+@lru_cache(maxsize=_READS_MAX)
+def generated(columns: Sequence[TableColumn], present: Sequence[bool]) -> Read:
+    """The function that reads one image with these columns in it: its oracle."""
     source, names = _source(columns, present)
     exec(compile(source, "<row image>", "exec"), names)  # noqa: S102 - made of constants and numbers above
     read: Read = names["read"]
@@ -412,3 +449,10 @@ def _sized(i: int, form: _Sized, names: dict[str, Any]) -> list[str]:
         names[f"f{i}"] = form.text
         value = f"f{i}({value})"
     return [*lines, f"v{i} = {value}", "p = e"]
+
+
+compiled: Final = built("connectors.mysql.compiled")
+_read: Final = generated if compiled is None else in_c
+_images: Final[Callable[[Read | None, Read | None, bytes], list[Images]]] = (
+    generated_images if compiled is None else compiled.images
+)

@@ -7,7 +7,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 import orjson
@@ -19,7 +19,7 @@ from cdc.description import Description
 from cdc.errors import BugError, GapError, OperatorError, raise_first
 from cdc.interfaces import LINEAGE, Start
 from cdc.state import State
-from connectors.mysql import binlog, continuity, events, server, session
+from connectors.mysql import binlog, continuity, events, server, session, straight
 from connectors.mysql.catalog import Captured, Catalog
 from connectors.mysql.followed import Followed
 from connectors.mysql.grouping import Block, Committed, Grouper
@@ -28,6 +28,8 @@ from connectors.mysql.statements import meaning
 from connectors.mysql.stream import Binlog, replica_uuid
 
 log = logging.getLogger("cdc")
+
+ReadSmall: TypeAlias = Callable[[bytearray, int], tuple[int, straight.Small] | None]
 
 _WAIT_S: Final = 0.5
 _OF_FILES: Final = (events.Rotate, events.FormatDescription, events.Heartbeat)
@@ -59,6 +61,8 @@ class MysqlSource:
         self._captured: tuple[Captured, ...] = ()
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
+        self._file_text = "", b""
+        """The file in hand, and its name as JSON in a format."""
         self._place = Place("binlog.000000", FIRST)
         """Behind the last block that was read whole, or passed over."""
         self._begun_at: dict[str, int] = {}
@@ -185,7 +189,18 @@ class MysqlSource:
         described: events.FormatDescription | None = None
         file = asked.file
         yielded_s = time.monotonic()
+        read_small: ReadSmall | None = None
         while True:
+            small = dump.straight(read_small) if read_small is not None and self._grouper.between else None
+            if small is not None:
+                transaction = self._small(small, file)
+                if transaction is not None:
+                    yield transaction
+                    yielded_s = time.monotonic()
+                elif time.monotonic() - yielded_s > _WAIT_S:
+                    yield Idle()
+                    yielded_s = time.monotonic()
+                continue
             raw = dump.receive()
             if raw is None or time.monotonic() - yielded_s > _WAIT_S:  # also while it is others who write
                 yield Idle()
@@ -196,7 +211,10 @@ class MysqlSource:
             event = binlog.parse(raw, described) if isinstance(raw, bytes) else binlog.parse_long(raw, described)
             if isinstance(event, _OF_FILES):
                 file = self._turned(event, file, asked)
-                described = event if isinstance(event, events.FormatDescription) else described
+                if isinstance(event, events.FormatDescription):
+                    described = event
+                    if not self._server.mariadb:
+                        read_small = straight.small(binlog.MAPS, checksum=event.checksum)
                 continue
             done = self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
             if not isinstance(raw, bytes):
@@ -211,6 +229,42 @@ class MysqlSource:
                     raise BugError("a transaction was left before its end")
             else:
                 self._passed(done.block)
+
+    def _small(self, small: straight.Small, file: str) -> Transaction | None:
+        """What was read at once, as `_transaction` has it; None if there is nothing of it to publish."""
+        commit = Place(file, small.last).commit
+        rows = [one for one in small.rows if self._followed.wanted(one[0])]
+        if not rows or commit < self._done:
+            self._done_with(small, file, commit)
+            return None
+        if self._file_text[0] != file:
+            self._file_text = file, orjson.dumps(file).replace(b"%", b"%%")
+        gtid = small.gtid
+        quoted = b"null" if gtid is None else b'"%b"' % gtid.encode()
+        return Transaction(
+            gtid or str(Place(file, small.begin)),
+            gtid if gtid is not None and self._server.gtids else commit,
+            commit,
+            small.at_ms,
+            self._small_changes(small, rows, file, commit),
+            b'"server_id":%d,"gtid":%b,"file":%b,"pos":%%d,"row":%%d' % (small.server_id, quoted, self._file_text[1]),
+        )
+
+    def _small_changes(
+        self, small: straight.Small, rows: Sequence[tuple[events.TableMap, events.Rows, int]], file: str, commit: int
+    ) -> Iterator[Change]:
+        for told, event, offset in rows:
+            at = Place(file, offset)
+            known = self._followed.table(told, at)
+            if known is not None:
+                yield from self._followed.changes(event, known, at)
+        self._done_with(small, file, commit)
+
+    def _done_with(self, small: straight.Small, file: str, commit: int) -> None:
+        """As `_passed`."""
+        self._reach(Place(file, small.end))
+        if small.uuid and isinstance(self._gtids, GtidSet) and commit >= self._done:
+            self._gtids.add_number(small.uuid, small.gno)
 
     def _turned(
         self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: Place

@@ -6,17 +6,21 @@
     16  u64 xid
 
 A reader gives None for what is laid out otherwise; the readers of `binlog` take that, and are its oracle.
+
+Where there is `connectors.mysql.compiled`, small transactions that have come whole are read at once, without `binlog`
+and `grouping`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from cdc.built import built
 from cdc.change import Op
-from connectors.mysql.events import Gtid, Header, Query, Rows, Xid
+from connectors.mysql.events import Gtid, Header, Query, Rows, TableMap, Xid
 
 Reader: TypeAlias = Callable[[Header, bytes, int], Gtid | Query | Rows | Xid | None]
 """Of an event's header, its bytes, and where its checksum begins."""
@@ -129,3 +133,46 @@ READERS: Final[dict[int, Reader]] = {
     33: gtid,
 }
 """By type."""
+
+
+class Small(NamedTuple):
+    """A transaction that was read at once. Offsets are of its file."""
+
+    server_id: int
+    uuid: str
+    """Empty where the server has GTIDs off."""
+    gno: int
+    at_ms: int
+    begin: int
+    last: int
+    """Where its last event begins."""
+    end: int
+    rows: list[tuple[TableMap, Rows, int]]
+    """With the offset that each event begins at."""
+
+    @property
+    def gtid(self) -> str | None:
+        return f"{self.uuid}:{self.gno}" if self.uuid else None
+
+
+def small(
+    maps: Mapping[tuple[bytes, bool], TableMap], *, checksum: bool
+) -> Callable[[bytearray, int], tuple[int, Small] | None] | None:
+    """What reads transactions of MySQL, of packets and where the next begins; None if there is nothing compiled.
+
+    `maps` are the table maps that came before, by their bytes. The reader gives None for what is not small, not whole,
+    or in any way not what nearly all are.
+    """
+    compiled = built("connectors.mysql.compiled")
+    if compiled is None:
+        return None
+
+    def read(buffer: bytearray, at: int) -> tuple[int, Small] | None:
+        found = compiled.transaction(buffer, at, checksum, _BEGINS, maps)
+        if found is None:
+            return None
+        end, (server_id, seconds, uuid, gno, at_us, *offsets), rows = found
+        at_ms = at_us // 1000 if at_us else seconds * 1000
+        return end, tuple.__new__(Small, (server_id, _UUIDS[uuid] if uuid else "", gno, at_ms, *offsets, rows))
+
+    return read

@@ -15,8 +15,9 @@ import select
 import ssl
 import tempfile
 import time
+from collections.abc import Callable
 from struct import pack
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 from uuid import UUID, uuid5
 
 import pymysql
@@ -47,6 +48,9 @@ _BINLOG_ERROR: Final = 1236
 _SAME_NUMBER: Final = 4052
 """MariaDB's for a server_id that two replicas have."""
 _NAMESPACE: Final = UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
+
+
+T = TypeVar("T")
 
 
 class Binlog:
@@ -115,6 +119,22 @@ class Binlog:
             raise session.translate(exc, "asking for the log") from exc
         connection._sock.settimeout(0)  # noqa: SLF001 - from here on it is read here
         self._heard_s = time.monotonic()
+
+    def straight(self, read: Callable[[bytearray, int], tuple[int, T] | None]) -> T | None:
+        """What `read` makes of what has come, behind what was taken, if it makes anything: then that is taken too.
+
+        `read` gives where in the bytes it has ended.
+        """
+        if self._parts or self._long is not None:  # inside a packet that was split
+            return None
+        found = read(self._buffer, self._at)
+        if found is None:
+            return None
+        self._at, made = found
+        if self._at == len(self._buffer) or self._at > _RECEIVE_BYTES:
+            del self._buffer[: self._at]
+            self._at = 0
+        return made
 
     def receive(self) -> bytes | IO[bytes] | None:
         """The next event; None: nothing more has come. Raises OperatorError, RetryableError.

@@ -1,6 +1,6 @@
 """MySQL and MariaDB values: the server's text to JSON text, type by type. Pure; bytes to bytes.
 
-The text is what `rows.reader` makes of the log and what a SELECT prints, if the session ran `SETTINGS` and selects each
+The text is what `rows.Reader` makes of the log and what a SELECT prints, if the session ran `SETTINGS` and selects each
 column by its `select_expression`. NULL never comes here.
 
 | type | kind | JSON |
@@ -32,7 +32,7 @@ from typing import Final, TypeAlias
 
 from cdc.change import Column, Kind
 from cdc.errors import OperatorError
-from cdc.jsontext import as_is, quoted, text
+from cdc.jsontext import FORMS, as_is, quoted, text
 from connectors.mysql import charsets, tablemap, temporal
 from connectors.mysql.events import TableColumn, TableMap
 
@@ -112,6 +112,14 @@ def vector(value: bytes) -> bytes:
         raise ValueError("vector is not float32s")
     numbers = struct.unpack(f"<{len(value) // 4}f", value)
     return b"[%b]" % b",".join(map(_shortest32, numbers))
+
+
+FORMS.update({
+    boolean: "one_or_zero", floating: "double", temporal.date: "days", temporal.date_or_null: "days",
+    temporal.datetime_millis: "millis", temporal.datetime_millis_or_null: "millis",
+    temporal.datetime_micros: "micros", temporal.datetime_micros_or_null: "micros",
+    temporal.timestamp: "instant", temporal.timestamp_or_null: "instant", temporal.time: "clock",
+})  # fmt: skip
 
 
 def column(told: TableColumn) -> Column:

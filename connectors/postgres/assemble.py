@@ -141,7 +141,7 @@ class Assembler:
             return
         identity = tuple(c.in_identity for c in relation.columns)
         self._known[relation.id] = _Known(relation, table, identity) if table else None
-        self.straight.learn(relation.id, len(relation.columns), table)
+        self.straight.learn(relation.id, len(relation.columns), table, identity)
 
     def table(self, relation: int) -> Table | None:
         known = self._relation(relation)

@@ -15,7 +15,7 @@ from cdc.envelope import in_wal
 from cdc.errors import BugError, ProtocolError, raise_first
 from cdc.interfaces import LINEAGE, Start
 from cdc.state import State
-from connectors.postgres import continuity, pgoutput, server, session, slot
+from connectors.postgres import continuity, pgoutput, server, session, slot, straight
 from connectors.postgres.assemble import Assembler
 from connectors.postgres.catalog import Captured, Catalog
 from connectors.postgres.followed import Followed
@@ -25,6 +25,7 @@ from connectors.postgres.upkeep import OURS, Upkeep
 _WAIT_S: Final = 0.5
 _LOOK_S: Final = 5.0
 _TENDED_EVERY: Final = 4096
+_AT_ONCE: Final = 1000
 """Messages of a transaction between two looks at what else is due."""
 _DATA: Final = ord("w")
 _KEEPALIVE: Final = ord("k")
@@ -128,8 +129,7 @@ class PostgresSource:
             if message[0] != _DATA:
                 self._keepalive(replication, message, between=True)
                 continue
-            _lsn, payload = data(message)
-            match begin := pgoutput.decode(payload):
+            match begin := straight.begin(message) or pgoutput.decode(data(message)[1]):
                 case pgoutput.Begin(commit_lsn, at_us, xid):
                     changes = self._changes(replication, assembler, begin)
                     if commit_lsn < resume:  # the server resends what a restart had not acknowledged
@@ -156,13 +156,18 @@ class PostgresSource:
     def _changes(
         self, replication: ReplicationConnection, assembler: Assembler, begin: pgoutput.Begin
     ) -> Iterator[Change | Message]:
-        upkeep, seen = self._tended(), 0
-        receive, straight = replication.receive, assembler.straight.change
+        upkeep, untended = self._tended(), 0
         while True:
-            seen += 1
-            received = receive()
-            if received is None or seen % _TENDED_EVERY == 0:
+            changes, received = replication.receive_changes(assembler.straight.changes, _AT_ONCE)
+            yield from changes
+            untended += len(changes) + 1
+            if received is None or untended >= _TENDED_EVERY:
                 upkeep.tend(following=True)
+                untended = 0
+            if received is None and changes:
+                continue
+            if received is None:
+                received = replication.receive()
             if received is None:
                 replication.status(reply=True)  # the answer says that it is still there
                 replication.wait(_WAIT_S)
@@ -170,12 +175,12 @@ class PostgresSource:
             if received[0] != _DATA:
                 self._keepalive(replication, received, between=False)
                 continue
-            change = straight(received)
+            change = assembler.straight.change(received)
             if change is not None:
                 yield change
                 continue
             lsn, payload = data(received)
-            match message := pgoutput.decode(payload):
+            match message := straight.commit(received) or pgoutput.decode(payload):
                 case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete():
                     change = assembler.change(message, lsn)
                     if change is not None:

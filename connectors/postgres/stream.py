@@ -12,12 +12,14 @@ from __future__ import annotations
 import logging
 import select
 import time
+from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 import psycopg
 from psycopg import pq
 
+from cdc.change import Change
 from cdc.errors import CdcError, OperatorError, ProtocolError, RetryableError
 from connectors.postgres.pgoutput import POSTGRES_EPOCH_US
 from connectors.postgres.session import connect_failed, place
@@ -30,6 +32,7 @@ _STATUS: Final = Struct(">cqqqqB")
 _DATA_START: Final = 1 + _DATA.size
 
 _LONG_S: Final = 5.0
+_GATHER_S: Final = 0.001
 _PAGE: Final = 8192
 _PAGE_HEADERS: Final = (24, 40)
 
@@ -66,6 +69,10 @@ def at_record_end(lsn: int) -> int:
     return lsn - into_page if into_page in _PAGE_HEADERS else lsn
 
 
+Changes: TypeAlias = Callable[[Callable[[int], tuple[int, memoryview]], int], tuple[list[Change], bytes | None, int]]
+"""Of a connection's `get_copy_data`, and how many at most: see `straight`."""
+
+
 class ReplicationConnection:
     """One walsender. First statements, then at most one stream; never reconnects by itself."""
 
@@ -81,7 +88,7 @@ class ReplicationConnection:
         self._sent_at_s = 0.0
         self._asked_at_s: float | None = None
         self._silent_s = SILENT_S
-        self._streaming = False
+        self._streaming = self._over = False
         if self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII":
             # nothing is checked there, but would be on its way to us: one row that is not UTF-8 would end the stream
             self.query("SET client_encoding TO 'SQL_ASCII'", "setting client_encoding")
@@ -153,31 +160,58 @@ class ReplicationConnection:
 
         Raises RetryableError at the stream's end, and when a keepalive that was asked for does not come.
         """
+        if self._over:
+            raise self._ended()
         try:
             size, data = self._pg.get_copy_data(1)
             if size == 0:
                 self._pg.consume_input()
                 size, data = self._pg.get_copy_data(1)
         except psycopg.Error as exc:
-            raise RetryableError(f"PostgreSQL at {self._place}: the replication stream broke") from exc
+            raise self._broken() from exc
         if size > 0:
             self._asked_at_s = None
             return bytes(data)
-        if size == 0:
-            if self._asked_at_s is not None and time.monotonic() - self._asked_at_s > self._silent_s:
-                raise RetryableError(
-                    f"PostgreSQL at {self._place}: asked for a sign of life, it has said nothing for "
-                    f"{self._silent_s:.0f} s: the connection is half open"
-                )
-            return None
+        if size < 0:
+            raise self._ended()
+        if self._asked_at_s is not None and time.monotonic() - self._asked_at_s > self._silent_s:
+            raise RetryableError(
+                f"PostgreSQL at {self._place}: asked for a sign of life, it has said nothing for "
+                f"{self._silent_s:.0f} s: the connection is half open"
+            )
+        return None
+
+    def receive_changes(self, read: Changes, most: int) -> tuple[list[Change], bytes | None]:
+        """What `read` makes of the messages that have come, and the first that it makes nothing of, if there is one.
+
+        Asks the server for nothing: `receive` does, and is to be called where this gives nothing.
+        """
+        try:
+            changes, message, size = read(self._pg.get_copy_data, most)
+        except psycopg.Error as exc:
+            raise self._broken() from exc
+        self._over = size < 0  # what came before it counts
+        if changes or message is not None:
+            self._asked_at_s = None
+        return changes, message
+
+    def _broken(self) -> RetryableError:
+        return RetryableError(f"PostgreSQL at {self._place}: the replication stream broke")
+
+    def _ended(self) -> CdcError:
         result = self._pg.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            raise _translate(result, "following the log")
-        raise RetryableError(f"PostgreSQL at {self._place} ended the replication stream")
+            return _translate(result, "following the log")
+        return RetryableError(f"PostgreSQL at {self._place} ended the replication stream")
 
     def wait(self, timeout_s: float) -> None:
-        """Return when there may be something to receive, or after `timeout_s`."""
-        self._poll.poll(timeout_s * 1000)
+        """Return when there may be something to receive, or after `timeout_s`.
+
+        A little later, in fact: a server wakes whoever waits for every message it sends, which costs it more than to
+        decode a row. More has come by then.
+        """
+        if self._poll.poll(timeout_s * 1000):
+            time.sleep(_GATHER_S)
 
     def written(self, lsn: int) -> None:
         """The log has been read up to `lsn`."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cdc.change import Column, Kind
 from cdc.errors import BugError
-from cdc.jsontext import as_is, quoted, text
+from cdc.jsontext import FORMS, as_is, quoted, text
 from connectors.postgres import arrays, format_type, temporal
 
 if TYPE_CHECKING:
@@ -128,6 +128,11 @@ _EWKB_HEAD: Final = 9
 _EWKB_SRID: Final = 0x20000000
 _INSIDE: Final = rb'([^"\\]*+(?:\\.[^"\\]*+)*+)'
 _PAIRS: Final = re.compile(rb'("%b"=>(?:(NULL)|"%b")(?:, |\Z))' % (_INSIDE, _INSIDE), re.DOTALL).findall
+
+FORMS.update({
+    boolean: "t_or_f", bit: "one_or_zero", floating: "floating", temporal.date: "days", temporal.time: "clock",
+    temporal.timestamp_micros: "micros", temporal.timestamp_millis: "millis", temporal.timestamptz: "with_zone",
+})  # fmt: skip
 
 _FIRST_USER_OID: Final = 16_384
 _MILLIS_DIGITS: Final = 3

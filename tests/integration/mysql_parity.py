@@ -405,7 +405,7 @@ def _logged(
         if isinstance(event, TableMap) and event.schema == database:
             maps[event.table] = event
             whole = values.completed(event, columns(cursor, event.table)) or event
-            by_id[event.table_id] = whole, rows.reader(whole)
+            by_id[event.table_id] = whole, rows.Reader(whole)
         elif isinstance(event, Rows) and event.table_id in by_id:
             told, read = by_id[event.table_id]
             for _, after in read(event):

@@ -96,7 +96,7 @@ def _changes(found: list[Event]) -> list[tuple[Op, rows.Images]]:
     changes, by_id = [], {}
     for event in found:
         if isinstance(event, TableMap):
-            by_id[event.table_id] = rows.reader(event)
+            by_id[event.table_id] = rows.Reader(event)
         elif isinstance(event, Rows):
             changes += [(event.op, images) for images in by_id[event.table_id](event)]
     return changes
@@ -198,7 +198,7 @@ def test_a_log_without_names_is_completed_from_the_catalog(servers: Callable[[st
     completed = values.completed(told, catalog)
     assert completed is not None
     (event,) = [event for event in found if isinstance(event, Rows)]
-    assert rows.reader(completed)(event) == [(None, (b"1", b"b", "é".encode(), "é".encode()))]
+    assert rows.Reader(completed)(event) == [(None, (b"1", b"b", "é".encode(), "é".encode()))]
 
 
 XA = ("XA START 'a', 'b', 7", "INSERT INTO t (id) VALUES (1)", "XA END 'a', 'b', 7", "XA PREPARE 'a', 'b', 7")

@@ -16,7 +16,7 @@ from cdc.errors import ProtocolError
 from connectors.mysql import jsonb, tablemap, texts, values
 from connectors.mysql.binlog import parse
 from connectors.mysql.events import FormatDescription, Rows, TableColumn, TableMap
-from connectors.mysql.rows import reader
+from connectors.mysql.rows import Reader
 from tests import mysql_encoder as encoder
 from tests.mysql_encoder import header
 
@@ -204,7 +204,7 @@ def test_a_row_is_its_text(cells: list[tuple[TableColumn, bytes, bytes]], data: 
     rows = Rows(header(30), Op.CREATE, 7, 1, len(cells), b"", encoder.bitmap(present), b"".join(images))
     event = parse(encoder.encode(rows), MYSQL)
     assert isinstance(event, Rows)
-    assert reader(table)(event) == expected
+    assert Reader(table)(event) == expected
 
 
 @given(st.lists(CELLS, min_size=1, max_size=8), st.data())
@@ -220,7 +220,7 @@ def test_damaged_rows_are_rows_or_a_protocol_error(
         body = bytearray(data.draw(st.binary(max_size=60)))
     rows = Rows(header(30), Op.CREATE, 7, 1, len(cells), b"", encoder.bitmap([True] * len(cells)), bytes(body))
     try:
-        reader(TableMap(header(19), 7, 1, "shop", "orders", columns, None))(rows)
+        Reader(TableMap(header(19), 7, 1, "shop", "orders", columns, None))(rows)
     except ProtocolError:
         pass
     except ValueError as exc:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cdc import jsontext
+from cdc import jsontext, rowcode
 from cdc.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
 from cdc.envelope import Frame, TableEncoder
 from cdc.errors import ProtocolError
@@ -19,6 +19,7 @@ from cdc.straight import way
 from connectors.mysql import binlog, events
 from connectors.mysql import straight as mysql
 from connectors.postgres import pgoutput
+from connectors.postgres import straight as postgres
 from connectors.postgres.assemble import Assembler
 from connectors.postgres.pgoutput import Insert, Relation, RelationColumn, Update
 from tests import mysql_encoder, pgoutput_encoder
@@ -38,11 +39,11 @@ def frame() -> Frame:
 
 def plainly(of: TableEncoder, change: Change) -> tuple[bytes, bytes]:
     """As `Writer` does it: joined from parts that are written column by column."""
-    assert change.after is not None
     image = b"null" if change.before is None else of.image(change.before)
+    after = b"null" if change.after is None else of.row_plainly(change.after)
     offset, number = change.lsn  # type: ignore[misc]
     value = (
-        b'{"before":%b,"after":%b,"source":{"version":"' % (image, of.row_plainly(change.after))
+        b'{"before":%b,"after":%b,"source":{"version":"' % (image, after)
         + of.source_head.partition(b'"version":"')[2].replace(b"%%", b"%")
         + b'3,"snapshot":"false"'
         + of.source_where.replace(b"%%", b"%")
@@ -51,7 +52,7 @@ def plainly(of: TableEncoder, change: Change) -> tuple[bytes, bytes]:
         + of.source_tail
         + b'{"id":"%%d:5","total_order":1,"data_collection_order":1},"op":"%b","ts_ms":4}' % change.op.value.encode()
     )
-    return of.key_plainly(change.after), value
+    return of.key_plainly(change.after or change.before or ()), value
 
 
 GOOD = st.one_of(st.sampled_from([b"", b"1", b"2", b"%d", 'é\u2028"\\'.encode(), b"x" * 30]))
@@ -75,10 +76,12 @@ def test_a_record_is_that_of_the_plain_way(change: Change, wide: bool) -> None:
         assert numbered.events == 0
     else:
         assert record == plainly(ENCODER, change)
-        before, after = change.before, change.after or ()
-        assert before is None or before[0] == after[0], "a change of the key is two records"
-        assert UNCHANGED not in after
-        assert not wide or sum(len(value or b"") for value in after[1:]) + 10 < LIMIT
+        before, after = change.before, change.after
+        assert (change.op, before is None, after is None) != (Op.DELETE, True, False)
+        if after is not None:
+            assert before is None or before[0] == after[0], "a change of the key is two records"
+            assert UNCHANGED not in after
+            assert not wide or sum(len(value or b"") for value in after[1:]) + 10 < LIMIT
 
 
 @given(st.sampled_from([Op.CREATE, Op.UPDATE]), st.tuples(GOOD, st.none(), GOOD), st.one_of(st.none(), GOOD))
@@ -88,6 +91,7 @@ def test_what_nearly_all_changes_are_is_taken(op: Op, row: Row, note: bytes | No
     assert way(ENCODER, None, LIMIT)(Change(op, TABLE, before, row, (1, 2)), frame()) is not None
 
 
+LSNS = st.integers(0, 2**63 - 1)
 RELATION = Relation(CAPTURED, "s", "t", "d", tuple(RelationColumn(name, 25, -1, name == "id") for name in NAMES))
 VALUES = st.one_of(st.none(), st.just(UNCHANGED), st.binary(max_size=300))
 WIDTHS = st.sampled_from([3, 3, 3, 2, 4])
@@ -120,7 +124,7 @@ def test_a_row_message_says_what_it_says_plainly(message: Any, lsn: int, data: s
     change = made.straight.change(b"w" + struct.pack(">qqq", lsn, 1, 2) + sent)
     if change is not None:
         read = pgoutput.decode(sent)
-        assert isinstance(read, Insert | Update)
+        assert isinstance(read, Insert | Update | pgoutput.Delete)
         assert change == made.change(read, lsn)
         assert type(change) is Change
 
@@ -134,6 +138,46 @@ def test_a_row_message_says_what_it_says_plainly(message: Any, lsn: int, data: s
 def test_nearly_all_row_messages_are_taken(message: Insert | Update) -> None:
     assume(len(message.new) == len(NAMES))
     assert assembler().straight.change(b"w" + bytes(24) + pgoutput_encoder.encode(message)) is not None
+
+
+@given(
+    st.one_of(
+        st.builds(pgoutput.Begin, LSNS, st.integers(946_684_800_000_000, 2**60), st.integers(0, 2**32 - 1)),
+        st.builds(pgoutput.Commit, LSNS, LSNS),
+    ),
+    st.data(),
+)  # fmt: skip
+def test_a_beginning_and_an_end_are_what_they_are_plainly(message: Any, data: st.DataObject) -> None:
+    """Also cut, or of another kind."""
+    payload = bytearray(pgoutput_encoder.encode(message))
+    whole = data.draw(st.booleans())
+    if not whole:
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    sent = bytes(payload if whole else payload[: data.draw(st.integers(0, len(payload)))])
+    framed = b"w" + bytes(24) + sent
+    found = postgres.begin(framed) or postgres.commit(framed)
+    assert found is not None or not whole
+    if found is not None:
+        plain = pgoutput.decode(sent)
+        assert (type(found), found) == (type(plain), plain)
+
+
+OLD = st.builds(
+    Update, st.just(CAPTURED), st.tuples(*[st.binary(max_size=9)] * 3), st.booleans(), st.tuples(*[GOOD] * 3)
+)
+GONE = st.builds(pgoutput.Delete, st.just(CAPTURED), st.tuples(*[GOOD] * 3), st.booleans())
+
+
+@pytest.mark.skipif(rowcode.compiled is None, reason="the plain ones leave old rows alone")
+@given(st.one_of(OLD, GONE))
+def test_what_says_something_of_the_old_row_is_taken(message: Update | pgoutput.Delete) -> None:
+    made = assembler()
+    change = made.straight.change(b"w" + bytes(24) + pgoutput_encoder.encode(message))
+    assert change is not None
+    assert change == made.change(message, 0)
+    if change.op is Op.DELETE:
+        placed = change._replace(lsn=(1, 2))
+        assert way(ENCODER, None, LIMIT)(placed, frame()) == plainly(ENCODER, placed)
 
 
 def test_a_row_message_that_ends_early_or_late_is_left_alone() -> None:

@@ -10,7 +10,7 @@ from cdc.change import UNCHANGED, Op
 from cdc.errors import OperatorError, ProtocolError
 from connectors.mysql import charsets, jsonb, tablemap, texts
 from connectors.mysql.events import Rows, TableColumn, TableMap
-from connectors.mysql.rows import reader
+from connectors.mysql.rows import Reader
 from tests.mysql_encoder import Opaque, header, image
 from tests.mysql_encoder import jsonb as encoded_json
 
@@ -30,7 +30,7 @@ def _column(kind: int, meta: int = 0, **more: object) -> TableColumn:
 
 
 def _text(column: TableColumn, raw: bytes) -> bytes:
-    ((_, row),) = reader(_table(column))(_insert(1, image([raw], padding=True)))
+    ((_, row),) = Reader(_table(column))(_insert(1, image([raw], padding=True)))
     assert row is not None
     (value,) = row
     assert isinstance(value, bytes)
@@ -54,7 +54,7 @@ def test_rows_as_mysql_9_7_wrote_them() -> None:
     first = (b"1", "hé".encode(), b"-12.34", b"3.299999952316284", b"2026-11-21 21:32:54.929", "yé".encode())
     changed = (b"1", b"b", *first[2:])
     empty = (b"2", None, None, None, None, None)
-    rows = reader(table)(Rows(header(31), Op.UPDATE, 7, 1, 6, b"\xff", b"\xff", body))
+    rows = Reader(table)(Rows(header(31), Op.UPDATE, 7, 1, 6, b"\xff", b"\xff", body))
     assert rows == [(first, changed), (empty, (b"2", b"b", None, None, None, None))]
 
 
@@ -140,7 +140,7 @@ def test_a_double_has_an_exponent_where_the_server_gives_it_one(number: float, t
 def test_a_column_that_is_not_in_the_image_is_unchanged() -> None:
     """binlog_row_image=MINIMAL: null bits are of the columns that are there."""
     columns = [TableColumn(f"c{i}", tablemap.TINY, 0, nullable=True, unsigned=True) for i in range(10)]
-    read = reader(_table(*columns))
+    read = Reader(_table(*columns))
     rows = Rows(header(31), Op.UPDATE, 7, 1, 10, b"\x01\x00", b"\x02\x02", b"\x00\x07" + b"\x02\x09")
     before = (b"7", *[UNCHANGED] * 9)
     after = (UNCHANGED, b"9", *[UNCHANGED] * 7, None)
@@ -153,13 +153,13 @@ def test_many_columns_have_many_null_bits() -> None:
     for padding in (True, False):
         body = image(values, padding=padding) * 3
         expected = tuple(None if value is None else b"%d" % value[0] for value in values)
-        assert reader(_table(*columns))(_insert(70, body)) == [(None, expected)] * 3
+        assert Reader(_table(*columns))(_insert(70, body)) == [(None, expected)] * 3
 
 
 def test_a_row_cut_anywhere_is_a_protocol_error() -> None:
     columns = [column for column, _, _ in TEXTS]
     body = image([raw for _, raw, _ in TEXTS], padding=True)
-    read = reader(_table(*columns))
+    read = Reader(_table(*columns))
     expected = tuple(text.encode() for _, _, text in TEXTS)
     assert read(_insert(len(columns), body * 2)) == [(None, expected)] * 2
     for end in range(1, len(body)):
@@ -170,7 +170,7 @@ def test_a_row_cut_anywhere_is_a_protocol_error() -> None:
 
 
 def test_rows_of_another_table_are_a_protocol_error() -> None:
-    read = reader(_table(_column(tablemap.TINY, unsigned=True)))
+    read = Reader(_table(_column(tablemap.TINY, unsigned=True)))
     for rows in (_insert(2, b"\0\1\1"), _insert(1, b"\0\1", b"\1\0"), _insert(1, b"\0\1", b"\0")):
         with pytest.raises(ProtocolError):
             read(rows)
@@ -197,14 +197,14 @@ def test_a_label_that_is_not_there_is_a_protocol_error() -> None:
 def test_what_the_log_does_not_tell_is_asked_for(column: TableColumn) -> None:
     """Signs, labels and character sets come with metadata only: guessing would be a wrong value."""
     with pytest.raises(OperatorError, match="column v: the binlog does not say") as caught:
-        reader(_table(column))
+        Reader(_table(column))
     assert caught.value.hint is not None
     assert "binlog_row_metadata = FULL" in caught.value.hint
 
 
 def test_a_character_set_that_is_not_known_is_named() -> None:
     with pytest.raises(OperatorError, match="column v: character set collation 9999 is not known"):
-        reader(_table(_column(tablemap.VARCHAR, 10, charset="collation 9999")))
+        Reader(_table(_column(tablemap.VARCHAR, 10, charset="collation 9999")))
 
 
 @pytest.mark.parametrize(

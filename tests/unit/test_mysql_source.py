@@ -31,6 +31,8 @@ class BusyWithOthers:
             yield encode(gtid._replace(header=gtid.header._replace(log_pos=1000 * n)))
             yield encode(made._replace(header=made.header._replace(log_pos=1000 * n + 500)))
 
+    def straight(self, _read: object) -> None: ...
+
     def receive(self) -> bytes:
         return next(self._events)
 
@@ -62,6 +64,8 @@ class Scripted:
 
     def follow(self, place: Place) -> None:
         self.asked = place
+
+    def straight(self, _read: object) -> None: ...
 
     def receive(self) -> bytes | None:
         event = next(self._script)

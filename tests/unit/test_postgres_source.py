@@ -69,6 +69,13 @@ class Walsender:
     def receive(self) -> bytes | None:
         return self._messages.pop(0) if self._messages else None
 
+    def receive_changes(self, read: Any, most: int) -> Any:
+        return read(self.get_copy_data, most)[:2]
+
+    def get_copy_data(self, _async: int) -> tuple[int, memoryview]:
+        message = self.receive() or b""
+        return len(message), memoryview(message)
+
     def flushed(self, lsn: int) -> None:
         self.flushed_to.append(lsn)
 

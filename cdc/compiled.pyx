@@ -1,0 +1,846 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The hot path in C: rows to JSON, events around them. Optional: what is missing, `cdc.rowcode` and `cdc.envelope` do.
+
+Nothing is decided here. Each class does what its namesake in Python does, byte for byte, for what nearly all rows are,
+and calls the column's own encoder, or raises, for the rest; the namesakes are the oracles (tests/property/test_compiled.py).
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from cdc import jsontext
+from cdc.change import UNCHANGED, Op
+
+
+cdef extern from *:
+    """
+    /* bit 0: a byte that JSON escapes; bit 7: one that is not ASCII. Compilers make vectors of this loop. */
+    static unsigned char cdc_seen(const unsigned char *s, Py_ssize_t n) {
+        unsigned char seen = 0;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            unsigned char c = s[i];
+            seen |= (unsigned char)((c < 0x20) | (c == 0x22) | (c == 0x5C)) | (c & 0x80);
+        }
+        return seen;
+    }
+    """
+    unsigned char cdc_seen(const unsigned char *, Py_ssize_t) noexcept
+
+
+# ---- a buffer that grows ----
+
+cdef struct Out:
+    unsigned char *start
+    size_t size
+    size_t room
+
+cdef enum:
+    ROOM = 1 << 16
+    KEPT = 1 << 20
+
+cdef unsigned char *_spare = NULL
+cdef size_t _spare_room = 0
+
+
+cdef int take(Out *out) except -1:
+    """One at a time is kept for the next: no other thread has it meanwhile, whatever an encoder in Python does."""
+    global _spare
+    out.size = 0
+    if _spare != NULL:
+        out.start, out.room = _spare, _spare_room
+        _spare = NULL
+        return 0
+    out.start = <unsigned char *>malloc(ROOM)
+    out.room = ROOM
+    if out.start == NULL:
+        raise MemoryError
+    return 0
+
+
+cdef void give(Out *out) noexcept:
+    global _spare, _spare_room
+    if _spare == NULL and out.room <= KEPT:
+        _spare, _spare_room = out.start, out.room
+    else:
+        free(out.start)
+    out.start = NULL
+
+
+cdef int grow(Out *out, size_t more) except -1:
+    cdef size_t room = out.room
+    while room - out.size < more:
+        room *= 2
+    cdef unsigned char *start = <unsigned char *>malloc(room)
+    if start == NULL:
+        raise MemoryError
+    memcpy(start, out.start, out.size)
+    free(out.start)
+    out.start, out.room = start, room
+    return 0
+
+
+cdef inline int room_for(Out *out, size_t more) except -1:
+    if out.room - out.size < more:
+        grow(out, more)
+    return 0
+
+
+cdef inline int put(Out *out, const void *text, size_t size) except -1:
+    room_for(out, size)
+    memcpy(out.start + out.size, text, size)
+    out.size += size
+    return 0
+
+
+cdef inline int put_bytes(Out *out, object text) except -1:
+    return put(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+
+
+cdef inline int put_number(Out *out, unsigned long long number) except -1:
+    cdef unsigned char digits[20]
+    cdef int at = 20
+    while True:
+        at -= 1
+        digits[at] = 48 + number % 10
+        number //= 10
+        if number == 0:
+            return put(out, digits + at, 20 - at)
+
+
+cdef inline int put_hex(Out *out, unsigned long long number) except -1:
+    """Eight digits, more if it takes more."""
+    cdef unsigned char digits[16]
+    cdef int at = 16
+    while number or at > 8:
+        at -= 1
+        digits[at] = b"0123456789abcdef"[number & 15]
+        number >>= 4
+    return put(out, digits + at, 16 - at)
+
+
+# ---- values ----
+
+cdef enum:
+    CALLED, AS_IS, QUOTED, TEXT, T_OR_F, ONE_OR_ZERO, FLOATING, DOUBLE, MICROS, MILLIS, WITH_ZONE, INSTANT, DAYS, CLOCK
+
+cdef dict _CODES = {
+    "as_is": AS_IS, "quoted": QUOTED, "text": TEXT, "t_or_f": T_OR_F, "one_or_zero": ONE_OR_ZERO, "floating": FLOATING,
+    "double": DOUBLE, "micros": MICROS, "millis": MILLIS, "with_zone": WITH_ZONE, "instant": INSTANT, "days": DAYS,
+    "clock": CLOCK,
+}
+
+
+def forms():
+    """The names of `jsontext.FORMS` that are known here."""
+    return list(_CODES)
+
+
+cdef int escaped(Out *out, const unsigned char *text, Py_ssize_t size) except -1:
+    """A JSON string. Raises UnicodeDecodeError for what is not UTF-8."""
+    cdef unsigned char seen = cdc_seen(text, size), c
+    cdef Py_ssize_t i
+    cdef unsigned char *to
+    if seen & 0x80:
+        PyUnicode_DecodeUTF8(<const char *>text, size, NULL)
+    if not seen & 1:
+        room_for(out, size + 2)
+        to = out.start + out.size
+        to[0] = 34
+        memcpy(to + 1, text, size)
+        to[size + 1] = 34
+        out.size += size + 2
+        return 0
+    room_for(out, 6 * size + 2)
+    to = out.start + out.size
+    to[0] = 34
+    to += 1
+    for i in range(size):
+        c = text[i]
+        if c >= 0x20 and c != 34 and c != 92:
+            to[0] = c
+            to += 1
+            continue
+        to[0] = 92
+        if c == 34 or c == 92:
+            to[1] = c
+        elif c == 8:
+            to[1] = 98
+        elif c == 9:
+            to[1] = 116
+        elif c == 10:
+            to[1] = 110
+        elif c == 12:
+            to[1] = 102
+        elif c == 13:
+            to[1] = 114
+        else:
+            memcpy(to + 1, b"u00", 3)
+            to[4] = 48 + (c >> 4)
+            to[5] = b"0123456789abcdef"[c & 15]
+            to += 4
+        to += 2
+    to[0] = 34
+    out.size = to + 1 - out.start
+    return 0
+
+
+cdef inline int two(const unsigned char *text) noexcept:
+    """A number of two digits; -1 for anything else."""
+    cdef unsigned int high = text[0] - 48, low = text[1] - 48
+    return <int>(high * 10 + low) if high < 10 and low < 10 else -1
+
+
+cdef const unsigned char *_LENGTHS = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+
+
+cdef inline long long days(const unsigned char *text) noexcept:
+    """Of ``2024-03-05``, since 1970; -1 before that, for a day that is not, and for anything else.
+
+    http://howardhinnant.github.io/date_algorithms.html#days_from_civil
+    """
+    cdef int century = two(text), year = two(text + 2), month, day, era, of_era
+    if text[4] != 45 or text[7] != 45:
+        return -1
+    month, day = two(text + 5), two(text + 8)
+    if century < 0 or year < 0 or month < 1 or month > 12 or day < 1:
+        return -1
+    year += century * 100
+    if day > _LENGTHS[month] and not (
+        month == 2 and day == 29 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    ):
+        return -1
+    if year < 1970:
+        return -1
+    if month <= 2:
+        year -= 1
+    era = year // 400
+    of_era = year - era * 400
+    day = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return <long long>era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + day - 719468
+
+
+cdef inline long seconds_of_day(const unsigned char *text) noexcept:
+    """Of ``12:34:56``; -1 for anything else, 24:00:00 included."""
+    cdef int hours = two(text), minutes = two(text + 3), seconds = two(text + 6)
+    if text[2] != 58 or text[5] != 58 or hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
+        return -1
+    return -1 if seconds < 0 or seconds > 59 else (hours * 60 + minutes) * 60 + seconds
+
+
+cdef inline bint are_digits(const unsigned char *text, Py_ssize_t size) noexcept:
+    cdef Py_ssize_t i
+    for i in range(size):
+        if text[i] < 48 or text[i] > 57:
+            return False
+    return True
+
+
+cdef int with_fraction(
+    Out *out, long long seconds, const unsigned char *text, Py_ssize_t size, int digits
+) except -1:
+    """Seconds and a fraction such as ``.25`` or none, as one number; 0 if that is not what it is."""
+    cdef int i
+    if size == 1 or size > digits + 1 or (size and text[0] != 46) or not are_digits(text + 1, size - 1):
+        return 0
+    put_number(out, seconds)
+    room_for(out, 6)
+    for i in range(digits):
+        out.start[out.size + i] = text[i + 1] if i + 1 < size else 48
+    out.size += digits
+    return 1
+
+
+cdef int instant(Out *out, const unsigned char *text, Py_ssize_t size, bint zero) except -1:
+    """``2024-03-05 12:34:56`` and a fraction as ISO 8601, with six digits of it or none; 0 if it is something else.
+
+    `zero`: a fraction of nothing but zeros is none.
+    """
+    cdef Py_ssize_t i, fraction = size - 20
+    if size < 19 or size == 20 or size > 26 or text[10] != 32 or days(text) < 0 or seconds_of_day(text + 11) < 0:
+        return 0
+    if size > 20 and (text[19] != 46 or not are_digits(text + 20, fraction)):
+        return 0
+    if size > 20:
+        for i in range(fraction):
+            if text[20 + i] != 48:
+                break
+        else:
+            if not zero:
+                return 0
+            size = 19
+    room_for(out, 29)
+    cdef unsigned char *to = out.start + out.size
+    to[0] = 34
+    memcpy(to + 1, text, size)
+    to[11] = 84
+    to += size + 1
+    if size > 19:
+        for i in range(26 - size):
+            to[i] = 48
+        to += 26 - size
+    to[0] = 90
+    to[1] = 34
+    out.size = to + 2 - out.start
+    return 1
+
+
+cdef int known(Out *out, int code, const unsigned char *text, Py_ssize_t size) except -1:
+    """A value of which `code` tells all; 0 if the encoder must be called."""
+    cdef long long day
+    cdef long clock
+    if code == AS_IS:
+        put(out, text, size)
+        return 1
+    if code == TEXT:
+        escaped(out, text, size)
+        return 1
+    if code == QUOTED:
+        room_for(out, size + 2)
+        out.start[out.size] = 34
+        memcpy(out.start + out.size + 1, text, size)
+        out.start[out.size + size + 1] = 34
+        out.size += size + 2
+        return 1
+    if code == T_OR_F or code == ONE_OR_ZERO:
+        if size != 1:
+            return 0
+        if text[0] == (116 if code == T_OR_F else 49):
+            put(out, b"true", 4)
+            return 1
+        if text[0] == (102 if code == T_OR_F else 48):
+            put(out, b"false", 5)
+            return 1
+        return 0
+    if code == MICROS or code == MILLIS:
+        if size < 19 or text[10] != 32:
+            return 0
+        day, clock = days(text), seconds_of_day(text + 11)
+        if day < 0 or clock < 0 or day + clock == 0:
+            return 0
+        return with_fraction(out, day * 86400 + clock, text + 19, size - 19, 6 if code == MICROS else 3)
+    if code == WITH_ZONE:
+        if size < 22 or memcmp(text + size - 3, b"+00", 3) != 0:
+            return 0
+        return instant(out, text, size - 3, False)
+    if code == INSTANT:
+        return instant(out, text, size, True)
+    if code == DAYS:
+        day = days(text) if size == 10 else -1
+        if day < 0:
+            return 0
+        put_number(out, day)
+        return 1
+    if code == CLOCK:
+        clock = seconds_of_day(text) if size >= 8 else -1
+        return with_fraction(out, clock, text + 8, size - 8, 6) if clock > 0 else 0
+    if code == FLOATING or code == DOUBLE:
+        if size == 0 or text[size - 1] > 57 or (size == 2 and text[0] == 45 and text[1] == 48):
+            return 0
+        put(out, text, size)
+        return 1
+    return 0
+
+
+cdef inline int put_value(Out *out, int code, object value, object encode) except -1:
+    if PyBytes_CheckExact(value) and code != CALLED:
+        if known(out, code, <const unsigned char *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
+            return 0
+    cdef object json = encode(value)
+    if not PyBytes_CheckExact(json):
+        raise TypeError
+    return put_bytes(out, json)
+
+
+cdef class _Columns:
+    """What stands before each value, and how it is written."""
+
+    cdef list befores, encoders
+    cdef Py_ssize_t count
+    cdef unsigned char *codes
+
+    def __cinit__(self, columns, *_):
+        self.befores = [before for before, _ in columns]
+        self.encoders = [encode for _, encode in columns]
+        self.count = len(self.befores)
+        self.codes = <unsigned char *>malloc(self.count + 1)
+        if self.codes == NULL:
+            raise MemoryError
+        for i, encode in enumerate(self.encoders):
+            self.codes[i] = _CODES.get(jsontext.FORMS.get(encode), CALLED)
+
+    def __dealloc__(self):
+        free(self.codes)
+
+    def __call__(self, row):
+        cdef Out out
+        take(&out)
+        try:
+            self.write(&out, row if type(row) is tuple else tuple(row))
+            return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    cdef int write(self, Out *out, tuple row) except -1:
+        raise NotImplementedError
+
+
+@cython.final
+cdef class RowWriter(_Columns):
+    """`rowcode.row_writer`."""
+
+    cdef int write(self, Out *out, tuple row) except -1:
+        cdef Py_ssize_t i
+        cdef object value
+        if len(row) != self.count:
+            raise ValueError("a row of another number of columns")
+        for i in range(self.count):
+            put_bytes(out, self.befores[i])
+            value = row[i]
+            if value is None:
+                put(out, b"null", 4)
+            else:
+                put_value(out, self.codes[i], value, self.encoders[i])
+        return put(out, b"}", 1)
+
+    cdef int image(self, Out *out, tuple row) except -1:
+        """What was sent of a row; columns that were not are left out."""
+        cdef Py_ssize_t i
+        cdef object value, before
+        cdef bint first = True
+        if len(row) != self.count:
+            raise ValueError("a row of another number of columns")
+        for i in range(self.count):
+            value = row[i]
+            if value is UNCHANGED:
+                continue
+            before = self.befores[i]
+            put(out, b"{" if first else b",", 1)
+            put(out, PyBytes_AS_STRING(before) + 1, PyBytes_GET_SIZE(before) - 1)
+            first = False
+            if value is None:
+                put(out, b"null", 4)
+            else:
+                put_value(out, self.codes[i], value, self.encoders[i])
+        return put(out, b"{}" if first else b"}", 2 if first else 1)
+
+
+@cython.final
+cdef class KeyWriter(_Columns):
+    """`rowcode.key_writer`."""
+
+    cdef tuple indexes
+
+    def __init__(self, columns, indexes):
+        self.indexes = tuple(indexes)
+
+    cdef int write(self, Out *out, tuple row) except -1:
+        cdef Py_ssize_t i, index
+        cdef object value
+        for i in range(self.count):
+            index = self.indexes[i]
+            if index >= len(row):
+                raise IndexError
+            value = row[index]
+            if value is None or value is UNCHANGED:
+                raise TypeError
+            put_bytes(out, self.befores[i])
+            put_value(out, self.codes[i], value, self.encoders[i])
+        return put(out, b"}", 1)
+
+
+cdef class SizeBound:
+    """`rowcode.size_bound`."""
+
+    cdef long long least
+    cdef list factors
+
+    def __init__(self, least, factors):
+        self.least = least
+        self.factors = list(factors.items())
+
+    def __call__(self, row):
+        return self.of(row)
+
+    cdef long long of(self, tuple row) except -1:
+        cdef long long size = self.least, by
+        cdef Py_ssize_t index
+        cdef object value
+        for index, by in self.factors:
+            if index >= len(row):
+                raise IndexError
+            value = row[index]
+            if value is None:
+                continue
+            if not PyBytes_CheckExact(value):
+                raise TypeError
+            size += PyBytes_GET_SIZE(value) * by
+        return size
+
+
+# ---- events ----
+
+cdef class Shape:
+    """The parts of an event that depend on its table's version alone: literally, without a format's escapes."""
+
+    cdef bytes head, where, tail
+    cdef str topic, name
+    cdef Frame of
+    cdef _Count count
+
+    def __init__(self, head, where, tail, topic, name):
+        self.head, self.where, self.tail, self.topic, self.name = head, where, tail, topic, name
+
+
+cdef class _Count:
+    cdef str name
+    cdef unsigned long long events
+
+
+cdef class Frame:
+    """`envelope.PlainFrame`. What its events share is put together once, in pieces between which the numbers go."""
+
+    cdef readonly unsigned long long events
+    cdef bint numbered
+    cdef unsigned long long view
+    cdef bytes position
+    cdef Out out
+    cdef size_t ends[6]
+    """Of: time and mark · until the first number of the place · until the second · position · id · what is behind op."""
+    cdef int places
+    cdef dict counted
+
+    def __cinit__(
+        self, *, epoch, commit, at_ms, made_at_ms, transaction, bytes where, view=0, str snapshot="true", bint alone=False
+    ):
+        cdef Py_ssize_t i, size = PyBytes_GET_SIZE(where)
+        cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(where)
+        self.position, self.view = b"%08x.%016x." % (epoch, commit), view
+        self.numbered = transaction is not None
+        self.counted = {}
+        self.out.start = <unsigned char *>malloc(size + 256)
+        if self.out.start == NULL:
+            raise MemoryError
+        self.out.room = size + 256
+        cdef Out *out = &self.out
+        put_bytes(out, b"%d" % at_ms)
+        put(out, b',"snapshot":"', 13)
+        if transaction is None and not alone:
+            put_bytes(out, snapshot.encode())
+        else:
+            put(out, b"false", 5)
+        put(out, b'"', 1)
+        self.ends[0] = out.size
+        self.places = 0
+        i = 0
+        while i < size:
+            if text[i] != 37:  # %
+                out.start[out.size] = text[i]
+                out.size += 1
+                i += 1
+                continue
+            if i + 1 < size and text[i + 1] == 37:
+                out.start[out.size] = 37
+                out.size += 1
+            elif i + 1 < size and text[i + 1] == 100 and self.places < 2:  # d
+                self.places += 1
+                self.ends[self.places] = out.size
+            else:
+                raise ValueError("a place is not of one or two numbers")
+            i += 2
+        if self.places == 0:
+            raise ValueError("a place is not of one or two numbers")
+        if self.places == 1:
+            self.ends[2] = out.size
+        put(out, b',"position":"', 13)
+        put_bytes(out, self.position)
+        self.ends[3] = out.size
+        cdef bytes name
+        if self.numbered:
+            put(out, b'{"id":', 6)
+            name = transaction[0].encode()
+            escaped(out, <const unsigned char *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            put(out, b',"total_order":', 15)
+        else:
+            put(out, b"null", 4)
+        self.ends[4] = out.size
+        put(out, b'","ts_ms":', 10)
+        put_bytes(out, b"%d" % made_at_ms)
+        put(out, b"}", 1)
+        self.ends[5] = out.size
+
+    def __dealloc__(self):
+        free(self.out.start)
+
+    cdef int behind(self, Out *out, Shape shape, object lsn, bytes op) except -1:
+        """All of an event behind its two rows; counts it."""
+        cdef unsigned long long first, second = 0, number
+        cdef const unsigned char *mine = self.out.start
+        cdef size_t *ends = self.ends
+        cdef _Count count
+        if type(lsn) is tuple:
+            if self.places != 2 or len(<tuple>lsn) != 2:
+                raise TypeError("a place of another kind")
+            first, second = lsn
+        else:
+            if self.places != 1:
+                raise TypeError("a place of another kind")
+            first = lsn
+        if self.numbered:
+            count = shape.count if shape.of is self else self.counter(shape)
+            self.events += 1
+            count.events += 1
+            number = self.events
+        else:
+            number = self.view
+        put_bytes(out, shape.head)
+        put(out, mine, ends[0])
+        put_bytes(out, shape.where)
+        put(out, mine + ends[0], ends[1] - ends[0])
+        put_number(out, first)
+        put(out, mine + ends[1], ends[2] - ends[1])
+        if self.places == 2:
+            put_number(out, second)
+        put(out, mine + ends[2], ends[3] - ends[2])
+        put_hex(out, number)
+        put_bytes(out, shape.tail)
+        put(out, mine + ends[3], ends[4] - ends[3])
+        if self.numbered:
+            put_number(out, number)
+            put(out, b',"data_collection_order":', 25)
+            put_number(out, count.events)
+            put(out, b"}", 1)
+        put(out, b',"op":"', 7)
+        put_bytes(out, op)
+        return put(out, mine + ends[4], ends[5] - ends[4])
+
+    cdef _Count counter(self, Shape shape):
+        cdef _Count count = self.counted.get(shape.topic)
+        if count is None:
+            count = _Count()
+            count.name = shape.name
+            self.counted[shape.topic] = count
+        shape.of, shape.count = self, count
+        return count
+
+    def event(self, encoder, bytes op, bytes before, bytes after, lsn):
+        cdef Out out
+        take(&out)
+        try:
+            put(&out, b'{"before":', 10)
+            put_bytes(&out, before)
+            put(&out, b',"after":', 9)
+            put_bytes(&out, after)
+            self.behind(&out, encoder.shape, lsn, op)
+            return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    def message(self, encoder, message):
+        cdef Out out
+        cdef bytes body = encoder.body(message)
+        take(&out)
+        try:
+            put_bytes(&out, body)
+            self.behind(&out, encoder.shape, message.lsn, b"m")
+            return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    def counts(self):
+        cdef _Count count
+        return sorted([(count.name, count.events) for count in self.counted.values() if count.events])
+
+    def skip(self):
+        if self.numbered:
+            self.events += 1
+
+    def next_position(self):
+        return f"{self.position.decode()}{self.events + 1 if self.numbered else self.view:08x}"
+
+
+cdef object _CREATE = Op.CREATE, _UPDATE = Op.UPDATE, _DELETE = Op.DELETE
+
+
+cdef class Way:
+    """`straight.way`."""
+
+    cdef RowWriter write_row
+    cdef KeyWriter write_key
+    cdef Shape shape
+    cdef object stored
+    cdef long long limit
+
+    def __init__(self, encoder, stored, limit):
+        self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
+        self.stored, self.limit = stored, limit
+
+    def __call__(self, change, Frame frame):
+        cdef Out out
+        cdef object op = <object>PyTuple_GET_ITEM(change, 0), before = <object>PyTuple_GET_ITEM(change, 2)
+        cdef object after = <object>PyTuple_GET_ITEM(change, 3), key
+        cdef bytes code
+        if op is _CREATE:
+            code = b"c"
+        elif op is _UPDATE:
+            code = b"u"
+        elif op is _DELETE:
+            code = b"d"
+        else:
+            return None
+        if type(before) is not tuple if op is _DELETE else before is not None and type(before) is not tuple:
+            return None
+        if after is not None if op is _DELETE else type(after) is not tuple:
+            return None
+        take(&out)
+        try:
+            try:
+                key = self.gone(&out, before) if op is _DELETE else self.rows(&out, before, after)
+            except Exception:  # a value is missing or none of its type: the plain way says which
+                return None
+            if key is None:
+                return None
+            frame.behind(&out, self.shape, <object>PyTuple_GET_ITEM(change, 4), code)
+            return key, PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    cdef object rows(self, Out *out, object before, tuple after):
+        """The key; the event up to where the rows end. None if it is not for this way."""
+        cdef bytes key
+        if self.stored is not None:
+            if type(self.stored) is SizeBound:
+                if (<SizeBound>self.stored).of(after) >= self.limit:
+                    return None
+            elif self.stored(after) >= self.limit:
+                return None
+        self.write_key.write(out, after)
+        key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        if before is not None:
+            out.size = 0
+            self.write_key.write(out, before)
+            if out.size != <size_t>PyBytes_GET_SIZE(key) or memcmp(out.start, PyBytes_AS_STRING(key), out.size) != 0:
+                return None
+        out.size = 0
+        put(out, b'{"before":', 10)
+        if before is None:
+            put(out, b"null", 4)
+        else:
+            self.write_row.image(out, before)
+        put(out, b',"after":', 9)
+        self.write_row.write(out, after)
+        return key
+
+    cdef object gone(self, Out *out, tuple before):
+        """The same of a delete."""
+        self.write_key.write(out, before)
+        cdef bytes key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        out.size = 0
+        put(out, b'{"before":', 10)
+        self.write_row.image(out, before)
+        put(out, b',"after":null', 13)
+        return key
+
+
+cdef class Reading:
+    """`straight.reading`."""
+
+    cdef RowWriter write_row
+    cdef KeyWriter write_key
+    cdef Shape shape
+
+    def __init__(self, encoder):
+        self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
+
+    def __call__(self, row, Frame frame, lsn):
+        cdef Out out
+        cdef object key
+        if type(row) is not tuple:
+            return None
+        take(&out)
+        try:
+            try:
+                self.write_key.write(&out, row)
+                key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+                out.size = 0
+                put(&out, b'{"before":null,"after":', 23)
+                self.write_row.write(&out, row)
+            except Exception:
+                return None
+            frame.behind(&out, self.shape, lsn, b"r")
+            return key, PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+
+# ---- on the way to the client ----
+
+cdef class _Batch:
+    cdef list records
+    cdef long long size
+
+
+cdef class Batches:
+    """`sinks.batches.PlainBatches`."""
+
+    cdef object begin, send
+    cdef dict waiting
+    cdef str last
+    cdef _Batch of_last
+    cdef long long waits, size, most_records, most_bytes
+    cdef bint begun
+    cdef readonly long long records, bytes
+
+    def __init__(self, begin, send, *, most_records, most_bytes):
+        self.begin, self.send = begin, send
+        self.most_records, self.most_bytes = most_records, most_bytes
+        self.clear()
+
+    def clear(self):
+        self.waiting = {}
+        self.of_last = None
+        self.waits = self.size = self.records = self.bytes = 0
+        self.begun = False
+
+    def add(self, str topic, bytes key, bytes value):
+        cdef _Batch of
+        cdef long long size
+        if not self.begun:
+            self.begin()
+            self.begun = True
+        of = self.of_last
+        if of is None or topic is not self.last:
+            of = self.waiting.get(topic)
+            if of is None:
+                of = _Batch()
+                of.records = []
+                self.waiting[topic] = of
+            self.last, self.of_last = topic, of
+        size = PyBytes_GET_SIZE(key)
+        if value is not None:
+            size += PyBytes_GET_SIZE(value)
+        of.records.append({"key": key, "value": value})
+        of.size += size
+        self.records += 1
+        self.bytes += size
+        self.waits += 1
+        self.size += size
+        if self.waits >= self.most_records or self.size >= self.most_bytes:
+            self.send()
+
+    def count(self, records, size):
+        self.records += records
+        self.bytes += size
+
+    def take(self):
+        cdef _Batch of
+        cdef list found = []
+        for topic, of in self.waiting.items():
+            found.append((topic, of.records, of.size))
+        self.waiting = {}
+        self.of_last = None
+        self.waits = self.size = 0
+        return found

@@ -1,0 +1,501 @@
+"""What is compiled against its oracle, what is not: the same bytes, the same refusal, or it leaves the matter alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from pymysql.connections import MySQLResult
+from pymysql.protocol import MysqlPacket
+
+from cdc import built, jsontext, rowcode
+from cdc.change import Change, Column, Kind, Message, Op, Table
+from cdc.envelope import MessageEncoder, PlainFrame, TableEncoder
+from cdc.errors import OperatorError, ProtocolError
+from connectors.mysql import binlog, events, grouping, rows, straight
+from connectors.mysql import values as mysql_values
+from connectors.mysql.events import TableColumn
+from connectors.postgres import straight as postgres
+from connectors.postgres import values as postgres_values
+from sinks.batches import PlainBatches
+from snapshot.chunks import parse_row, parse_row_plainly
+from tests import mysql_encoder, pgoutput_encoder
+from tests.compiler import has_compiler
+from tests.property.test_mysql_rows import CELLS
+from tests.property.test_straight import CAPTURED, TABLE
+from tests.property.test_straight import MESSAGES as MESSAGES_
+from tests.text_tables import encoder
+
+if built.PURE:
+    pytest.skip("it is left out by CDC_PURE", allow_module_level=True)
+
+
+def module(name: str) -> ModuleType:
+    found = built.built(name)
+    assert found is not None or not has_compiler(), f"{name} was not built, though there is a C compiler"
+    return found if found is not None else pytest.skip("no C compiler", allow_module_level=True)
+
+
+core, mysql = module("cdc.compiled"), module("connectors.mysql.compiled")
+
+
+def outcome(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except ValueError:
+        return ValueError
+
+
+# ---- values ----
+
+ENCODERS = sorted(jsontext.FORMS, key=lambda encode: (jsontext.FORMS[encode], repr(encode)))
+DIGITS = st.text("0123456789", max_size=7).map(lambda digits: f".{digits}")
+MOMENTS = st.builds(
+    lambda at, fraction, behind: f"{at:%Y-%m-%d %H:%M:%S}{fraction}{behind}".encode(),
+    st.datetimes(),
+    st.one_of(st.just(""), DIGITS),
+    st.sampled_from(["", "", "+00", "+00", "+02", "-03:30", " BC", "+00 BC"]),
+)
+TEXTS = st.one_of(
+    MOMENTS,
+    MOMENTS.flatmap(lambda text: st.integers(0, len(text)).map(lambda cut: text[:cut])),
+    MOMENTS.flatmap(lambda text: st.integers(0, len(text)).map(lambda cut: text[cut:])),
+    st.binary(max_size=30),
+    st.text(max_size=30).map(str.encode),
+    st.text("0123456789-: .+TtfeNaBC", max_size=30).map(str.encode),
+    st.integers(-(2**70), 2**70).map(lambda n: b"%d" % n),
+    st.sampled_from([b"", b"-0", b"NaN", b"Infinity", b"-Infinity", b"infinity", b"24:00:00", b"23:59:60", b"1", b"t"]),
+    st.sampled_from(
+        [b"2024-02-29", b"2023-02-29", b"1900-02-29 00:00:00", b"0000-00-00 00:00:00", b"1970-01-01 00:00:00"]
+    ),
+    st.sampled_from(
+        [b"10000-01-01 00:00:00", b"2024-13-01 00:00:00", b"2024-01-01T00:00:00", b"2024-01-01 00:00:00.000"]
+    ),
+)
+
+
+@pytest.mark.parametrize("encode", ENCODERS, ids=lambda encode: f"{encode.__module__}.{jsontext.FORMS[encode]}")
+@given(value=TEXTS)
+@example(value=bytes(range(256)))
+@example(value=bytes(range(128)))
+@example(value="é\u2028\U0001f600\x7f".encode())
+@example(value=b"\xed\xa0\x80")
+def test_a_value_is_written_as_its_encoder_writes_it(encode: Callable[[bytes], bytes], value: bytes) -> None:
+    def plainly() -> bytes:
+        return b'{"a":' + encode(value) + b"}"
+
+    columns = [(b'{"a":', encode)]
+    try:
+        expected: Any = plainly()
+    except (ValueError, IndexError):
+        expected = ValueError
+    for write in (core.RowWriter(columns), core.KeyWriter(columns, (0,))):
+        try:
+            found: Any = write((value,))
+        except (ValueError, IndexError):
+            found = ValueError
+        assert found == expected
+
+
+def test_every_form_is_known() -> None:
+    """A name that `compiled` does not know would be called for every value, and nobody would see."""
+    assert set(postgres_values.FORMS.values()) | set(mysql_values.FORMS.values()) == set(core.forms())
+
+
+def test_an_encoder_that_is_not_known_is_called() -> None:
+    calls: list[bytes] = []
+
+    def encode(value: bytes) -> bytes:
+        calls.append(value)
+        return b"[%b]" % value
+
+    assert core.RowWriter([(b'{"a":', encode), (b',"b":', encode)])((b"1", None)) == b'{"a":[1],"b":null}'
+    assert calls == [b"1"]
+
+
+@given(st.integers(0, 200_000))
+def test_a_value_of_any_size_is_written(size: int) -> None:
+    value = b'"' * (size % 1000) + b"x" * size
+    write = core.RowWriter([(b'{"a":', jsontext.text)])
+    assert write((value,)) == b'{"a":' + jsontext.text(value) + b"}"
+
+
+# ---- events ----
+
+ENCODED = [
+    encoder(Table("s", f"t{n}%d", (Column("a%", "text", Kind("string"), jsontext.text),), ("a%",)), version=n)
+    for n in range(3)
+]
+MESSAGES = MessageEncoder(connector="c%b", prefix="p", database="d%d")
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+WHERES = st.sampled_from(
+    [(b'"txId":null,"lsn":%d', 1), (b'"txId":7,"lsn":%d', 1), (b'"gtid":"100%%d","pos":%d,"row":%d', 2), (b"%d%%", 1)]
+)
+FRAMES = st.fixed_dictionaries(
+    {
+        "epoch": st.integers(0, 2**33), "commit": st.integers(-1, 2**64 - 1), "at_ms": st.integers(-5, 2**45),
+        "made_at_ms": st.integers(0, 2**45), "transaction": st.one_of(st.none(), st.tuples(TEXT, st.just(5))),
+        "view": st.integers(0, 2**33), "snapshot": st.sampled_from(["true", "incremental"]), "alone": st.booleans(),
+    }
+)  # fmt: skip
+STEPS = st.lists(st.one_of(st.sampled_from([*ENCODED, MESSAGES]), st.none()), max_size=12)
+
+
+@given(FRAMES, WHERES, STEPS, st.data())
+def test_a_frame_makes_the_events_that_the_plain_one_makes(
+    of: dict[str, Any],
+    where: tuple[bytes, int],
+    steps: Sequence[TableEncoder | MessageEncoder | None],
+    data: st.DataObject,
+) -> None:
+    """Of several tables and messages, with events left out; numbers go on as if nothing were compiled."""
+    plain, made = PlainFrame(**of, where=where[0]), core.Frame(**of, where=where[0])
+    places = st.integers(0, 2**63 - 1) if where[1] == 1 else st.tuples(st.integers(0, 2**32), st.integers(0, 2**20))
+    for step in steps:
+        if step is None:
+            plain.skip()
+            made.skip()
+        elif isinstance(step, MessageEncoder) and where[1] == 1:
+            message = Message(data.draw(TEXT), b"\0content", data.draw(places))
+            assert made.message(step, message) == plain.message(step, message)
+        elif isinstance(step, TableEncoder):
+            arguments = (step, b"u", b'{"a":1}', b"null", data.draw(places))
+            assert made.event(*arguments) == plain.event(*arguments)
+        assert made.next_position() == plain.next_position()
+    assert made.counts() == plain.counts()
+    assert made.events == plain.events
+
+
+def test_frames_that_take_turns_count_for_themselves() -> None:
+    """What an encoder keeps of the frame before is not the next one's."""
+
+    def frame() -> Any:
+        return core.Frame(epoch=1, commit=2, at_ms=3, made_at_ms=4, transaction=("5", 5), where=b'"lsn":%d')
+
+    first, second = frame(), frame()
+    for number in range(1, 4):
+        one, two = (of.event(ENCODED[0], b"c", b"null", b"{}", 7) for of in (first, second))
+        assert one == two
+        assert b'"total_order":%d,"data_collection_order":%d}' % (number, number) in one
+
+
+def test_what_is_refused_leaves_the_numbers_alone() -> None:
+    made = core.Frame(epoch=1, commit=2, at_ms=3, made_at_ms=4, transaction=("5", 5), where=b'"lsn":%d')
+    with pytest.raises(TypeError):
+        made.event(ENCODED[0], b"c", b"null", b"{}", (1, 2))
+    with pytest.raises(OverflowError):
+        made.event(ENCODED[0], b"c", b"null", b"{}", 1 << 70)
+    assert (made.events, made.counts()) == (0, [])
+
+
+# ---- rows of pgoutput ----
+
+
+@given(st.lists(st.one_of(MESSAGES_, st.just(None), st.binary(max_size=40)), max_size=20), st.integers(1, 30))
+def test_changes_that_have_come_are_what_each_message_says(messages: Sequence[Any], most: int) -> None:
+    """Up to one that says none, to where nothing more has come, or to the end of the stream."""
+    sent = [
+        b"w" + struct.pack(">qqq", n, 1, 2) + pgoutput_encoder.encode(message)
+        if message is not None and not isinstance(message, bytes)
+        else message
+        for n, message in enumerate(messages)
+    ]
+
+    def read(of: Any) -> list[Any]:
+        left = list(sent)
+
+        def get_copy_data(_async: int) -> tuple[int, memoryview]:
+            message = left.pop(0) if left else None
+            if message is None:
+                return (0 if left else -1), memoryview(b"")
+            return len(message), memoryview(message)
+
+        told = []
+        while left:
+            told.append(of.changes(get_copy_data, most))
+        return told
+
+    found = []
+    for kind in (postgres.PlainStraight, module("connectors.postgres.compiled").Straight):
+        made = kind()
+        made.learn(CAPTURED, len(TABLE.columns), TABLE)
+        found.append(read(made))
+    assert found[0] == found[1]
+    for changes, _, _ in found[1]:
+        assert all(type(change) is Change for change in changes)
+
+
+# ---- batches ----
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.binary(max_size=9), st.one_of(st.none(), st.binary(max_size=90)))),
+    st.integers(1, 20), st.integers(1, 300),
+)  # fmt: skip
+def test_batches_are_those_of_the_plain_ones(records: Any, most_records: int, most_bytes: int) -> None:
+    """When they are handed over, what is in them, and what is counted."""
+    told: list[Any] = []
+    for kind in (PlainBatches, core.Batches):
+        said: list[Any] = []
+
+        made: list[Any] = []
+
+        def send(said: list[Any] = said, made: list[Any] = made) -> None:
+            said.append(made[0].take())
+
+        begin = partial(said.append, "begin")
+        batches = kind(begin, send, most_records=most_records, most_bytes=most_bytes)
+        made.append(batches)
+        for n, (topic, key, value) in enumerate(records):
+            batches.add(topic, key, value)
+            if n % 7 == 6:
+                batches.count(1, 10)
+            said.append((batches.records, batches.bytes))
+            if n % 11 == 10:
+                said.append(batches.take())
+                batches.clear()
+        told.append((said, batches.take()))
+    assert told[0] == told[1]
+
+
+def test_a_transaction_that_cannot_begin_holds_nothing() -> None:
+    def fail() -> None:
+        raise LookupError
+
+    for kind in (PlainBatches, core.Batches):
+        batches = kind(fail, fail, most_records=2, most_bytes=10)
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                batches.add("a", b"1", None)
+        assert (batches.records, batches.bytes, batches.take()) == (0, 0, [])
+
+
+# ---- COPY ----
+
+FIELDS = st.lists(
+    st.sampled_from([b"a", b"\\N", b"\\\\", b"\\t", b"\\n", b"\\x", b"\\", b"\t", b"", b"\n", "é".encode()]), max_size=8
+)
+
+
+@given(FIELDS.map(b"".join), st.booleans(), st.integers(1, 4))
+def test_a_line_of_copy_is_what_it_is_plainly(text: bytes, ended: bool, columns: int) -> None:
+    line = text + b"\n" * ended
+    found: list[Any] = []
+    for parse in (parse_row, parse_row_plainly):
+        try:
+            found.append(parse(line, columns))
+        except ProtocolError as exc:
+            found.append(str(exc))
+    assert found[0] == found[1]
+
+
+# ---- a result of MySQL ----
+
+ANSWERS = st.lists(
+    st.tuples(*[st.one_of(st.none(), st.binary(max_size=3), st.just(b"x" * 251), st.just(b"y" * 70_000))] * 2),
+    max_size=6,
+)
+
+
+def packed(row: Sequence[bytes | None]) -> bytes:
+    def size(n: int) -> bytes:
+        return (
+            bytes([n])
+            if n < 251
+            else b"\xfc" + struct.pack("<H", n)
+            if n < 65536
+            else b"\xfd" + struct.pack("<I", n)[:3]
+        )
+
+    return b"".join(b"\xfb" if value is None else size(len(value)) + value for value in row)
+
+
+@given(ANSWERS, st.integers(0, 255), st.data())
+def test_rows_of_a_result_are_what_the_library_reads(answers: Any, number: int, data: st.DataObject) -> None:
+    """Cut anywhere, with bytes changed: then fewer, never others. A packet that is not the next one ends it."""
+    result = MySQLResult.__new__(MySQLResult)
+    result.converters, result.connection, result.unbuffered_active = [(None, None)] * 2, None, False
+    parts = []
+    for n, row in enumerate(answers):
+        body = packed(row)
+        parts.append(struct.pack("<I", len(body))[:3] + bytes([(number + n) % 256]) + body)
+    sent = b"".join(parts) + b"\x05\0\0" + bytes([(number + len(answers)) % 256]) + b"\xfe\0\0\0\0"
+    cut = data.draw(st.integers(0, len(sent)))
+    taken, after, rows_ = mysql.text_rows(sent[:cut], 2, number)
+    whole = [n for n in range(len(parts)) if sum(map(len, parts[: n + 1])) <= cut]
+    assert rows_ == answers[: len(whole)]
+    assert taken == sum(map(len, parts[: len(whole)]))
+    assert after == (number + len(whole)) % 256
+    assert mysql.text_rows(sent, 2, (number + 1) % 256) == (0, (number + 1) % 256, [])
+    changed = bytearray(sent)
+    if parts:
+        changed[data.draw(st.integers(4, len(parts[0]) - 1))] = data.draw(st.integers(0, 255))
+        for row in mysql.text_rows(bytes(changed), 2, number)[2][:1]:
+            packet = MysqlPacket(bytes(changed[4 : len(parts[0])]), "utf8")
+            assert row == result._read_row_from_packet(packet)
+
+
+def test_a_result_of_other_columns_is_left_to_the_library() -> None:
+    body = packed((b"a", b"b"))
+    sent = struct.pack("<I", len(body))[:3] + b"\1" + body
+    assert mysql.text_rows(sent, 2, 1)[2] == [(b"a", b"b")]
+    assert mysql.text_rows(sent, 1, 1) == mysql.text_rows(sent, 3, 1) == (0, 1, [])
+
+
+# ---- row images of the binlog ----
+
+
+@given(st.lists(CELLS, min_size=1, max_size=5), st.data())
+def test_an_image_is_what_generated_code_reads(cells: Any, data: st.DataObject) -> None:
+    """Of any bytes: cut, changed, or made up."""
+    columns = tuple(column for column, _, _ in cells)
+    present = tuple(data.draw(st.booleans()) for _ in columns)
+    assume(any(present))
+    shown = [raw for (_, raw, _), there in zip(cells, present, strict=True) if there]
+    body = bytearray(mysql_encoder.image(shown, padding=False))
+    for _ in range(data.draw(st.integers(0, 3))):
+        if body:
+            body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    image = bytes(body[: data.draw(st.one_of(st.just(len(body)), st.integers(0, len(body))))])
+    if data.draw(st.booleans()):
+        image = data.draw(st.binary(max_size=60))
+
+    def read(reader: rows.Read) -> Any:
+        try:
+            return reader(image, 0)
+        except (IndexError, struct.error, OverflowError, ValueError, ProtocolError):
+            return None
+
+    assert read(rows.in_c(columns, present)) == read(rows.generated(columns, present))
+
+
+def test_columns_that_c_reads_by_itself_are_known_to_it() -> None:
+    """A name that it does not know would be called for every value, and nobody would see."""
+    forms = [form for column in _every_column() if isinstance(form := rows._form(column), rows._Fixed) and form.known]
+    assert {form.known[0] for form in forms if form.known} == set(mysql.kinds())
+
+
+def _every_column() -> list[TableColumn]:
+    made = [
+        TableColumn("n", kind, 0, nullable=True, unsigned=unsigned)
+        for kind in (1, 2, 3, 8, 9)
+        for unsigned in (False, True)
+    ]
+    made.append(TableColumn("d", 246, 10 << 8 | 2, nullable=True, unsigned=False))
+    return made + [TableColumn("t", kind, 3, nullable=True) for kind in (10, 17, 18, 19)]
+
+
+# ---- transactions of the binlog ----
+
+UUID_ = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+DESCRIBED = events.FormatDescription(mysql_encoder.header(15), 4, "9.7.4", 0, b"", checksum=True)
+MAP = events.TableMap(
+    mysql_encoder.header(19),
+    91,
+    1,
+    "dev",
+    "orders",
+    (TableColumn("n", 3, 0, nullable=False, unsigned=False),),
+    ((0, 0),),
+)
+HEAD = mysql_encoder.header
+BEGIN = events.Query(HEAD(2), 9, 0, "dev", "BEGIN", "utf8mb4", None)
+INSIDE = st.lists(
+    st.sampled_from(
+        [
+            MAP, MAP, MAP._replace(table_id=92, table="others"),
+            events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", b"\0" + struct.pack("<i", 5)),
+            events.Rows(HEAD(31), Op.UPDATE, 91, 1, 1, b"\1", b"\1", (b"\0" + struct.pack("<i", 5)) * 2),
+            events.Rows(HEAD(25), Op.DELETE, 92, 0, 1, b"\1", b"", b"\0" + struct.pack("<i", 5)),
+            events.RowsQuery(HEAD(29), "INSERT …"),
+            events.Query(HEAD(2), 9, 0, "dev", "SAVEPOINT a", "utf8mb4", None),
+        ]
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+@given(INSIDE, st.booleans(), st.booleans(), st.booleans(), st.sampled_from([0, 5, 1_795_000_000_000_000]), st.data())
+@example(inside=[MAP], checksum=True, ended=True, anonymous=False, at_us=5000, data=None)
+def test_a_small_transaction_is_what_its_events_are_together(  # noqa: PLR0917
+    inside: list[events.Event], checksum: bool, ended: bool, anonymous: bool, at_us: int, data: st.DataObject | None
+) -> None:
+    """Cut, changed, without its end: it is left alone, or is what `binlog` and `grouping` make of it."""
+    described = DESCRIBED._replace(checksum=checksum)
+    first: events.Event = events.Gtid(HEAD(33), UUID_, "", 7, 1, 2, at_us, at_us, 400)
+    if anonymous:
+        first = events.AnonymousGtid(HEAD(34), 1, 2, at_us, at_us, 400)
+    told: list[events.Event] = [first, BEGIN, *inside, *([events.Xid(HEAD(16), 3)] if ended else [])]
+    sent, log_pos = [], 200
+    for event in told:
+        log_pos += len(mysql_encoder.encode(event, checksum=checksum))
+        sent.append(
+            mysql_encoder.encode(event._replace(header=event.header._replace(log_pos=log_pos)), checksum=checksum)
+        )
+    for raw in sent:  # maps and BEGIN are known from before
+        binlog.parse(raw, described)
+    if data is not None and data.draw(st.booleans()):
+        which = data.draw(st.integers(0, len(sent) - 1))
+        changed = bytearray(sent[which])
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+        sent[which] = bytes(changed)
+    buffer = bytearray(b"xyz")
+    for raw in sent:
+        buffer += struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw
+    cut = len(buffer) if data is None else data.draw(st.one_of(st.just(len(buffer)), st.integers(3, len(buffer))))
+    read = straight.small(binlog.MAPS, checksum=checksum)
+    assert read is not None
+    found = read(buffer[:cut], 3)
+    if found is None:
+        if data is None:
+            pytest.fail("it was not taken")
+        return
+    end, small = found
+    assert end == len(buffer)
+    grouper = grouping.Grouper(lambda _: True)
+    grouper.reset(described)
+    for n, raw in enumerate(sent):
+        done = grouper.feed(binlog.parse(raw, described), raw, "binlog.000007")
+        assert (done is not None) == (n == len(sent) - 1)
+    assert isinstance(done, grouping.Committed | grouping.Passed)
+    block = done.block
+    assert (small.gtid, small.server_id, small.at_ms) == (block.gtid, block.server_id, block.at_ms)
+    assert (small.begin, small.last, small.end) == (block.begin.offset, block.last, block.end)
+    held = [(event, at) for event, _, at in block.held._events]
+    maps: dict[int, Any] = {}
+    expected = []
+    for event, at in held:
+        if isinstance(event, events.TableMap):
+            maps[event.table_id] = event[1:]
+        else:
+            expected.append((maps[event.table_id], event, at))
+    assert [(of[1:], event, at) for of, event, at in small.rows] == expected
+
+
+def test_what_is_long_is_left_to_be_read_event_by_event() -> None:
+    body = b"".join(b"\0" + struct.pack("<i", n) for n in range(20_000))
+    told = [
+        events.Gtid(HEAD(33), UUID_, "", 7, 1, 2, 5, 5, 400), BEGIN, MAP,
+        events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", body), events.Xid(HEAD(16), 3),
+    ]  # fmt: skip
+    buffer = bytearray()
+    for event in told:
+        raw = mysql_encoder.encode(event._replace(header=event.header._replace(log_pos=1_000_000)))
+        binlog.parse(raw, DESCRIBED)
+        buffer += struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw
+    read = straight.small(binlog.MAPS, checksum=True)
+    assert read is not None
+    assert read(buffer, 0) is None
+
+
+def test_writers_are_the_compiled_ones() -> None:
+    """The factories that everything uses."""
+    assert isinstance(rowcode.row_writer([(b'{"a":', jsontext.text)]), core.RowWriter)
+    with pytest.raises((OperatorError, ValueError)):
+        ENCODED[0].row((b"\xff",))

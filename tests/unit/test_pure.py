@@ -1,0 +1,40 @@
+"""Without what is compiled the same is done in Python: what holds of both is tested once more with it left out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = (
+    "tests/unit/test_rowcode.py",
+    "tests/unit/test_envelope.py",
+    "tests/unit/test_mysql_rows.py",
+    "tests/property/test_straight.py",
+    "tests/property/test_mysql_rows.py",
+    "tests/property/test_pipeline_laws.py",
+)
+
+
+def test_it_holds_in_python_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS],
+        cwd=ROOT,
+        env={**os.environ, "CDC_PURE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert " passed" in done.stdout.splitlines()[-1]
+
+
+def test_it_is_python_alone() -> None:
+    code = (
+        "from cdc import envelope; assert envelope.Frame is envelope.PlainFrame; "
+        "from connectors.postgres import straight; assert straight.Straight is straight.PlainStraight"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "CDC_PURE": "1"}, check=True)
