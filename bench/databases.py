@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import psycopg2
 import pymysql
@@ -33,6 +33,68 @@ class Read:
     seconds: float
     cpu_s: float
     """Of the reader."""
+
+
+class Shape(NamedTuple):
+    """What a table looks like: columns and how their values follow from `n`, for each kind of source."""
+
+    title: str
+    mysql: tuple[str, str]
+    postgres: tuple[str, str]
+    share: float = 1.0
+    """Of the events that a run has: large ones are fewer."""
+
+
+_NINE: Final = Shape(
+    "9 columns",
+    mysql=(
+        """id bigint PRIMARY KEY, customer_id int NOT NULL, status varchar(20) NOT NULL, total decimal(10,2) NOT NULL,
+        quantity int, note text, created_at datetime(6) NOT NULL, updated_at timestamp NULL, active tinyint NOT NULL""",
+        """n, n %% 977, concat('status', n %% 7), n + (n %% 100) / 100, if(n %% 3, n %% 50, NULL),
+        concat('a note of some length ', n),
+        timestampadd(MICROSECOND, n, timestampadd(SECOND, n * 7 %% 86400, '2024-01-05')),
+        timestampadd(SECOND, n, '2024-05-01'), n %% 2""",
+    ),
+    postgres=(
+        """id bigint PRIMARY KEY, customer_id integer NOT NULL, status varchar(20) NOT NULL,
+        total numeric(10,2) NOT NULL, quantity integer, note text, created_at timestamp NOT NULL,
+        updated_at timestamptz(0), active smallint NOT NULL""",
+        """n, n % 977, 'status' || n % 7, n + (n % 100) / 100.0, CASE WHEN n % 3 > 0 THEN n % 50 END,
+        'a note of some length ' || n,
+        timestamp '2024-01-05' + n * 7 % 86400 * interval '1 second' + n * interval '1 microsecond',
+        timestamptz '2024-05-01' + n * interval '1 second', n % 2""",
+    ),
+)
+_MORE: Final = range(10, 61)
+_SIXTY: Final = Shape(
+    "60 columns",
+    (
+        ", ".join([_NINE.mysql[0], *(f"c{i} {'int' if i % 2 else 'varchar(40)'}" for i in _MORE)]),
+        ", ".join([_NINE.mysql[1], *(f"n + {i}" if i % 2 else f"concat('value {i} of ', n)" for i in _MORE)]),
+    ),
+    (
+        ", ".join([_NINE.postgres[0], *(f"c{i} {'integer' if i % 2 else 'varchar(40)'}" for i in _MORE)]),
+        ", ".join([_NINE.postgres[1], *(f"n + {i}" if i % 2 else f"'value {i} of ' || n" for i in _MORE)]),
+    ),
+    0.2,
+)
+_KEYED: Final = "id bigint PRIMARY KEY"
+SHAPES: Final = {
+    "9": _NINE,
+    "3": Shape(
+        "3 columns",
+        (f"{_KEYED}, customer_id int NOT NULL, status varchar(20) NOT NULL", "n, n %% 977, concat('status', n %% 7)"),
+        (f"{_KEYED}, customer_id integer NOT NULL, status varchar(20) NOT NULL", "n, n % 977, 'status' || n % 7"),
+    ),
+    "60": _SIXTY,
+    "wide": Shape(
+        "20 kB a row",
+        (f"{_KEYED}, note mediumtext", "n, repeat(sha2(n, 256), 320)"),
+        (f"{_KEYED}, note text", "n, repeat(md5(n::text), 640)"),
+        0.02,
+    ),
+}
+"""By name, as the command line has them."""
 
 
 class Database(Protocol):
@@ -65,7 +127,8 @@ class Database(Protocol):
 class Mysql:
     kind = "mysql"
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, shape: Shape = _NINE) -> None:
+        self._columns, self._values = shape.mysql
         self.url = server.url + "?ssl_mode=disabled"
         self.schema = "dev"
         self._address = mysql_session.address(self.url)
@@ -82,11 +145,7 @@ class Mysql:
         self._mark = Place("", 0)
 
     def create(self) -> None:
-        self._rows(
-            f"CREATE TABLE {TABLE} (id bigint PRIMARY KEY, customer_id int NOT NULL, status varchar(20) NOT NULL,"
-            " total decimal(10,2) NOT NULL, quantity int, note text, created_at datetime(6) NOT NULL,"
-            " updated_at timestamp NULL, active tinyint NOT NULL)"
-        )
+        self._rows(f"CREATE TABLE {TABLE} ({self._columns})")
         self.write(1, 1)
 
     def write(self, first: int, count: int, per_transaction: int = 1) -> None:
@@ -95,10 +154,7 @@ class Mysql:
         for begin, end in transactions(first, count, per_transaction):
             self._rows(
                 f"INSERT INTO {TABLE} WITH RECURSIVE g (n) AS (SELECT %s UNION ALL SELECT n + 1 FROM g WHERE n < %s)"
-                " SELECT n, n %% 977, concat('status', n %% 7), n + (n %% 100) / 100, if(n %% 3, n %% 50, NULL),"
-                " concat('a note of some length ', n),"
-                " timestampadd(MICROSECOND, n, timestampadd(SECOND, n * 7 %% 86400, '2024-01-05')),"
-                " timestampadd(SECOND, n, '2024-05-01'), n %% 2 FROM g",
+                f" SELECT {self._values} FROM g",
                 (begin, end),
             )
         self._rows("SET GLOBAL sync_binlog = 1, GLOBAL innodb_flush_log_at_trx_commit = 1")
@@ -146,7 +202,8 @@ class Mysql:
 class Postgres:
     kind = "postgres"
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, shape: Shape = _NINE) -> None:
+        self._columns, self._values = shape.postgres
         self.url = server.url
         self.schema = "public"
         self._connection = psycopg2.connect(self.url)
@@ -154,23 +211,14 @@ class Postgres:
         self.title = f"PostgreSQL {self._value('SHOW server_version').split()[0]}"
 
     def create(self) -> None:
-        self._execute(
-            f"CREATE TABLE {TABLE} (id bigint PRIMARY KEY, customer_id integer NOT NULL, status varchar(20) NOT NULL,"
-            " total numeric(10,2) NOT NULL, quantity integer, note text, created_at timestamp NOT NULL,"
-            " updated_at timestamptz(0), active smallint NOT NULL)"
-        )
+        self._execute(f"CREATE TABLE {TABLE} ({self._columns})")
         self.write(1, 1)
         self._execute(f"CREATE PUBLICATION {_SLOT} FOR TABLE {TABLE}")
 
     def write(self, first: int, count: int, per_transaction: int = 1) -> None:
         self._execute("SET synchronous_commit = off")
         for begin, end in transactions(first, count, per_transaction):
-            self._execute(
-                f"INSERT INTO {TABLE} SELECT n, n % 977, 'status' || n % 7, n + (n % 100) / 100.0,"
-                " CASE WHEN n % 3 > 0 THEN n % 50 END, 'a note of some length ' || n,"
-                " timestamp '2024-01-05' + n * 7 % 86400 * interval '1 second' + n * interval '1 microsecond',"
-                f" timestamptz '2024-05-01' + n * interval '1 second', n % 2 FROM generate_series({begin}, {end}) n"
-            )
+            self._execute(f"INSERT INTO {TABLE} SELECT {self._values} FROM generate_series({begin}, {end}) n")
         self._execute("SET synchronous_commit = on")
         self._value("SELECT txid_current()")  # and with it all before is on disk
 
@@ -231,7 +279,7 @@ _SLOT: Final = "bench_reading_alone"
 _DATA, _INSERT, _COMMIT = b"wIC"
 _PAYLOAD: Final = 25
 
-OPENED: Final[dict[str, tuple[str, Callable[[Server], Database]]]] = {
+OPENED: Final[dict[str, tuple[str, Callable[[Server, Shape], Database]]]] = {
     "mysql": ("mysql", Mysql),
     "postgres": ("postgres18", Postgres),
 }

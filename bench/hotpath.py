@@ -24,6 +24,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from bench.recorded import LOGS, MysqlLog, PostgresLog, config
+from cdc import rowcode
 from cdc.change import Table, Transaction
 from cdc.config import KafkaConfig
 from cdc.pipeline import Pipeline, Settings
@@ -183,7 +184,9 @@ def main() -> None:
             title = f"{kind}, {per_transaction} a transaction"
             print(f"{title:<27}{''.join(f'{us:>12.2f}' for us in stages.values())}", flush=True)
     if not options.profile:
-        print(f"Each stage with all before it; the least of {options.runs} runs; Python {platform.python_version()}.")
+        how = "compiled" if rowcode.compiled is not None else "nothing compiled"
+        python = platform.python_version()
+        print(f"Each stage with all before it; the least of {options.runs} runs; {how}, Python {python}.")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from cdc.change import Op
 from connectors.mysql import tablemap, values
 from connectors.mysql.events import Rows, TableColumn, TableMap
-from connectors.mysql.rows import reader
+from connectors.mysql.rows import Reader
 from connectors.postgres import pgoutput
 from connectors.postgres.pgoutput import Insert
 from tests import mysql_encoder as encoder
@@ -64,7 +64,7 @@ def least_us(run: Callable[[], object]) -> float:
 
 def main() -> None:
     told = columns()
-    read = reader(TableMap(encoder.header(19), 7, 1, "shop", "orders", told, None))
+    read = Reader(TableMap(encoder.header(19), 7, 1, "shop", "orders", told, None))
     body = b"".join(map(image, range(2_000, 2_000 + ROWS)))
     event = Rows(encoder.header(30), Op.CREATE, 7, 1, 9, b"", b"\xff\x01", body)
     rows = [after for _, after in read(event) if after is not None]

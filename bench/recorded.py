@@ -137,6 +137,7 @@ class _Replication(stream.ReplicationConnection):
         self._asked_at_s = None
         self._silent_s = stream.SILENT_S
         self._streaming = True
+        self._over = False
 
     def start(self, *_: object, messages: bool) -> None: ...
     def wait(self, timeout_s: float) -> None: ...

@@ -8,6 +8,7 @@ nobody's start is in them; CPU is user and system time in those seconds, of a pr
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -22,9 +23,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench import debezium, report
-from bench.databases import COPY, OPENED, TABLE, Database
+from bench.databases import COPY, OPENED, SHAPES, TABLE, Database, Shape
 from bench.meter import Sample, Topic, Usage
 from bench.report import COLD, OURS, PEER, RAW, Run
+from cdc import rowcode
 from cdc.dev.process import Launch, Server
 from cdc.dev.stack import DevServers
 from cdc.errors import CdcError, OperatorError
@@ -68,7 +70,10 @@ class Backlog(NamedTuple):
 class Bench:
     """One source, with servers that run."""
 
-    def __init__(self, folder: Path, database: Database, servers: DevServers, name: str) -> None:
+    def __init__(
+        self, folder: Path, database: Database, servers: DevServers, name: str, shape: Shape = SHAPES["9"]
+    ) -> None:
+        self._shape = shape
         self._folder = folder
         self._database = database
         self._kafka = servers["kafka"].url
@@ -78,7 +83,7 @@ class Bench:
         self.runs: list[Run] = []
         os.environ["BENCH_URL"] = database.url
 
-    def all(self, backlogs: Sequence[Backlog], runs: int) -> None:
+    def all(self, backlogs: Sequence[Backlog], runs: int, *, snapshots: bool = True) -> None:
         """A run for which the JVM is new; then `runs` of each backlog, and of a snapshot of the first one's size."""
         self._database.create()
         peer = self._peer(_PEER, TABLE)
@@ -90,6 +95,8 @@ class Bench:
             for backlog in backlogs:
                 for number in range(1, runs + 1):
                     self._stream(worker, peer, backlog, number)
+            if not snapshots:
+                return
             self._events = backlogs[0].events
             self._database.copy(self._events)
             case = f"{self._database.title}, a snapshot: {self._events:,} rows"
@@ -99,7 +106,8 @@ class Bench:
     def _stream(self, worker: debezium.Worker, peer: dict[str, str], backlog: Backlog, number: int) -> None:
         """Run `number` over the log; in run 0 the JVM is new, and ours does not count."""
         self._events, size = backlog
-        case = f"{self._database.title}, the log: {self._events:,} inserts, {size} a transaction"
+        of = "" if self._shape is SHAPES["9"] else f", {self._shape.title}"
+        case = f"{self._database.title}, the log: {self._events:,} inserts{of}, {size} a transaction"
         tell(f"{self._database.title}: writing {self._events:,} rows")
         self._database.mark()
         self._database.write(self._next, *backlog)
@@ -263,13 +271,19 @@ def _pid(server: Server) -> int:
     return pid
 
 
-def measured(source: str, folder: Path, backlogs: Sequence[Backlog], runs: int) -> list[Run]:
-    """All of one source."""
+def measured(source: str, folder: Path, backlogs: Sequence[Backlog], runs: int, shape: Shape) -> list[Run]:
+    """All of one source; of a table of another shape than most have, its log in large transactions."""
     name, opened = OPENED[source]
     tell(f"starting {name} and kafka")
-    with DevServers(folder / "servers", servers=(name, "kafka")) as servers, closing(opened(servers[name])) as database:
-        bench = Bench(folder, database, servers, name)
-        bench.all(backlogs, runs)
+    most = shape is SHAPES["9"]
+    if not most:
+        backlogs = [Backlog(max(1, round(backlogs[0].events * shape.share)), backlogs[0].per_transaction)]
+    with (
+        DevServers(folder / "servers", servers=(name, "kafka")) as servers,
+        closing(opened(servers[name], shape)) as database,
+    ):
+        bench = Bench(folder, database, servers, name, shape)
+        bench.all(backlogs, runs, snapshots=most)
         return bench.runs
 
 
@@ -279,6 +293,7 @@ def about(backlogs: Sequence[Backlog], runs: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
+        "compiled": "compiled" if rowcode.compiled is not None else "nothing compiled",
         "java": said[0] if said else "",
         "debezium": debezium.VERSION,
         "kafka": debezium.KAFKA,
@@ -296,12 +311,18 @@ def main() -> None:
         default="100,1",
         help=f"changes a transaction, comma-separated; a fifth as many a run below {_SMALL} (default: %(default)s)",
     )
+    parser.add_argument(
+        "--shapes", default="9", help=f"what tables look like, of {', '.join(SHAPES)} (default: %(default)s columns)"
+    )
     parser.add_argument("--runs", type=int, default=3, help="runs of each (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run, medians and ratios here too")
     given = parser.parse_args()
     sources = given.sources.split(",")
     if unknown := set(sources) - OPENED.keys():
         parser.error(f"unknown source {', '.join(sorted(unknown))}; there are: {', '.join(OPENED)}")
+    shapes = given.shapes.split(",")
+    if unknown := set(shapes) - SHAPES.keys():
+        parser.error(f"unknown shape {', '.join(sorted(unknown))}; there are: {', '.join(SHAPES)}")
     sizes = [int(size) if size.isdecimal() else 0 for size in given.per_transaction.split(",")]
     if min(given.events, given.runs, *sizes) < 1:
         parser.error("--events, --runs and --per-transaction are at least 1")
@@ -310,10 +331,10 @@ def main() -> None:
     runs: list[Run] = []
     try:
         with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
-            for source in sources:
-                folder = Path(name) / source
+            for source, shape in itertools.product(sources, shapes):
+                folder = Path(name) / f"{source}-{shape}"
                 folder.mkdir()
-                runs += measured(source, folder, backlogs, given.runs)
+                runs += measured(source, folder, backlogs, given.runs, SHAPES[shape])
     except CdcError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:  # everything has been stopped on its way here
@@ -326,10 +347,10 @@ def main() -> None:
 
 def _explained(facts: dict[str, Any]) -> str:
     return (
-        f"Medians of {facts['runs']} runs, by turns, over one backlog, rows of nine columns; {facts['cores']} cores,"
-        f" load {facts['load']:.1f} at the start.\n"
+        f"Medians of {facts['runs']} runs, by turns, over one backlog, rows of nine columns unless said otherwise;"
+        f" {facts['cores']} cores, load {facts['load']:.1f} at the start.\n"
         f"events/s and CPU: from the first event visible to read_committed to the last.\n"
-        f"{OURS}: Python {facts['python']}, exactly once, a new process each run.\n"
+        f"{OURS}: Python {facts['python']}, {facts['compiled']}, exactly once, a new process each run.\n"
         f"{PEER} {facts['debezium']}: at least once, in Kafka Connect {facts['kafka']}, in a JVM that has streamed a"
         f" backlog before; in “{COLD}” it has not.\n"
         f"{RAW}: the log received by our connection and thrown away."

@@ -1,0 +1,174 @@
+"""Whether an event costs the same however many there are, and of however many tables: `python -m bench.growth`.
+
+PostgreSQL, our connector alone, from start to caught up (`cdc run --until-caught-up`), as a process of its own. A run
+with nothing to do is taken off, so that what starting costs is not divided among few events. CPU is of the process with
+its threads, user and system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psycopg2
+
+from bench.databases import SHAPES, transactions
+from bench.streams import tell
+from cdc.dev.stack import DevServers
+from cdc.errors import CdcError, OperatorError
+
+PARTITIONS: Final = 6
+COLUMNS, VALUES = SHAPES["9"].postgres
+_MANY: Final = 2_000_000
+"""From here on one run must do."""
+_PER_TRANSACTION: Final = 100
+_PROJECT: Final = Path(__file__).resolve().parents[1]
+
+
+class Used(NamedTuple):
+    """What a process has used."""
+
+    cpu_s: float
+    seconds: float
+    peak_mb: float
+
+
+class Cost(NamedTuple):
+    """Of an event, what starting costs taken off."""
+
+    title: str
+    events: int
+    cpu_us: float
+    per_s: float
+    peak_mb: float
+
+
+class Growth:
+    """One PostgreSQL and one broker."""
+
+    def __init__(self, folder: Path, url: str, kafka: str) -> None:
+        self._folder, self._url, self._kafka = folder, url, kafka
+        self._connection = psycopg2.connect(url)
+        self._connection.autocommit = True
+        self._next = 1
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def events(self, counts: Sequence[int], runs: int) -> list[Cost]:
+        """By how many events there are."""
+        self._tables("events", 1)
+        return [self._cost(f"{n:,} events", "events", 1, n, runs if n < _MANY else 1) for n in counts]
+
+    def tables(self, numbers: Sequence[int], count: int, runs: int) -> list[Cost]:
+        """By how many tables they are of."""
+        found = []
+        for number in numbers:
+            self._tables(f"of{number}", number)
+            found.append(self._cost(f"of {number} tables", f"of{number}", number, count, runs))
+        return found
+
+    def _tables(self, name: str, number: int) -> None:
+        self._execute(*(f"CREATE TABLE {name}_{n} ({COLUMNS})" for n in range(number)))
+        tell(f"{name}: {number} tables")
+        self._run(name)
+
+    def _cost(self, title: str, name: str, number: int, count: int, runs: int) -> Cost:
+        made = []
+        for _ in range(runs):
+            idle = self._run(name)
+            self._write(name, number, count)
+            busy = self._run(name)
+            cpu_us = (busy.cpu_s - idle.cpu_s) / count * 1e6
+            made.append(Cost(title, count, cpu_us, count / max(0.001, busy.seconds - idle.seconds), busy.peak_mb))
+            tell(f"{title}: {cpu_us:.2f} µs")
+        return Cost(title, count, *(statistics.median(of[at] for of in made) for at in (2, 3, 4)))
+
+    def _write(self, name: str, number: int, count: int) -> None:
+        self._execute("SET synchronous_commit = off")
+        for turn, (first, last) in enumerate(transactions(self._next, count, _PER_TRANSACTION)):
+            table = f"{name}_{turn % number}"
+            self._execute(f"INSERT INTO {table} SELECT {VALUES} FROM generate_series({first}, {last}) n")
+        self._next += count
+        self._execute("SET synchronous_commit = on", "SELECT txid_current()")
+
+    def _run(self, name: str) -> Used:
+        file = self._folder / f"{name}.yaml"
+        config = {
+            "name": name,
+            "source": {"type": "postgres", "url": "${BENCH_URL}", "tables": [f"public.{name}_*"]},
+            "sink": {"type": "kafka", "bootstrap_servers": self._kafka, "partitions": PARTITIONS},
+        }
+        file.write_text(json.dumps(config))
+        begun_s = time.monotonic()
+        with (self._folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cdc", "run", str(file), "--until-caught-up"],
+                env={**os.environ, "BENCH_URL": self._url, "PYTHONPATH": str(_PROJECT)},
+                stdout=log,
+                stderr=log,
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise OperatorError(f"cdc run has failed: {Path(log.name).read_text()[-2000:]}")
+        return Used(usage.ru_utime + usage.ru_stime, time.monotonic() - begun_s, usage.ru_maxrss / 1024)
+
+    def _execute(self, *statements: str) -> None:
+        with self._connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+
+def table(found: Sequence[Cost]) -> str:
+    lines = [f"{'':<24}{'CPU µs/event':>14}{'events/s':>12}{'peak MB':>10}"]
+    lines += [f"  {of.title:<22}{of.cpu_us:>14.2f}{of.per_s:>12,.0f}{of.peak_mb:>10,.0f}" for of in found]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", default="100000,1000000,10000000", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--tables", default="1,20,200", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--of", type=int, default=300_000, help="events of those tables (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="of each below two million events (default: %(default)s)")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    counts = [int(count) for count in given.events.split(",") if count]
+    numbers = [int(number) for number in given.tables.split(",") if number]
+    found: list[Cost] = []
+    load = os.getloadavg()[0]
+    try:
+        with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
+            folder = Path(name)
+            with (
+                DevServers(folder / "servers", servers=("postgres18", "kafka")) as servers,
+                closing(Growth(folder, servers["postgres18"].url, servers["kafka"].url)) as growth,
+            ):
+                found += growth.events(counts, given.runs)
+                found += growth.tables(numbers, given.of, given.runs)
+    except CdcError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    print(table(found))
+    print(
+        f"\nMedians of {given.runs} runs (one of {_MANY:,} events and more), rows of nine columns, 100 a transaction;"
+    )
+    print(f"{os.cpu_count()} cores, load {load:.1f} at the start.")
+    if given.json:
+        given.json.write_text(json.dumps([of._asdict() for of in found], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
