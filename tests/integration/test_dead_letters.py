@@ -15,7 +15,7 @@ from sinks.names import log_topic, table_topic
 from sinks.reading import read_to_end
 from tests.conftest import Database
 from tests.integration.connector import Connector
-from tests.integration.running import eventually, ordered, rows, unbroken
+from tests.integration.running import Running, eventually, ordered, rows, unbroken
 
 BAD = r"'\xff5345435245'::bytea"  # in SQL_ASCII a text may hold any bytes
 LIMIT = 100_000
@@ -146,6 +146,29 @@ def test_a_row_above_the_brokers_limit(database: Database, kafka: str, prefix: s
         assert len(parts) >= 3 * count
         assert b"".join(base64.b64decode(v["after"]["v"]) for v in parts).decode() == whole
     eventually(lambda: json.loads(connector.cdc("status", "FILE", "--json").stdout)["dead_letters"] == 3, "counted")
+
+
+@pytest.mark.parametrize("rows_behind", [0, 120_000], ids=["alone", "many behind it"])
+def test_a_limit_lowered_while_it_runs(
+    rows_behind: int, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The limit known is the one of the session's start: the transaction fails, the next session finds the record."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'x')")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], on_error="dead_letter")
+    with Running(connector) as run:
+        run.await_line("following the log")
+        allow(connector, "t", LIMIT)
+        postgres18.execute(
+            "INSERT INTO t SELECT 2, string_agg(md5(n::text), '') FROM generate_series(1, 40000) n;"
+            f"INSERT INTO t SELECT n, md5(n::text) FROM generate_series(3, {rows_behind + 3}) n"
+        )
+        eventually(lambda: [v["key"]["id"] for v in letters(connector) if v["part"] == 1] == [2], "the dead letter")
+        eventually(lambda: b'{"id":3}' in connector.fold("public.t"), "what came behind it")
+        assert run.stderr.count("trying again") == 1, run.stderr
+        assert "Message size too large" in run.stderr
+    connector.catch_up()
+    assert sorted(r["id"] for r in connector.fold("public.t").values()) == [1, *range(3, rows_behind + 4)]
+    unbroken(connector, "public.t")
 
 
 def unbroken_but_for_letters(connector: Connector) -> None:
