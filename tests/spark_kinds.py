@@ -126,3 +126,19 @@ def every_kind_rows() -> list[dict[str, Any]]:
     rows = [dict(zip(names, values, strict=True)) for values in (plain, greatest, least)]
     rows += [{**dict.fromkeys(names), **strange}, dict.fromkeys(names)]
     return [{"id": number, **row} for number, row in enumerate(rows)]
+
+
+KEY_KINDS = {
+    name: EVERY_KIND[name]
+    for name in (
+        *("id", "c_boolean", "c_int64", "c_uint64", "c_float64", "c_decimal", "c_decimal_any", "c_string", "c_bytes"),
+        *("c_date", "c_millis", "c_micros", "c_interval"),
+    )
+}
+
+
+def key_rows() -> list[dict[str, Any]]:
+    """Rows whose values of `KEY_KINDS` are a key: each differs from the first in one of them alone."""
+    plain, greatest, *_ = every_kind_rows()
+    first = {name: plain[name] for name in KEY_KINDS}
+    return [first, *({**first, name: greatest[name]} for name in KEY_KINDS)]

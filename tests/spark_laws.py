@@ -28,6 +28,7 @@ from spark_apply.retrying import run_retry
 from spark_apply.source import schema_versions
 from spark_apply.store import open_store
 from spark_apply.tables import TargetTable, target
+from tests.spark_kinds import KEY_KINDS, key_rows
 from tests.spark_records import Publisher, SourceTable, position
 
 Record = tuple[str, bytes, bytes | None]
@@ -137,6 +138,24 @@ class Setting:
             elif event is not None:
                 rows[key] = expected(made, event["after"], event["source"]["schema_version"])
         return {key_of(made, row): row for row in rows.values()}
+
+
+def merges_by_any_key(setting: Setting) -> None:
+    """Rows that are there are found, changed and deleted, those that are not are added, and no other is touched."""
+    table = setting.table("keyed", {**KEY_KINDS, "v": {"kind": "string"}}, key=tuple(KEY_KINDS))
+    publisher, keys = setting.publisher(), key_rows()
+    publisher.create([table])
+    records = [r for n, row in enumerate(keys[:-2]) for r in table.event("c", {**row, "v": "a"}, position(10 + n))]
+    publisher.publish(records)
+    setting.apply()
+    changes = (
+        [("u", row) for row in keys[0:-2:3]] + [("d", row) for row in keys[1:-2:3]] + [("c", r) for r in keys[-2:]]
+    )
+    more = [r for n, (op, row) in enumerate(changes) for r in table.event(op, {**row, "v": "b"}, position(100 + n))]
+    publisher.publish(more)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records + more)
+    assert setting.rows(table) == len(keys) - sum(op == "d" for op, _ in changes)
 
 
 class Job(threading.Thread):

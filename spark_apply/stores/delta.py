@@ -49,7 +49,6 @@ from spark_apply.stores.delta_upkeep import clean, compact_if_worn, retention
 from spark_apply.stores.deltalog import LOG, Log, Properties, properties_in_folder
 from spark_apply.stores.lake import (
     APPLIED,
-    BATCH_VIEW,
     CAUGHT_UP,
     DUE,
     IDENTITY,
@@ -60,7 +59,7 @@ from spark_apply.stores.lake import (
     lake_row_type,
     location,
     mark_in,
-    merge_statement,
+    merge,
     stored_rows,
     widens,
 )
@@ -136,9 +135,8 @@ class DeltaStore:
             if stored.history:
                 add_versions(batch.rows.select(OP, SOURCE_MS, *columns, POSITION), self._history(batch.table))
             else:  # into an empty table, too: an append conflicts with nothing, and another job may have begun
-                batch.rows.select(OP, *columns, POSITION).createOrReplaceTempView(BATCH_VIEW)
-                spark.sql(merge_statement(stored, self.table_name(batch.table)))
-                spark.catalog.dropTempView(BATCH_VIEW)
+                rows = batch.rows.select(OP, *columns, POSITION)
+                merge(stored, self.table_name(batch.table), rows, batch.keys)
         finally:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = position

@@ -48,7 +48,6 @@ from spark_apply.stores.iceberg_partitions import noted, noted_of, partition
 from spark_apply.stores.iceberg_upkeep import ancestry, compact, expire, unneeded, worn
 from spark_apply.stores.lake import (
     APPLIED,
-    BATCH_VIEW,
     CAUGHT_UP,
     DUE,
     IDENTITY,
@@ -60,7 +59,7 @@ from spark_apply.stores.lake import (
     lake_row_type,
     location,
     mark_in,
-    merge_statement,
+    merge,
     no_rows,
     stored_rows,
     widens,
@@ -187,9 +186,7 @@ class IcebergStore:
                 writer = rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION, *nulls).writeTo(name)
                 _if_nothing_came(writer, head).overwrite(F.lit(False))  # noqa: FBT003 - no row that is there
             else:
-                batch.rows.createOrReplaceTempView(BATCH_VIEW)
-                spark.sql(merge_statement(batch.table, name, [field.name for field in others]))
-                spark.catalog.dropTempView(BATCH_VIEW)
+                merge(batch.table, name, batch.rows, batch.keys, [field.name for field in others])
         finally:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = max(before or "", batch.position)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +26,10 @@ DUE, CAUGHT_UP, REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
 """Keys of what we keep with a table."""
 
 BATCH_VIEW = "_cdc_batch"
+
+_FEW: Final = 5_000
+"""Keys by which a table is looked through; with 20,000, Spark's planning takes what its shuffle would have."""
+
 _ID = "_cdc_id"
 _CATALOG = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -65,13 +69,24 @@ def mark_in(properties: Any) -> str | None:  # noqa: ANN401 - a dict, or Java's 
     return None if found is None or due_in(properties) is not None else str(found)
 
 
-def merge_statement(table: TargetTable, name: str, others: Sequence[str] = ()) -> str:
-    """Merge the view `BATCH_VIEW` into the table whose quoted name is `name`; older events than a row's do nothing.
+def merge(table: TargetTable, name: str, rows: DataFrame, keys: int, others: Sequence[str] = ()) -> None:
+    """Merge `rows`, which have so many keys, into the table whose quoted name is `name`.
 
-    `others` are columns that it has besides, of an earlier shape.
+    Older events than a row's do nothing. `others` are columns that the table has besides, of an earlier shape.
     """
+    spark = rows.sparkSession
+    rows.createOrReplaceTempView(BATCH_VIEW)
+    only = _hashes(table, rows) if keys <= _FEW else None  # without, all of the table is shuffled and sorted for them
+    spark.sql(merge_statement(table, name, others, only))
+    spark.catalog.dropTempView(BATCH_VIEW)
+
+
+def merge_statement(table: TargetTable, name: str, others: Sequence[str], only: str | None) -> str:
+    """The SQL of `merge`; `only` says which hashes the batch's keys have."""
     columns = [quoted(column.name) for column in table.columns]
     same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
+    if only is not None:
+        same_key += f" AND xxhash64({', '.join(f't.{quoted(key)}' for key in table.key)}) IN ({only})"
     newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that another hand wrote may have none
     values = ", ".join(f"{column} = s.{column}" for column in (*columns, POSITION))
     return (  # every name in it is quoted; no value is
@@ -81,6 +96,12 @@ def merge_statement(table: TargetTable, name: str, others: Sequence[str] = ()) -
         f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION, *map(quoted, others)))}) "
         f"VALUES ({', '.join((*(f's.{column}' for column in (*columns, POSITION)), *('NULL' for _ in others)))})"
     )
+
+
+def _hashes(table: TargetTable, rows: DataFrame) -> str:
+    """Of the keys of `rows`, in SQL: what Spark takes for equal has the same, 0.0 and -0.0 too."""
+    found = rows.select(F.xxhash64(*map(quoted, table.key)).alias("hash")).collect()
+    return ", ".join(f"{row['hash']}L" for row in found) or "NULL"
 
 
 def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None) -> Iterator[StoredRow]:

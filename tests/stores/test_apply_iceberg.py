@@ -13,9 +13,10 @@ from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import ConfigError, OperatorError
 from spark_apply import job
 from spark_apply.job import run_apply
+from spark_apply.stores import lake
 from spark_apply.stores.iceberg import IcebergStore, open_store
 from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
-from tests.spark_laws import LAWS, ORDERS, Setting, order
+from tests.spark_laws import LAWS, ORDERS, Setting, merges_by_any_key, order
 from tests.spark_records import position
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -42,6 +43,12 @@ def _store(setting: Setting) -> IcebergStore:
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
     law(setting)
+
+
+@pytest.mark.parametrize("few", [0, lake._FEW], ids=["as many are", "as few are"])
+def test_a_batch_is_merged_by_keys_of_any_kind(few: int, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake, "_FEW", few)
+    merges_by_any_key(setting)
 
 
 def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
