@@ -780,7 +780,7 @@ cdef class Reading:
 
 cdef class _Batch:
     cdef list records
-    cdef long long size, largest
+    cdef long long size
 
 
 cdef class Batches:
@@ -824,8 +824,6 @@ cdef class Batches:
             size += PyBytes_GET_SIZE(value)
         of.records.append({"key": key, "value": value})
         of.size += size
-        if size > of.largest:
-            of.largest = size
         self.records += 1
         self.bytes += size
         self.waits += 1
@@ -841,7 +839,7 @@ cdef class Batches:
         cdef _Batch of
         cdef list found = []
         for topic, of in self.waiting.items():
-            found.append((topic, of.records, of.size, of.largest))
+            found.append((topic, of.records, of.size))
         self.waiting = {}
         self.of_last = None
         self.waits = self.size = 0

@@ -15,8 +15,8 @@ class Record(TypedDict):
     value: bytes | None
 
 
-Batch: TypeAlias = tuple[str, list[Record], int, int]
-"""Topic, records in order, the bytes of all, and those of the largest."""
+Batch: TypeAlias = tuple[str, list[Record], int]
+"""Topic, records in order, and their bytes."""
 
 
 class PlainBatches:
@@ -64,7 +64,7 @@ class PlainBatches:
         """What waits, in the order of the topics' first records."""
         waiting, self._waiting = self._waiting, {}
         self._count = self._size = 0
-        return [(topic, records, sum(sizes), max(sizes)) for topic, (records, sizes) in waiting.items()]
+        return [(topic, records, sum(sizes)) for topic, (records, sizes) in waiting.items()]
 
 
 if TYPE_CHECKING or compiled is None:  # noqa: SIM108 - type checkers read the branch

@@ -48,7 +48,7 @@ _QUEUED_BYTES: Final = 32 * 1024 * 1024
 _COMMIT_S: Final = 120.0
 _FENCE_S: Final = 60.0
 _SLICE_S: Final = 1.0
-_REPORT_S: Final = 0.2
+_CAUSE_S: Final = 1.0
 _COMPLAIN_S: Final = 30.0
 
 log = logging.getLogger("cdc.kafka")
@@ -73,8 +73,8 @@ _INTERRUPTIONS: Final = {"FAIL", "REQTMOUT"}
 A connection's first loss is always told, repetitions within half a minute may not be: one is enough for a new producer.
 """
 
-_FAILURE: Final = "TXNERR"
-"""What it calls a transaction's first error; nothing more is sent."""
+_THROWN_AWAY: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
+"""What the client says of records behind one that was refused, and it may say so first."""
 
 _TOO_LARGE: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 
@@ -320,8 +320,10 @@ class KafkaSink:
         self._raise_refused()
 
     def _refuse(self, error: KafkaError | None, message: Message) -> None:
-        """Called for records that were not taken; the first is the cause of all that follow."""
-        if self._refused is None and error is not None:
+        """Called for records that were not taken: one is the cause, those thrown away for it may come before it."""
+        if error is None:
+            return
+        if self._refused is None or (self._refused.code() in _THROWN_AWAY and error.code() not in _THROWN_AWAY):
             self._refused = error
             if error.code() in _TOO_LARGE:
                 self._too_large = (message.topic() or "", message.key() or b"", message.value() or b"")
@@ -342,25 +344,20 @@ class KafkaSink:
 
     def _send(self) -> None:
         """Hand what waits to the client, topic by topic. A refused record would break its key's order: none may be."""
-        for topic, batch, size, largest in self._batches.take():
-            self._hand_over(topic, batch, size, largest)
+        for topic, batch, size in self._batches.take():
+            self._hand_over(topic, batch, size)
             log_topic = self._table_logs.of(topic)
             if log_topic is not None:
                 kept: list[Record] = [{**record} for record in batch if record["value"] is not None]
                 kept_bytes = sum(len(record["key"]) + len(record["value"] or b"") for record in kept)
-                self._hand_over(log_topic, kept, kept_bytes, largest)
+                self._hand_over(log_topic, kept, kept_bytes)
                 self._batches.count(len(kept), kept_bytes)
 
-    def _hand_over(self, topic: str, batch: list[Record], size: int, largest: int) -> None:
-        """Which record was refused is only asked where one may be too large: the client keeps a note of each for it.
-
-        If a topic's limit was lowered since it was looked at, the transaction fails, and the next session looks.
-        """
+    def _hand_over(self, topic: str, batch: list[Record], size: int) -> None:
         producer = self._open_producer()
         self._room(producer, len(batch))
-        asked: dict[str, Any] = {"on_delivery": self._refuse} if 2 * largest > self._smallest_limit else {}
         try:
-            taken = producer.produce_batch(topic, cast("list[dict[str, Any]]", batch), **asked)
+            taken = producer.produce_batch(topic, cast("list[dict[str, Any]]", batch), on_delivery=self._refuse)
         except (KafkaException, BufferError) as exc:
             raise self._failed(exc, f"writing to topic {topic}") from exc
         if taken != len(batch):
@@ -369,8 +366,6 @@ class KafkaSink:
             error = self._refused or bad.get("_error")
             if error is not None and error.code() in _TOO_LARGE and self._too_large is None:
                 self._too_large = (topic, bad["key"], bad["value"])
-            if self._too_large is None:
-                self._raise_refused()
             raise self._failed(KafkaException(error), f"writing to topic {topic}")
         self._queued.append((len(batch), size))
         self._queued_records += len(batch)
@@ -402,12 +397,8 @@ class KafkaSink:
 
     def _raise_refused(self) -> None:
         """A transaction in which a record was refused sends nothing more: what is queued would stay so."""
-        if self._told.of_failure and self._refused is None:
-            self._reported(self._open_producer().poll, _REPORT_S)
         if self._refused is not None:
             raise self._failed(KafkaException(self._refused), "writing")
-        if self._told.of_failure:
-            raise RetryableError(f"Kafka at {self._servers}: the transaction has failed: {self._told.of_failure}")
 
     def _open_producer(self) -> Producer:
         if self._producer is None:
@@ -416,11 +407,9 @@ class KafkaSink:
 
     def _failed(self, exc: BaseException, doing: str) -> CdcError:
         if self._producer is not None:
-            with (
-                suppress(KafkaException),
-                _plainly(self._producer),
-            ):  # a fatal error comes out of each call; the first one counts
-                self._producer.poll(0)  # reports that nobody has heard yet
+            # a fatal error comes out of each call; the first one counts
+            with suppress(KafkaException), _plainly(self._producer):
+                self._hear(self._producer)
         if self._too_large is not None:
             topic, key, value = self._too_large
             size = len(key) + len(value)
@@ -436,6 +425,8 @@ class KafkaSink:
                 value=value,
             )
         error = exc.args[0] if exc.args else None
+        if isinstance(error, KafkaError) and error.code() in _THROWN_AWAY:
+            error = self._refused or error
         if not isinstance(error, KafkaError):
             return RetryableError(f"Kafka at {self._servers}: {doing}: {exc}")
         code, text = error.code(), error.str()
@@ -447,6 +438,13 @@ class KafkaSink:
                 hint="the user needs WRITE on the prefix’ topics and on its transactional.id",
             )
         return RetryableError(f"Kafka at {self._servers}: {doing}: {text}")
+
+    def _hear(self, producer: Producer) -> None:
+        """Take the reports that nobody has heard yet, until the cause of what was thrown away is among them."""
+        producer.poll(0)
+        deadline = time.monotonic() + _CAUSE_S
+        while self._refused is not None and self._refused.code() in _THROWN_AWAY and time.monotonic() < deadline:
+            producer.poll(_CAUSE_S / 10)
 
     def _superseded(self) -> OperatorError:
         return OperatorError(
@@ -464,14 +462,10 @@ class _Told:
 
     def __init__(self) -> None:
         self.of_interruption = False
-        self.of_failure = ""
-        """Why the open transaction can only be aborted; the report of the record that is the cause follows."""
 
     def log(self, level: int, message: str, facility: str, *more: object) -> None:
         """Called by the client with logging's arguments, from within any call of it."""
         self.of_interruption |= facility in _INTERRUPTIONS
-        if facility == _FAILURE:
-            self.of_failure = self.of_failure or message % (facility, *more)
         log.log(level, message, facility, *more)
 
 

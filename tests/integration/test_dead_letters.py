@@ -152,7 +152,7 @@ def test_a_row_above_the_brokers_limit(database: Database, kafka: str, prefix: s
 def test_a_limit_lowered_while_it_runs(
     rows_behind: int, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
-    """The limit known is the one of the session's start: the transaction fails, the next session finds the record."""
+    """It is the broker that says which record is too large, whatever the limit was when the session began."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'x')")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], on_error="dead_letter")
     with Running(connector) as run:
@@ -164,8 +164,7 @@ def test_a_limit_lowered_while_it_runs(
         )
         eventually(lambda: [v["key"]["id"] for v in letters(connector) if v["part"] == 1] == [2], "the dead letter")
         eventually(lambda: b'{"id":3}' in connector.fold("public.t"), "what came behind it")
-        assert run.stderr.count("trying again") == 1, run.stderr
-        assert "Message size too large" in run.stderr
+        assert "trying again" not in run.stderr
     connector.catch_up()
     assert sorted(r["id"] for r in connector.fold("public.t").values()) == [1, *range(3, rows_behind + 4)]
     unbroken(connector, "public.t")
