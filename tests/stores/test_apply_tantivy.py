@@ -48,6 +48,14 @@ def test_every_kind_is_found_by_value(setting: Setting) -> None:
     assert hits("c_boolean:true") == 1
     assert hits("c_decimal:[1234 TO 1235]") == 1
     assert hits("c_date:[2024-02-29T00:00:00Z TO 2024-02-29T01:00:00Z]") == 1
+    assert hits("c_zoned:[2024-02-29T12:00:00Z TO 2024-02-29T12:00:01Z]") == 1
+    assert hits("c_micros:[2024-02-28T00:00:00Z TO 2024-03-01T00:00:00Z]") == 1
+    assert hits("c_uint64:[18446744073709551615 TO *]") == 1
+    assert hits("c_float64:[* TO -1]") == 1  # -Infinity
+    assert hits("c_float32:[-1 TO 1]") == 1
+    assert hits("c_ints:9223372036854775807") == 1
+    assert hits("c_texts:null") == 2
+    assert hits("c_dates:[2024-01-01T00:00:00Z TO *]") == 0  # neither 1970 nor infinity nor what is out of its range
 
 
 def test_position_is_in_the_commit_and_a_second_writer_is_refused(setting: Setting) -> None:
