@@ -18,20 +18,24 @@ def latest(events: DataFrame, limits: Mapping[str, str] | None = None) -> DataFr
     `events` is what `spark_apply.source.parse` gives. Returns its columns and ``events BIGINT``: how many of the key's
     events were seen.
     """
-    apart, order, newest, counted = _columns()
+    ahead, apart, order, newest, counted = _columns()
     if limits:
         known = F.create_map(*(F.lit(part) for pair in limits.items() for part in pair))
         limit = F.try_element_at(known, F.col("topic"))
         apart = apart.when(order >= limit, order)
-    found = events.groupBy("topic", "key", apart.alias("apart")).agg(newest, counted)
+    found = events.groupBy(ahead, "key", "topic", apart.alias("apart")).agg(newest, counted)
     return found.select("topic", "key", "newest.*", "events")
 
 
 @functools.cache
-def _columns() -> tuple[Column, Column, Column, Column]:
-    """What tells apart what is no event, the order of events, the newest, how many there are."""
+def _columns() -> tuple[Column, Column, Column, Column, Column]:
+    """What events are sorted by first, what tells apart what is no event, their order, the newest, how many there are.
+
+    Spark compares the first eight bytes of the first column before all else: those of topics and keys are the same.
+    """
     order = F.when(F.col("valid"), F.col("position")).otherwise("")
     return (
+        F.xxhash64("key").alias("ahead"),
         F.when(~F.col("valid"), F.concat_ws("/", "partition", "offset")),
         order,
         F.max_by(F.struct(*_KEPT), order).alias("newest"),
