@@ -48,7 +48,8 @@ _QUEUED_BYTES: Final = 32 * 1024 * 1024
 _COMMIT_S: Final = 120.0
 _FENCE_S: Final = 60.0
 _SLICE_S: Final = 1.0
-_CAUSE_S: Final = 1.0
+_CAUSE_S: Final = 5.0
+_REPORT_S: Final = 0.1
 _COMPLAIN_S: Final = 30.0
 
 log = logging.getLogger("cdc.kafka")
@@ -406,10 +407,11 @@ class KafkaSink:
         return self._producer
 
     def _failed(self, exc: BaseException, doing: str) -> CdcError:
+        error = exc.args[0] if exc.args else None
         if self._producer is not None:
             # a fatal error comes out of each call; the first one counts
             with suppress(KafkaException), _plainly(self._producer):
-                self._hear(self._producer)
+                self._hear(self._producer, error.code() if isinstance(error, KafkaError) else None)
         if self._too_large is not None:
             topic, key, value = self._too_large
             size = len(key) + len(value)
@@ -424,7 +426,6 @@ class KafkaSink:
                 key=key,
                 value=value,
             )
-        error = exc.args[0] if exc.args else None
         if isinstance(error, KafkaError) and error.code() in _THROWN_AWAY:
             error = self._refused or error
         if not isinstance(error, KafkaError):
@@ -439,12 +440,15 @@ class KafkaSink:
             )
         return RetryableError(f"Kafka at {self._servers}: {doing}: {text}")
 
-    def _hear(self, producer: Producer) -> None:
-        """Take the reports that nobody has heard yet, until the cause of what was thrown away is among them."""
+    def _hear(self, producer: Producer, said: int | None) -> None:
+        """Take the reports that nobody has heard yet, until the cause of what was `said` is among them."""
         producer.poll(0)
         deadline = time.monotonic() + _CAUSE_S
-        while self._refused is not None and self._refused.code() in _THROWN_AWAY and time.monotonic() < deadline:
-            producer.poll(_CAUSE_S / 10)
+        while self._too_large is None and time.monotonic() < deadline:
+            known = said if self._refused is None else self._refused.code()
+            if known not in _THROWN_AWAY and said not in _TOO_LARGE:
+                return
+            producer.poll(_REPORT_S)
 
     def _superseded(self) -> OperatorError:
         return OperatorError(
