@@ -58,9 +58,10 @@ MAX_KEY_BYTES = 512
 
 _MARK, _DUE, _CAUGHT_UP = "cdc-mark.json", "cdc-due.json", "cdc-caught-up"
 _APPLIED = "applied"  # no key's JSON: those begin with {
-_WRITER_BYTES = 50_000_000
+_WRITER_BYTES = 120_000_000  # with less, more segments are merged
 _SLICE = 20_000
 _DATE_YEARS = range(1678, 2262)  # the engine counts nanoseconds in 64 bits
+_YEAR = re.compile(r"\d{4}-")
 _DATE_LENGTH = len("2024-02-29")
 _GREATEST = sys.float_info.max
 
@@ -399,12 +400,17 @@ def _document(id_: str, position: str, document: str, fields: Mapping[str, str])
         value = values.get(name)
         if value is None:
             continue
-        items = [item for item in value if item is not None] if isinstance(value, list) else [value]
-        if kind == "text":
-            texts += items
-        elif kind in _READ_AS:
-            items = [read for read in map(_READ_AS[kind], items) if read is not None]
-        made[name] = items
+        read = _READ_AS.get(kind)
+        if isinstance(value, list):
+            value = [item for item in value if item is not None]
+            made[name] = value if read is None else [item for item in map(read, value) if item is not None]
+            if kind == "text":
+                texts += value
+        elif kind == "text":
+            made[name] = value
+            texts.append(value)
+        elif (found := value if read is None else read(value)) is not None:
+            made[name] = found
     return orjson.dumps(made).decode()
 
 
@@ -416,7 +422,7 @@ def _number(text: str | float) -> float | None:
 
 def _moment(text: str) -> str | None:
     """A date or a time as RFC 3339 has it, if the engine can count up to it."""
-    if not re.match(r"\d{4}-", text) or int(text[:4]) not in _DATE_YEARS:
+    if not _YEAR.match(text) or int(text[:4]) not in _DATE_YEARS:
         return None
     return f"{text}T00:00:00Z" if len(text) == _DATE_LENGTH else f"{text.removesuffix('Z')}Z"
 
