@@ -11,6 +11,7 @@
     _cdc_text          text, default tokenizer           every text column: what a plain query searches
     <column>           by kind: text, integer, unsigned, the column, for ``status:paid`` or ``total:[10 TO 20]``;
                        float, boolean, date              decimals are indexed as floats, dates within 1678 to 2261
+                                                         infinite numbers as the greatest; NaN not at all
 
 One further document, keyed ``applied``, holds the identity and the applied position, and is written anew with each
 commit: both are in the index or neither. Columns that come later need a new schema: the index is then copied beside
