@@ -444,7 +444,7 @@ class KafkaSink:
         """Take the reports that nobody has heard yet, until the cause of what was `said` is among them."""
         producer.poll(0)
         deadline = time.monotonic() + _CAUSE_S
-        while self._too_large is None and time.monotonic() < deadline:
+        while self._too_large is None and len(producer) and time.monotonic() < deadline:
             known = said if self._refused is None else self._refused.code()
             if known not in _THROWN_AWAY and said not in _TOO_LARGE:
                 return
