@@ -30,14 +30,14 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import orjson
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as NotReached
-from opensearchpy.exceptions import OpenSearchException, RequestError, TransportError
+from opensearchpy.exceptions import NotFoundError, OpenSearchException, RequestError, TransportError
 from opensearchpy.helpers import scan
 from pyspark.sql import Row, SparkSession
 
@@ -66,9 +66,13 @@ _READY_WITHIN_S = 5.0
 _IDENTITY = "cdc_identity"
 _FIRST = "0" * 32
 """The number of an index that takes nobody's place."""
-_UNFIT, _STALE, _BUSY, _MISSING, _NOT_READY = 400, 409, 429, 404, 503
+_UNFIT, _STALE, _BUSY, _MISSING = 400, 409, 429, 404
 _CLOSED = "index_closed_exception"
 """Which is of the whole index, whatever the document."""
+_NO_INDEX, _NOT_READY = "index_not_found_exception", "no_shard_available_action_exception"
+_Note = Mapping[str, str]
+_POSITION, _COMPLETE, _DUE, _CAUGHT_UP, _REPLACED = "", "complete", "due", "caught-up", "replaced"
+"""Kinds of notes."""
 _SENT = (KEY, POSITION, OP, DOCUMENT, PARTITION, OFFSET)
 
 _OPTIONS = ("username", "password", "ca_certs", "verify_certs", "shards", "replicas")
@@ -173,7 +177,7 @@ class OpenSearchStore:
             if refused:
                 batch.refuse(refused)
         newest = max(self.position(batch.table) or "", batch.position)
-        self._note(batch.table, {"position": newest, "index": index})
+        self._note(batch.table, {"position": newest, "index": index}, _POSITION)
 
         def count(wanted: str) -> int:
             return sum(n for (action, status), n in statuses.items() if action == wanted and status < _MISSING)
@@ -182,15 +186,15 @@ class OpenSearchStore:
         return Applied(count("index"), count("delete"), stale)
 
     def position(self, table: TargetTable) -> str | None:
-        found = self._noted(table)
+        (found,) = self._noted(self.index(table), _POSITION)
         return None if found is None else str(found["position"])
 
     def mark(self, table: TargetTable) -> Mark | None:
-        found = self._noted(table, "complete")
-        return None if found is None or self.due(table) is not None else Mark.from_json(found["complete"])
+        found, *owed = self._noted(self.index(table), _COMPLETE, _DUE, _CAUGHT_UP)
+        return None if found is None or _due(*owed) is not None else Mark.from_json(found["complete"])
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        self._note(table, {"complete": mark.to_json()}, "complete")
+        self._note(table, {"complete": mark.to_json()}, _COMPLETE)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = self.index(table)
@@ -233,8 +237,8 @@ class OpenSearchStore:
                 raise OperatorError(msg, hint="the live index is as it was; let one rebuild run at a time")
             (live,) = self._named(alias)
             self._client.indices.refresh(index=made)
-            self._note(table, {"due": due.to_json()}, "due", index=made)
-            self._note(table, {"at": dt.datetime.now(dt.UTC).isoformat()}, "replaced", index=live)
+            self._note(table, {"due": due.to_json()}, _DUE, index=made)
+            self._note(table, {"at": dt.datetime.now(dt.UTC).isoformat()}, _REPLACED, index=live)
             actions = [{"remove_index": {"index": index}} for index in self._named(previous)]
             actions += [{verb: {"index": live, "alias": name}} for verb, name in (("remove", alias), ("add", previous))]
             actions += [{verb: {"index": made, "alias": name}} for verb, name in (("remove", beside), ("add", alias))]
@@ -243,27 +247,23 @@ class OpenSearchStore:
     def previous(self, table: TargetTable) -> dt.datetime | None:
         name = f"{self.index(table)}.previous"
         with _told(f"alias {name} cannot be read"):
-            found = [self._noted(table, "replaced", index=index) for index in self._named(name)]
+            found = [note for index in self._named(name) for note in self._noted(index, _REPLACED)]
         return dt.datetime.fromisoformat(found[0]["at"]) if found and found[0] else None
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
         alias, previous = self.index(table), f"{self.index(table)}.previous"
         with _told(f"alias {alias} cannot be moved"):
             (live,), (kept,) = self._named(alias), self._named(previous)
-            self._note(table, {"due": due.to_json()}, "due", index=kept)
+            self._note(table, {"due": due.to_json()}, _DUE, index=kept)
             actions: list[dict[str, dict[str, str]]] = [{"remove_index": {"index": live}}]
             actions += [{verb: {"index": kept, "alias": name}} for verb, name in (("remove", previous), ("add", alias))]
             self._client.indices.update_aliases(body={"actions": actions})
 
     def due(self, table: TargetTable) -> Due | None:
-        found = self._noted(table, "due")
-        if found is None:
-            return None
-        due, done = Due.from_json(found["due"]), self._noted(table, "caught-up")
-        return None if done is not None and done["id"] == due.id else due
+        return _due(*self._noted(self.index(table), _DUE, _CAUGHT_UP))
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
-        self._note(table, {"id": due.id}, "caught-up")
+        self._note(table, {"id": due.id}, _CAUGHT_UP)
 
     def close(self) -> None:
         self._client.close()
@@ -295,34 +295,38 @@ class OpenSearchStore:
     def _exists(self, alias: str) -> bool:
         return bool(self._client.indices.exists_alias(name=alias))
 
-    def _note(self, table: TargetTable, note: Mapping[str, str], kind: str = "", *, index: str | None = None) -> None:
+    def _note(self, table: TargetTable, note: _Note, kind: str, *, index: str | None = None) -> None:
         """Write down something of an index (None: the copy's), under its unique id: it goes with the index."""
         with _told("the applied position cannot be written"):
-            self._client.index(index=self._positions, id=self._note_id(index or self.index(table), kind), body=note)
+            number = self._uuid(index or self.index(table))
+            self._client.index(index=self._positions, id=_note_id(number, kind), body=note)
 
-    def _noted(self, table: TargetTable, kind: str = "", *, index: str | None = None) -> dict[str, str] | None:
-        """What `_note` wrote; None where there is no such note, or no such index."""
+    def _noted(self, index: str, *kinds: str) -> list[_Note | None]:
+        """What `_note` wrote of an index last, of each kind; None where there is no such note, or no such index."""
         with _told("the applied position cannot be read"):
-            if index is None and not self._exists(self.index(table)):
-                return None
-            note_id = self._note_id(index or self.index(table), kind)
-            found = self._got(note_id)
-        return dict(found["_source"]) if found.get("found") else None
+            try:
+                number = self._uuid(index)
+            except NotFoundError:
+                return [None for _ in kinds]
+            return self._got([_note_id(number, kind) for kind in kinds])
 
-    def _got(self, note_id: str) -> dict[str, Any]:
-        """A note as the server has it; waits for an index that has just been made to be ready."""
+    def _uuid(self, index: str) -> str:
+        (about,) = self._client.indices.get_settings(index=index, name="index.uuid").values()
+        return str(about["settings"]["index"]["uuid"])
+
+    def _got(self, ids: Sequence[str]) -> list[_Note | None]:
+        """Notes as the server has them; waits for an index that has just been made to be ready."""
         until = time.monotonic() + _READY_WITHIN_S
         while True:
-            try:
-                return dict(self._client.get(index=self._positions, id=note_id, ignore=_MISSING))
-            except TransportError as exc:
-                if exc.status_code != _NOT_READY or time.monotonic() > until:
-                    raise
+            answers = self._client.mget(index=self._positions, body={"ids": ids})["docs"]
+            failed = {answer["error"]["type"] for answer in answers if "error" in answer} - {_NO_INDEX}
+            if not failed:
+                return [answer["_source"] if answer.get("found") else None for answer in answers]
+            if failed != {_NOT_READY} or time.monotonic() > until:
+                msg = f"index {self._positions}: the applied position cannot be read ({', '.join(sorted(failed))})"
+                hint = f"curl <url>/_cat/shards/{self._positions}?v says why; go on when its primary is STARTED"
+                raise OperatorError(msg, hint=hint)
             time.sleep(_FIRST_WAIT_S)
-
-    def _note_id(self, index: str, kind: str) -> str:
-        (about,) = self._client.indices.get_settings(index=index).values()
-        return ".".join(filter(None, (str(about["settings"]["index"]["uuid"]), kind)))
 
     def _send(self, index: str, request: list[_Action]) -> Iterator[tuple[str, int] | Refused]:
         """Send until every action has an answer that is final; yields (action, status). Busy is tried again, slower."""
@@ -375,6 +379,16 @@ def _made_by_another() -> Iterator[None]:
     except RequestError as exc:
         if exc.error != "resource_already_exists_exception":
             raise
+
+
+def _note_id(number: str, kind: str) -> str:
+    return ".".join(filter(None, (number, kind)))
+
+
+def _due(owed: _Note | None, done: _Note | None) -> Due | None:
+    """What these notes say is due."""
+    due = None if owed is None else Due.from_json(owed["due"])
+    return None if due is None or (done is not None and done["id"] == due.id) else due
 
 
 def version(position: str) -> int:

@@ -92,7 +92,7 @@ def test_every_kind_is_kept_and_found(setting: Setting, opensearch: str) -> None
 
 
 def test_a_reader_waits_for_an_index_that_has_just_been_made(setting: Setting, opensearch: str) -> None:
-    """A server answers 503 as long as the index has no shard that is ready; a lasting one is told."""
+    """As long as it has no shard that is ready; where that lasts, it is told."""
     table, publisher = setting.table(), setting.publisher()
     publisher.create([table])
     publisher.stand(Phase.STREAM, 20, [table], table.event("c", order(1), position(10)))
@@ -107,7 +107,7 @@ def test_a_reader_waits_for_an_index_that_has_just_been_made(setting: Setting, o
     ready.join()
     client.indices.delete(index=index)
     client.indices.create(index=index, body={"settings": {routing: "none"}}, wait_for_active_shards="0")
-    with pytest.raises(OperatorError, match="503"):
+    with pytest.raises(OperatorError, match="no_shard_available"):
         store.mark(made)
 
 
