@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -33,6 +34,8 @@ def typed(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
     return events.select(*_read(table), *also).select(*_OURS, _misfits(table), *also, *_values(table))
 
 
+_PLAIN_NAME = re.compile("[A-Za-z0-9_]+")  # the same in JSON and in a regular expression
+_INTEGERS = {"int16", "int32", "int64"}
 _OURS = (KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS)
 
 # A column costs a call into the JVM for each of its parts, and a batch of a table has those of the one before.
@@ -48,9 +51,20 @@ def _read(table: TargetTable) -> list[Column]:
         F.col("offset").alias(OFFSET),
         F.col("source_ms").alias(SOURCE_MS),
         F.col("schema_version").alias("version"),
-        F.from_json("key", _texts(table.key)).alias("key"),
+        _key(table).alias("key"),
         F.from_json("after", _texts(tuple(column.name for column in table.columns))).alias("after"),
     ]
+
+
+def _key(table: TargetTable) -> Column:
+    """The key's columns as text. What an integer by itself looks like is cut out: that takes a tenth of the time."""
+    parsed = F.from_json("key", _texts(table.key))
+    name, *others = table.key
+    kinds = {kind.name for column in table.columns if column.name == name for kind, _ in column.versions}
+    if others or not kinds <= _INTEGERS or _PLAIN_NAME.fullmatch(name) is None:
+        return parsed
+    digits = F.regexp_extract("key", rf'^\{{"{name}":(0|-?[1-9][0-9]*)\}}$', 1)
+    return F.struct(F.when(digits != "", digits).otherwise(parsed.getField(name)).alias(name))
 
 
 @functools.lru_cache
