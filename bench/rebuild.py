@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.dev.stack import DevServers
+from cdc.errors import BugError
 from spark_apply import source
 from spark_apply.batches import Applier, Route
-from spark_apply.catching_up import fold
+from spark_apply.catching_up import fill
+from spark_apply.comparing import compare
 from spark_apply.job import run_apply
 from spark_apply.quarantine import Quarantine
-from spark_apply.rebuild import compare
 from spark_apply.session import open_session
 from spark_apply.store import Due, open_store
 from spark_apply.tables import target
@@ -72,7 +73,9 @@ def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: 
     def build() -> None:
         beside = store.beside(made)
         applier = Applier({made.topic: Route(made, {"warehouse": beside})}, lambda route: route, Quarantine(config))
-        end = fold(spark, config.source, applier, made.topic, {})
+        end = fill(spark, config.source, applier, made.topic)
+        if end is None:
+            raise BugError("these events were not to be looked through first")
         built.append(timed(lambda: compare(store, beside, made)))
         store.swap(made, Due(uuid.uuid4().hex, end))
 

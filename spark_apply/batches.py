@@ -7,18 +7,32 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.storagelevel import StorageLevel
 
 from cdc.errors import BugError, OperatorError
-from spark_apply.fitting import Bad, Place, fitting, misfits, newest, refusal, settled, strangers, superseded, surveyed
+from spark_apply.failures import spark_failure
+from spark_apply.fitting import (
+    Bad,
+    Place,
+    Seen,
+    fitting,
+    misfits,
+    newest,
+    refusal,
+    settled,
+    strangers,
+    superseded,
+    surveyed,
+)
 from spark_apply.latest import latest
 from spark_apply.quarantine import Entry, Quarantine
 from spark_apply.shaped import shaped
 from spark_apply.source import parse
-from spark_apply.store import Applied, Batch, Moment, Refused, Store, is_whole
+from spark_apply.store import Applied, Batch, FilledStore, Moment, Refused, Store, is_whole
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, OFFSET, PARTITION, POSITION
 
@@ -119,6 +133,39 @@ class Applier:
                 self._fold(name, whole.get(name, []), moments)
         self.batches += 1
 
+    def fill(self, records: DataFrame) -> bool:
+        """Fold all records of the one topic into the one store there is, in one pass: its copy is empty, and unread.
+
+        False, with the copy spoilt, where they are to be looked at first: something is bad, or newer than the route.
+        """
+        (route,) = self.routes.values()
+        ((name, store),) = route.stores.items()
+        if not isinstance(store, FilledStore):
+            raise BugError(f"{name} takes no rows that nobody has looked through")
+        rows = shaped(latest(parse(records)).select(*_marked()), route.table, *_ALSO)
+        seen = Seen(*_about(_VALID, _EVENTS, _VERSION, POSITION))
+        try:
+            store.fill(route.table, seen.of(rows))
+        except Exception as exc:
+            if spark_failure(exc) is None:
+                raise
+            return False  # the other way finds out what it was
+        about = seen.found()
+        if about is None or not _plain(about, route):
+            return False
+        if about["keys"]:
+            store.filled(route.table, about["position"])
+            self._count(name, Batch(route.table, rows, about["keys"], about["position"]), about["events"], Applied())
+        self.batches += 1
+        return True
+
+    def fills(self) -> bool:
+        """Whether there is one store, that can be filled so, and nothing in quarantine that may now be settled."""
+        (route,) = self.routes.values()
+        alone = len(route.stores) == 1 and all(isinstance(store, FilledStore) for store in route.stores.values())
+        waiting = any(self.quarantine.of(name, route.table.topic) for name in route.stores)
+        return alone and not waiting and not route.table.history
+
     @property
     def _most(self) -> int:
         """So many bad events are looked at: with one more than there is room for, it is known that there is none."""
@@ -143,7 +190,7 @@ class Applier:
                 about = surveyed(rows, route.table, *_about(_VALID, _EVENTS, _VERSION, POSITION))
             except OperatorError:  # the other way finds out whether it stands
                 return None
-            if about["bad"] or about["strangers"] or (about["version"] or 0) > route.table.version:
+            if not _plain(about, route):
                 return None
             stack.push(own.pop_all())
         batch = Batch(route.table, rows.drop(*_ALSO), about["keys"], about["position"])
@@ -219,6 +266,11 @@ class Applier:
             msg = f"{route.table.qualified}: an event names version {version}, which the schema topic does not hold"
             raise BugError(msg, hint="was the schema topic made anew? A fresh snapshot writes it again")
         return route
+
+
+def _plain(about: Row | Mapping[str, Any], route: Route) -> bool:
+    """Whether all there is can be applied as it is."""
+    return not (about["bad"] or about["strangers"] or (about["version"] or 0) > route.table.version)
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:

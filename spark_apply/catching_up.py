@@ -42,6 +42,12 @@ def fold(spark: SparkSession, source: ApplySource, applier: Applier, topic: str,
     return end
 
 
+def fill(spark: SparkSession, source: ApplySource, applier: Applier, topic: str) -> Offsets | None:
+    """Fill an empty copy with a topic to its present end, which it returns; None: that copy is to be given up."""
+    end = topics.committed_ends(source, topic)
+    return end if applier.fill(topics.read(spark, source, topic, {}, end)) else None
+
+
 def _moment(mark: Mark | None, end: Offsets) -> Moment:
     """A copy that takes in what lies before `end`, and shows as much of it as before."""
     if mark is None:

@@ -6,11 +6,12 @@ be that in the store or in the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.errors import OperatorError
@@ -21,6 +22,8 @@ from spark_apply.quarantine import Entry
 from spark_apply.shaped import shaped
 from spark_apply.tables import TargetTable
 from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION
+
+_TOLD_WITHIN_S = 10.0
 
 
 class Place(NamedTuple):
@@ -70,9 +73,8 @@ def misfits(rows: DataFrame, table: TargetTable, most: int) -> tuple[list[Bad], 
 
 def surveyed(rows: DataFrame, table: TargetTable, *more: Column) -> Row:
     """Fill the cache of `rows`; how many of them are ``bad``, how many ``rows`` there are, and `more`."""
-    counted = (F.count_if(_misfit()).alias("bad"), F.count(F.lit(1)).alias("rows"))
     try:
-        (found,) = rows.agg(*counted, F.count(KEY), F.count(OP), F.count(POSITION), *more).collect()
+        (found,) = rows.agg(*_counted(), F.count(KEY), F.count(OP), F.count(POSITION), *more).collect()
     except Exception as exc:
         said = spark_failure(exc)
         if said is None or table.shaping is None:
@@ -81,6 +83,31 @@ def surveyed(rows: DataFrame, table: TargetTable, *more: Column) -> Row:
         hint = "let it give null instead (try_divide, try_cast, nullif, …), then: cdc rebuild APPLY.yaml"
         raise OperatorError(msg, hint=hint) from exc
     return found
+
+
+class Seen:
+    """What `surveyed` tells, of rows that are not kept: seen by the first action on them."""
+
+    def __init__(self, *more: Column) -> None:
+        self._more = more
+        self._observation = Observation()
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        return rows.observe(self._observation, *_counted(), *self._more)
+
+    def found(self) -> Mapping[str, Any] | None:
+        """What was seen, once the action is over; None where Spark does not tell within 10 s."""
+        until = time.monotonic() + _TOLD_WITHIN_S
+        seen: Any = self._observation._jo  # noqa: SLF001 - its `get` waits for ever
+        while seen.getOrEmpty().isEmpty():
+            if time.monotonic() > until:
+                return None
+            time.sleep(0.01)
+        return self._observation.get
+
+
+def _counted() -> tuple[Column, Column]:
+    return F.count_if(_misfit()).alias("bad"), F.count(F.lit(1)).alias("rows")
 
 
 def _misfit() -> Column:

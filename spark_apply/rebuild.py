@@ -9,8 +9,10 @@
 
 The source is not asked for anything, and the job may run all the while (`spark_apply.catching_up` says how it comes to
 write into the new copy, and why that ends right). Step 2 writes the newest event of each key, so it has no old rows to
-meet, and rows that the topic no longer has are not in it. A copy that is put back is caught up by the job from the
-beginning of the topic: what it had when it was replaced is not known exactly.
+meet, and rows that the topic no longer has are not in it. Of a table that is made anew in one store that can be filled,
+it is one pass: what the events are is seen as they are written, and a copy with anything bad in it is given up for one
+that is folded the way the job does it. A copy that is put back is caught up by the job from the beginning of the topic:
+what it had when it was replaced is not known exactly.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from cdc.config import ApplyConfig
 from cdc.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply import source
 from spark_apply.batches import Applier, Route
-from spark_apply.catching_up import fold
+from spark_apply.catching_up import fill, fold
+from spark_apply.comparing import Differences, compare
 from spark_apply.failures import spark_failure
 from spark_apply.job import choose_tables, open_stores, require_topics, shaped_targets
 from spark_apply.losses import between, logs, prospect
@@ -41,21 +44,10 @@ from spark_apply.places import local
 from spark_apply.quarantine import Quarantine
 from spark_apply.retention import held, rebuild
 from spark_apply.session import open_session
-from spark_apply.store import Due, Offsets, Store, is_whole
+from spark_apply.store import Due, Store, is_whole
 from spark_apply.tables import TargetTable
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """A live copy and its topic, row by row. What comes while both are read counts as a difference."""
-
-    rows: int = 0
-    """Of the new copy."""
-    only_old: int = 0
-    only_new: int = 0
-    different: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +159,16 @@ def _rebuild(
 ) -> list[Rebuilt]:
     tell(f"{table.qualified}: reading its topic")
     source.await_markers(config.source, [table.topic])
-    beside = {name: store.beside(table) for name, store in stores.items()}
     quarantine = Quarantine(config, held=True)
-    applier = Applier({table.topic: Route(table, beside)}, refuse_newer, quarantine)
-    end: Offsets = {}
+
+    def begun() -> tuple[dict[str, Store], Applier]:
+        beside = {name: store.beside(table) for name, store in stores.items()}
+        return beside, Applier({table.topic: Route(table, beside)}, refuse_newer, quarantine)
+
+    beside, applier = begun()
+    end = fill(spark, config.source, applier, table.topic) if applier.fills() else {}
+    if end is None:
+        (beside, applier), end = begun(), {}
     for _ in ("from the beginning", "what came meanwhile"):
         end = fold(spark, config.source, applier, table.topic, end)
     tell(f"{table.qualified}: comparing")
@@ -194,29 +192,6 @@ def refuse_newer(route: Route) -> Route:
     """Stop at a version of a table that was not known at the beginning."""
     msg = f"{route.table.qualified} got a new version while this ran"
     raise OperatorError(msg, hint="the live copies are as they were; run it again")
-
-
-def compare(live: Store, beside: Store, table: TargetTable) -> Differences:
-    """Count how a live copy differs from another; remembers 24 bytes of each of its rows, and no value."""
-    old: dict[bytes, bytes] = {}
-    rows = only_new = different = doubled = 0
-    for key, row in _digests(live, table):
-        doubled += key in old
-        old[key] = row
-    for key, row in _digests(beside, table):
-        rows += 1
-        found = old.pop(key, None)
-        only_new += found is None
-        different += found is not None and found != row
-    return Differences(rows, len(old) + doubled, only_new, different)
-
-
-def _digests(store: Store, table: TargetTable) -> Iterator[tuple[bytes, bytes]]:
-    for stored in store.rows(table):
-        found = orjson.loads(stored.document)
-        key = orjson.dumps([found.get(name) for name in table.key])
-        row = orjson.dumps([found.get(column.name) for column in table.columns])
-        yield hashlib.blake2b(key, digest_size=16).digest(), hashlib.blake2b(row, digest_size=8).digest()
 
 
 @contextlib.contextmanager

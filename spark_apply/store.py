@@ -7,7 +7,7 @@ import difflib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeGuard, cast
+from typing import NamedTuple, Protocol, TypeGuard, cast, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -200,6 +200,17 @@ class WholeStore(Store, Protocol):
 
     def hold(self, table: TargetTable) -> None:
         """Let nobody write the live copy until `swap`, or `close`: what is swapped in has all that it has."""
+
+
+@runtime_checkable
+class FilledStore(Store, Protocol):
+    """A store whose empty copy, as `Store.beside` makes it, takes rows that nobody has looked through."""
+
+    def fill(self, table: TargetTable, rows: DataFrame) -> None:
+        """Write `rows` (as `Batch.rows` are) without deletes, in one pass over them; says no position."""
+
+    def filled(self, table: TargetTable, position: str) -> None:
+        """Note that what was filled in was right, and has this applied position."""
 
 
 def is_whole(store: Store) -> TypeGuard[WholeStore]:

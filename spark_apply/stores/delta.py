@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
@@ -128,8 +128,7 @@ class DeltaStore:
             _identity(self._log(batch.table), batch.table)  # a rebuild may have put another shape there
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
-        names = zip(batch.table.columns, stored.columns, strict=True)
-        columns = [F.col(quoted(column.name)).alias(kept.name) for column, kept in names]
+        columns = _columns(batch.table)
         spark.conf.set(_SUMMARY, f"{APPLIED} {position}")
         try:
             if stored.history:
@@ -141,6 +140,18 @@ class DeltaStore:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = position
         return Applied()
+
+    def fill(self, table: TargetTable, rows: DataFrame) -> None:
+        rows = rows.where(F.col(OP) != "d").select(*_columns(table), POSITION)
+        rows.write.format("delta").mode("append").save(self.path(table))
+
+    def filled(self, table: TargetTable, position: str) -> None:
+        def change(_snapshot: Any, properties: Properties) -> tuple[Any, ...]:  # noqa: ANN401 - Java's Snapshot
+            _set_position(properties, position)
+            return ()
+
+        self._log(table).commit(change)
+        self._positions[table.qualified] = position
 
     def _history(self, table: TargetTable) -> History:
         def read(spark: SparkSession) -> DataFrame:
@@ -385,6 +396,12 @@ def _stored(table: TargetTable) -> TargetTable:
     columns = tuple(replace(column, name=names[column.name]) for column in table.columns)
     key, untracked = (tuple(names[name] for name in of) for of in (table.key, table.untracked))
     return replace(table, columns=columns, key=key, untracked=untracked)
+
+
+def _columns(table: TargetTable) -> list[Column]:
+    """The table's columns by the names that they have in Delta."""
+    names = zip(table.columns, _stored(table).columns, strict=True)
+    return [F.col(quoted(column.name)).alias(kept.name) for column, kept in names]
 
 
 def _position(log: Log, snapshot: Any) -> str | None:  # noqa: ANN401 - Java's Snapshot

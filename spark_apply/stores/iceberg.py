@@ -174,23 +174,39 @@ class IcebergStore:
         if self._branch == _MAIN:
             self._identity(batch.table, name)  # a rebuild may have put another shape there
         before, head = self._before(batch.table)
-        columns = {*(column.name for column in batch.table.columns), POSITION}
-        others = [field for field in spark.table(name).schema if field.name not in columns]  # of an earlier shape
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
             if batch.table.history:
                 add_versions(batch.rows, self._history(batch.table))
             elif before is None:  # nothing to merge with: no join, no delete files
-                rows = batch.rows.where(F.col(OP) != "d")
-                nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in others)
-                writer = rows.select(*(quoted(c.name) for c in batch.table.columns), POSITION, *nulls).writeTo(name)
-                _if_nothing_came(writer, head).overwrite(F.lit(False))  # noqa: FBT003 - no row that is there
+                self._add(batch.table, batch.rows, head)
             else:
-                merge(batch.table, name, batch.rows, batch.keys, [field.name for field in others])
+                others = [field.name for field in self._others(spark, batch.table)]
+                merge(batch.table, name, batch.rows, batch.keys, others)
         finally:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = max(before or "", batch.position)
         return Applied()
+
+    def fill(self, table: TargetTable, rows: DataFrame) -> None:
+        rows.sparkSession.catalog.refreshTable(self.table_name(table))
+        self._add(table, rows, self._head(table))
+
+    def filled(self, table: TargetTable, position: str) -> None:
+        self._commit(table, lambda of: of.newAppend().set(APPLIED, position).toBranch(self._branch).commit())
+        self._positions[table.qualified] = position
+
+    def _add(self, table: TargetTable, rows: DataFrame, head: Any) -> None:  # noqa: ANN401 - Java's Snapshot
+        """Write rows of keys that are not there; fails where something came after `head`, if that is given."""
+        nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in self._others(rows.sparkSession, table))
+        rows = rows.where(F.col(OP) != "d").select(*(quoted(c.name) for c in table.columns), POSITION, *nulls)
+        writer = _if_nothing_came(rows.writeTo(self._copy_name(table)), head)
+        writer.overwrite(F.lit(False))  # noqa: FBT003 - no row that is there
+
+    def _others(self, spark: SparkSession, table: TargetTable) -> list[T.StructField]:
+        """Columns that an earlier shape of the table had."""
+        columns = {*(column.name for column in table.columns), POSITION}
+        return [field for field in spark.table(self._copy_name(table)).schema if field.name not in columns]
 
     def _history(self, table: TargetTable) -> History:
         name = self._copy_name(table)

@@ -25,9 +25,10 @@ from cdc.cli.main import cdc
 from cdc.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.errors import OperatorError
 from spark_apply import rebuild
+from spark_apply.comparing import Differences
 from spark_apply.contents import Contents, contents
 from spark_apply.job import run_apply
-from spark_apply.rebuild import Differences, run_rebuild, run_rollback
+from spark_apply.rebuild import run_rebuild, run_rollback
 from spark_apply.store import Store, open_store
 from spark_apply.stores.iceberg import IcebergStore
 from spark_apply.stores.opensearch import OpenSearchStore

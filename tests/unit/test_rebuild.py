@@ -12,7 +12,8 @@ import pytest
 from cdc.change import Kind
 from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.errors import ConfigError
-from spark_apply.rebuild import Differences, _asked_for, compare
+from spark_apply.comparing import Differences, compare
+from spark_apply.rebuild import _asked_for
 from spark_apply.store import Due, Store, StoredRow
 from spark_apply.tables import TargetTable, Version, target
 
