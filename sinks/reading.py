@@ -19,6 +19,8 @@ _SILENT_S: Final = 30.0
 _TOO_EARLY: Final = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 """A topic made a moment ago: the broker knows of it, and is about to lead it."""
 
+_LED_WITHIN_S: Final = 10.0
+
 log = logging.getLogger("cdc.kafka")
 
 
@@ -89,7 +91,10 @@ def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, st
 def _bounds(
     bootstrap_servers: str, options: Mapping[str, str], topic: str, isolation: Isolation
 ) -> dict[int, tuple[int, int]]:
-    """Each partition's first offset and end: the last stable offset under read_committed, else the high watermark."""
+    """Each partition's first offset and end: the last stable offset under read_committed, else the high watermark.
+
+    A topic that is not led yet is waited for.
+    """
     probe = Consumer(
         {
             **options,
@@ -99,13 +104,22 @@ def _bounds(
         },
         logger=log,
     )
-    try:
-        found = probe.list_topics(topic, timeout=15).topics[topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return {p: probe.get_watermark_offsets(TopicPartition(topic, p), timeout=15) for p in found.partitions}
-    finally:
-        probe.close()
+    until = time.monotonic() + _LED_WITHIN_S
+    with closing(probe):
+        while True:
+            try:
+                return _asked(probe, topic)
+            except KafkaException as exc:
+                if exc.args[0].code() not in _TOO_EARLY or time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
+
+
+def _asked(probe: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    found = probe.list_topics(topic, timeout=15).topics[topic]
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return {p: probe.get_watermark_offsets(TopicPartition(topic, p), timeout=15) for p in found.partitions}
 
 
 def _read(
