@@ -24,6 +24,7 @@ from spark_apply.comparing import compare
 from spark_apply.job import run_apply
 from spark_apply.quarantine import Quarantine
 from spark_apply.session import open_session
+from spark_apply.shaped import columns_read
 from spark_apply.store import Due, open_store
 from spark_apply.tables import target
 from tests.spark_records import Publisher, SourceTable, position
@@ -68,7 +69,7 @@ def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: 
 
     def read() -> None:
         records = source.read(spark, config.source, made.topic, {}, source.committed_ends(config.source, made.topic))
-        source.parse(records).write.format("noop").mode("overwrite").save()
+        source.parse(records, columns_read(made)).write.format("noop").mode("overwrite").save()
 
     def build() -> None:
         beside = store.beside(made)

@@ -30,7 +30,7 @@ from spark_apply.fitting import (
 )
 from spark_apply.latest import latest
 from spark_apply.quarantine import Entry, Quarantine
-from spark_apply.shaped import shaped
+from spark_apply.shaped import columns_read, shaped
 from spark_apply.source import parse
 from spark_apply.store import Applied, Batch, FilledStore, Moment, Refused, Store, is_whole
 from spark_apply.tables import TargetTable
@@ -111,10 +111,9 @@ class Applier:
         limits = {topic: moment.limit for (topic, _), moment in moments.items()}
         every = {topic: "" for topic, route in self.routes.items() if route.table.history}
         with ExitStack() as stack:
-            events = parse(records)
-            found = latest(events, {**limits, **every})
-            alone = self._in_one_pass(stack, found) if len(self.routes) == 1 else None
-            several = closing(self._by_topic(stack, found, events, limits)) if alone is None else nullcontext(alone)
+            apart = {**limits, **every}
+            alone = self._in_one_pass(stack, records, apart) if len(self.routes) == 1 else None
+            several = closing(self._by_topic(stack, records, limits, apart)) if alone is None else nullcontext(alone)
             whole: dict[str, list[tuple[Batch, int]]] = {}
             for about, batch in stack.enter_context(several):
                 topic = batch.table.topic
@@ -142,7 +141,7 @@ class Applier:
         ((name, store),) = route.stores.items()
         if not isinstance(store, FilledStore):
             raise BugError(f"{name} takes no rows that nobody has looked through")
-        rows = shaped(latest(parse(records)).select(*_marked()), route.table, *_ALSO)
+        rows = _read_alone(records, route.table)
         seen = Seen(*_about(_VALID, _EVENTS, _VERSION, POSITION))
         try:
             store.fill(route.table, seen.of(rows))
@@ -181,11 +180,11 @@ class Applier:
             for batch, events in batches:
                 self._count(name, batch, events, applied[batch.table.qualified])
 
-    def _in_one_pass(self, stack: ExitStack, found: DataFrame) -> list[Told] | None:
+    def _in_one_pass(self, stack: ExitStack, records: DataFrame, apart: Mapping[str, str]) -> list[Told] | None:
         """The batch of the only topic there is; None where it takes another look, at what is bad or newer."""
         (route,) = self.routes.values()
         with ExitStack() as own:
-            rows = _kept(own, shaped(found.select(*_marked()), route.table, *_ALSO))
+            rows = _kept(own, _read_alone(records, route.table, apart))
             try:
                 about = surveyed(rows, route.table, *_about(_VALID, _EVENTS, _VERSION, POSITION))
             except OperatorError:  # the other way finds out whether it stands
@@ -197,10 +196,11 @@ class Applier:
         return [(about, batch)] if about["keys"] else []
 
     def _by_topic(
-        self, stack: ExitStack, found: DataFrame, events: DataFrame, limits: Mapping[str, str]
+        self, stack: ExitStack, records: DataFrame, limits: Mapping[str, str], apart: Mapping[str, str]
     ) -> Generator[Told]:
         """A batch of each topic, as long as it is the one at hand; those with a limit until `stack` ends."""
-        found = _kept(stack, found)
+        events = parse(records)
+        found = _kept(stack, latest(events, apart))
         for about in sorted(_survey(found), key=lambda row: str(row["topic"])):
             topic = about["topic"]
             self._set_aside(topic, strangers(found, topic, self._most) if about["strangers"] else [])
@@ -271,6 +271,12 @@ class Applier:
 def _plain(about: Row | Mapping[str, Any], route: Route) -> bool:
     """Whether all there is can be applied as it is."""
     return not (about["bad"] or about["strangers"] or (about["version"] or 0) > route.table.version)
+
+
+def _read_alone(records: DataFrame, table: TargetTable, apart: Mapping[str, str] | None = None) -> DataFrame:
+    """The rows of the only topic there is, and `_ALSO`: also those that may not be applied as they are."""
+    found = latest(parse(records, columns_read(table)), apart)
+    return shaped(found.select(*_marked()), table, *_ALSO, parsed=True)
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:

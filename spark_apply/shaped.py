@@ -13,7 +13,7 @@ from spark_apply.document import DOCUMENT, with_document
 from spark_apply.kinds import spark_type
 from spark_apply.names import quoted
 from spark_apply.tables import TargetColumn, TargetTable
-from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, typed
+from spark_apply.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, in_row, typed
 
 _INPUT = (
     "key string, position string, op string, partition int, offset bigint, schema_version int, source_ms bigint,"
@@ -22,7 +22,12 @@ _INPUT = (
 _AT_ONCE = 50_000
 
 
-def shaped(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
+def columns_read(table: TargetTable) -> tuple[str, ...]:
+    """The columns that a copy is made of, and that are read of the rows of the source."""
+    return in_row(table.shaping.reads if table.shaping else table)
+
+
+def shaped(events: DataFrame, table: TargetTable, *also: str, parsed: bool = False) -> DataFrame:
     """Newest events of `table` as `typed` gives them, with the copy's columns in the place of the source's.
 
     A row for which ``where`` is not true is a delete: its key's row, if the copy has one, goes. Expressions see no row
@@ -30,8 +35,8 @@ def shaped(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
     """
     shaping = table.shaping
     if shaping is None:
-        return typed(events, table, *also)
-    rows = typed(events, shaping.reads, *also)
+        return typed(events, table, *also, parsed=parsed)
+    rows = typed(events, shaping.reads, *also, parsed=parsed)
     if shaping.where is not None:
         kept = F.when(F.coalesce(F.expr(shaping.where), F.lit(False)), F.col(OP)).otherwise("d")  # noqa: FBT003
         rows = rows.withColumn(OP, F.when(F.col(OP) == "d", "d").otherwise(kept))

@@ -14,12 +14,14 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from cdc.config import ApplySource
 from cdc.errors import ConfigError, OperatorError
 from spark_apply.store import Offsets
 from spark_apply.tables import Version, parse_version
+from spark_apply.typed import texts
 
 MAX_EVENTS_PER_BATCH = 1_000_000
 """Bounds a batch, so that the first one does not hold a whole history; larger batches make cheaper merges."""
@@ -32,7 +34,6 @@ _POLL_RECORDS, _FETCH_BYTES = 5_000, 4 << 20
 _EARLIEST = -2
 _FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
 
-_ENVELOPE = "op string, after string, ts_ms bigint, source struct<position: string, schema_version: int, ts_ms: bigint>"
 
 _Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
 
@@ -268,24 +269,26 @@ def _configured(reader: _Reader, source: ApplySource) -> _Reader:
     return reader.options(**options)
 
 
-def parse(records: DataFrame) -> DataFrame:
+def parse(records: DataFrame, columns: tuple[str, ...] | None = None) -> DataFrame:
     """Kafka records (``key, value, topic, partition, offset``) to events; tombstones are left out.
 
     Returns ``topic STRING, partition INT, offset BIGINT, key STRING, op STRING, position STRING, schema_version INT,
     source_ms BIGINT, after STRING`` (JSON of the new row, null in a delete), ``valid BOOLEAN`` (false: this is no event
     of the contract, other columns may be null). Inside `after`, strings are untouched and numbers keep their value.
+    With `columns`, `after` is ``STRUCT<column STRING, …>``, their texts: one reading of the JSON in the place of two.
     """
-    read, event = _columns()
+    read, event = _columns(columns)
     return records.where(read[0]).select(*read[1:]).select(*event)
 
 
-@functools.cache
-def _columns() -> tuple[list[Column], list[Column]]:
+@functools.lru_cache
+def _columns(columns: tuple[str, ...] | None) -> tuple[list[Column], list[Column]]:
     """A condition and what is read of a record; what an event is made of."""
-    event = F.from_json(F.col("value").cast("string"), _ENVELOPE)
+    event = F.from_json(F.col("value").cast("string"), _envelope(columns))
     after, op = F.col("event.after"), F.col("event.op")
+    is_row = after.startswith("{") if columns is None else after.isNotNull()
     position, version = F.col("event.source.position"), F.col("event.source.schema_version")
-    whole = (op == "d") | (op.isin("r", "c", "u") & after.isNotNull())
+    whole = (op == "d") | (op.isin("r", "c", "u") & is_row)
     known = F.col("key").isNotNull() & position.isNotNull() & version.isNotNull()
     at = [F.col("topic"), F.col("partition"), F.col("offset")]
     return (
@@ -301,6 +304,15 @@ def _columns() -> tuple[list[Column], list[Column]]:
             F.coalesce(whole & known, F.lit(False)).alias("valid"),  # noqa: FBT003 - a literal column
         ],
     )
+
+
+def _envelope(columns: tuple[str, ...] | None) -> T.StructType:
+    """What is read of an event's value. What is not needed is passed over, and that takes less time."""
+    row = T.StringType() if columns is None else texts(columns)
+    position = T.StructField("position", T.StringType())
+    source = [position, T.StructField("schema_version", T.IntegerType()), T.StructField("ts_ms", T.LongType())]
+    fields = {"op": T.StringType(), "after": row, "source": T.StructType(source)}
+    return T.StructType([T.StructField(name, kind) for name, kind in fields.items()])
 
 
 def jvm_options(options: Mapping[str, str]) -> dict[str, str]:

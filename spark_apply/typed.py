@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
+from collections.abc import Iterable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from spark_apply.kinds import may_misfit, spark_type, value
-from spark_apply.tables import TargetColumn, TargetTable
+from spark_apply.tables import RESERVED, TargetColumn, TargetTable
 
 KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
 PARTITION, OFFSET, MISFITS = "_cdc_partition", "_cdc_offset", "_cdc_misfits"
@@ -22,27 +24,29 @@ def row_type(table: TargetTable) -> T.StructType:
     return T.StructType([T.StructField(column.name, spark_type(column.kind)) for column in table.columns])
 
 
-def typed(events: DataFrame, table: TargetTable, *also: str) -> DataFrame:
+def typed(events: DataFrame, table: TargetTable, *also: str, parsed: bool = False) -> DataFrame:
     """Newest events of `table` (as `spark_apply.latest` gives them) with their values typed, and `also` as they are.
 
+    `parsed` says that ``after`` has the columns' texts, as `spark_apply.source.parse` gives them when asked.
     Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes, others
     write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_source_ms BIGINT`` (when it was committed),
     ``_cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is null here, as one of the key must never be;
     a row with any must not be applied), `also`, then the table's columns. In a delete only the key columns are set. A
     column that the event's version of the table did not have is null.
     """
-    return events.select(*_read(table), *also).select(*_OURS, _misfits(table), *also, *_values(table))
+    return events.select(*_read(table, parsed=parsed), *also).select(*_OURS, _misfits(table), *also, *_values(table))
 
 
 _PLAIN_NAME = re.compile("[A-Za-z0-9_]+")  # the same in JSON and in a regular expression
 _INTEGERS = {"int16", "int32", "int64"}
+_OPTIONS = {"columnNameOfCorruptRecord": f"{RESERVED}corrupt"}  # else a column named as Spark's own would stay null
 _OURS = (KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS)
 
 # A column costs a call into the JVM for each of its parts, and a batch of a table has those of the one before.
 
 
 @functools.lru_cache
-def _read(table: TargetTable) -> list[Column]:
+def _read(table: TargetTable, *, parsed: bool) -> list[Column]:
     return [
         F.col("key").alias(KEY),
         F.col("position").alias(POSITION),
@@ -52,13 +56,13 @@ def _read(table: TargetTable) -> list[Column]:
         F.col("source_ms").alias(SOURCE_MS),
         F.col("schema_version").alias("version"),
         _key(table).alias("key"),
-        F.from_json("after", _texts(tuple(column.name for column in table.columns))).alias("after"),
+        F.col("after") if parsed else F.from_json("after", texts(in_row(table)), _OPTIONS).alias("after"),
     ]
 
 
 def _key(table: TargetTable) -> Column:
     """The key's columns as text. What an integer by itself looks like is cut out: that takes a tenth of the time."""
-    parsed = F.from_json("key", _texts(table.key))
+    parsed = F.from_json("key", texts(table.key), _OPTIONS)
     name, *others = table.key
     kinds = {kind.name for column in table.columns if column.name == name for kind, _ in column.versions}
     if others or not kinds <= _INTEGERS or _PLAIN_NAME.fullmatch(name) is None:
@@ -69,14 +73,19 @@ def _key(table: TargetTable) -> Column:
 
 @functools.lru_cache
 def _misfits(table: TargetTable) -> Column:
-    found = []
+    misfit: dict[str, Column] = {}
     for column in table.columns:
-        text, parsed = _text(column, table), _value(column, table)
+        text, is_null = _text(column, table), _value(column, table).isNull()
         if column.name in table.key:
-            found.append(F.when(parsed.isNull(), F.lit(column.name)))
+            misfit[column.name] = is_null
         elif any(may_misfit(kind) for kind, _ in column.versions):
-            found.append(F.when(text.isNotNull() & parsed.isNull(), F.lit(column.name)))
-    return F.array_compact(F.array(*found)).cast("array<string>").alias(MISFITS)
+            misfit[column.name] = (
+                is_null & text.isNotNull()
+            )  # in this order Spark parses the text once, for the row too
+    found = F.array_compact(F.array(*(F.when(is_one, F.lit(name)) for name, is_one in misfit.items())))
+    how_many = functools.reduce(operator.add, (is_one.cast("int") for is_one in misfit.values()), F.lit(0))
+    # Few rows have any, and Spark interprets functions of arrays.
+    return F.when(how_many > 0, found).otherwise(F.array()).cast("array<string>").alias(MISFITS)
 
 
 @functools.lru_cache
@@ -84,7 +93,13 @@ def _values(table: TargetTable) -> list[Column]:
     return [_value(column, table).alias(column.name) for column in table.columns]
 
 
-def _texts(names: tuple[str, ...]) -> T.StructType:
+def in_row(table: TargetTable) -> tuple[str, ...]:
+    """The columns that are read of an event's row; those of the key are read of its key, which deletes have as well."""
+    return tuple(column.name for column in table.columns if column.name not in table.key)
+
+
+def texts(names: Iterable[str]) -> T.StructType:
+    """What is read of a row's JSON: the text of each column."""
     return T.StructType([T.StructField(name, T.StringType()) for name in names])
 
 

@@ -313,14 +313,13 @@ class IcebergStore:
 
     def clear(self, table: TargetTable) -> None:
         """Leave no row, and no applied position."""
-        spark = self._spark
-        spark.catalog.refreshTable(self.table_name(table))
-        spark.conf.set(_SUMMARY, "")
-        try:
-            nothing = no_rows(spark, spark.table(self._copy_name(table)).schema)
-            nothing.writeTo(self._copy_name(table)).overwrite(F.lit(True))  # noqa: FBT003 - a literal column
-        finally:
-            spark.conf.unset(_SUMMARY)
+        everything = self._java.expressions.Expressions.alwaysTrue()
+
+        def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+            delete = loaded.newDelete().deleteFromRowFilter(everything).set(APPLIED, "")
+            delete.toBranch(self._branch).commit()
+
+        self._commit(table, change)
         self._positions[table.qualified] = None
 
     def swap(self, table: TargetTable, due: Due) -> None:

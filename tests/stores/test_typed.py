@@ -1,16 +1,22 @@
-"""Keys as columns: what is cut out of a key's JSON is what the JSON says."""
+"""Short ways to typed rows, beside the long ones: keys cut out of their JSON, rows read with their events."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.change import Kind
-from spark_apply.tables import TargetTable, Version, target
-from spark_apply.typed import _key, _texts
+from spark_apply.batches import _ALSO, _marked
+from spark_apply.shaped import columns_read, shaped
+from spark_apply.source import parse
+from spark_apply.tables import TargetTable, Version, parse_version, target
+from spark_apply.typed import _key, texts
+from tests.spark_kinds import EVERY_KIND, every_kind_rows
+from tests.spark_records import SourceTable, dumps, position
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
@@ -44,10 +50,109 @@ def test_a_key_is_what_its_json_says(table: TargetTable, apply_spark: SparkSessi
     shapes += ("{{{0}:7,{0}:8}}", "[{{{0}:7}}]", "{{}}", "7", "x{{{0}:7}}")
     keys += [shape.format(names[0]) for shape in shapes]
     rows = apply_spark.createDataFrame([(key,) for key in [*keys, None]], "key string")
-    parsed = F.from_json("key", _texts(table.key))
+    parsed = F.from_json("key", texts(table.key))
     found = rows.select("key", *((of[name].alias("v")) for name in table.key for of in (_key(table), parsed)))
     differ = [
         (row[0], *row[1:]) for row in found.collect() if any(row[at] != row[at + 1] for at in range(1, len(row), 2))
     ]
     assert differ == []
     assert sum(row[1] is not None for row in found.collect()) >= len(VALUES) // 2
+
+
+TABLE = SourceTable("c", "t", {**EVERY_KIND, "_corrupt_record": {"kind": "string"}, "a.b`": {"kind": "string"}})
+NO_ROWS = ('"abc"', '""', '"{"', "7", "true", "[]", '[{"id":7}]', "null")
+ROWS = ("{}", '{"c_string":null}', '{"id":1,"id":2,"c_string":"a","c_string":"b"}', ' { "c_int16" : 7 } ')
+ROWS += tuple(
+    f'{{"{name}":{value}}}'
+    for name in ("c_string", "c_int64", "c_decimal", "c_float64", "c_json", "_corrupt_record", "a.b`", "C_STRING")
+    for value in (
+        *(
+            "7",
+            "1.10",
+            "1.0",
+            "-0",
+            "-0.0",
+            "1E2",
+            "9" * 60,
+            "0." + "3" * 40,
+            "12345678.9012345678901234",
+            "true",
+        ),
+        *(
+            '""',
+            '" 7 "',
+            '"\\ud800"',
+            '"\\u00e9\\/\\n"',
+            '{"a":[1.10,{"b":null}],"a":2}',
+            "[[1.50, 2]]",
+            '"null"',
+            '"7"',
+        ),
+    )
+)
+BROKEN = ("01", "'x'", '"\n"', '"\\x"', "{", "}", "[1", '{"a":1', "nul", "/**/1", "tru", '"')
+
+
+def _values() -> list[bytes]:
+    """Events by the book, what is none, and what is broken at any place."""
+    book = [value for row in every_kind_rows() for _, _, value in TABLE.event("c", row, position(9)) if value]
+    book += [value for _, _, value in TABLE.event("d", {"id": 1}, position(9)) if value]
+    row = json.dumps(json.loads(book[0])["after"], separators=(",", ":"), ensure_ascii=False)
+    frame = dumps({**json.loads(book[0]), "after": "ROW"}).decode()
+    found = [frame.replace('"ROW"', of) for of in (*NO_ROWS, *ROWS, row, *BROKEN)]
+    found += [frame.replace('"ROW"', f'{{"c_string":{of},"c_int16":7}}') for of in BROKEN]
+    found += [frame.replace('"ROW"', f'{{"no column":{of}}}') for of in (*BROKEN, "1", '"x"')]
+    cut = frame.replace('"ROW"', '{"id":7,"c_string":"x"}')
+    found += [cut[:end] for end in range(0, len(cut), 7)] + [cut + more for more in (" ", "x", "{}", "}")]
+    for name, others in {"op": ('"x"', "null", "7"), "source": ("null", "7", "{}"), "ts_ms": ('"x"', "1.5")}.items():
+        found += [json.dumps({**json.loads(cut), name: "HERE"}).replace('"HERE"', other) for other in others]
+    source = json.loads(cut)["source"]
+    for name in ("position", "schema_version", "ts_ms"):
+        for other in ("null", '"x"', "1.5", "7", "{}", "9" * 30):
+            found.append(json.dumps({**json.loads(cut), "source": {**source, name: "HERE"}}).replace('"HERE"', other))
+    return [*book, *(value.encode() for value in found), b"\xff", cut.replace("x", "\xe9").encode("latin1")]
+
+
+def test_a_row_read_with_its_event_is_the_one_read_behind_it(apply_spark: SparkSession) -> None:
+    """What is taken the short way is the same; what is no event there takes the long way, and must be rare."""
+    table = target([parse_version(TABLE.schema_record()[1])], {})
+    given = [(dumps({"id": at}), value, TABLE.topic, 0, at) for at, value in enumerate(_values())]
+    records = apply_spark.createDataFrame(
+        [tuple(map(bytearray, one[:2])) + one[2:] for one in given],
+        "key binary, value binary, topic string, partition int, offset bigint",
+    )
+
+    def read(columns: tuple[str, ...] | None) -> dict[int, Row]:
+        events = parse(records, columns).withColumn("events", F.lit(1)).select(*_marked())
+        rows = shaped(events, table, *_ALSO, parsed=columns is not None)
+        shown = (_shown(F.col(f"`{field.name.replace('`', '``')}`"), field.dataType) for field in rows.schema)
+        return {row["_cdc_offset"]: row for row in rows.select(*shown).collect()}
+
+    long, short = read(None), read(columns_read(table))
+    assert len(long) == len(short) == len(given)
+    taken = {at for at, row in short.items() if row["_cdc_valid"]}
+    differ = [(given[at][1], long[at], short[at]) for at in taken if repr(long[at]) != repr(short[at])]
+    assert differ == []
+    missed = {given[at][1] for at in set(long) - taken if long[at]["_cdc_valid"]}
+    assert len(missed) <= 1, missed
+    assert len(taken) >= len(every_kind_rows()) + len(ROWS)
+    no_rows = {
+        value for _, value, *_ in given if _object(value).get("op") == "c" and type(_object(value)["after"]) is not dict
+    }
+    assert no_rows
+    assert not no_rows & {given[at][1] for at in taken}
+
+
+def _shown(column: Column, kind: T.DataType) -> Column:
+    """As text what Python has no value for."""
+    if isinstance(kind, T.ArrayType | T.StructType):
+        return F.to_json(column)
+    return column.cast("string") if isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType) else column
+
+
+def _object(value: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
