@@ -167,10 +167,11 @@ class MysqlSource:
         gtids = None if "gtids" not in offset else str(offset["gtids"])
         dump = self._dump = follow(self._config, self._address, self._server)
         self._settled = int(offset.get("settled", 0))
-        self._grouper = Grouper(self._followed.wanted, settled=self._settled)
+        self._done = int(offset.get("done", 0))
+        # What ends before `done` is published, also where it was prepared before all that is read again.
+        self._grouper = Grouper(self._followed.wanted, settled=max(self._settled, self._done))
         self._place, made_at = place, int(offset.get("made_at", 0))
         self._begun_at = {place.file: made_at}
-        self._done = int(offset.get("done", 0))
         self._again = place if self._done else None
         if self._done:
             self._place = Place(file_named(place.file, self._done >> 32), self._done & 0xFFFFFFFF)

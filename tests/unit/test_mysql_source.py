@@ -9,6 +9,7 @@ import pytest
 
 from cdc.change import Idle, Offset
 from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.errors import GapError
 from connectors.mysql import events, server, source
 from connectors.mysql.places import Place
 from connectors.mysql.source import MysqlSource
@@ -133,3 +134,26 @@ def test_what_is_prepared_is_remembered_through_restarts(monkeypatch: pytest.Mon
     assert list(itertools.islice(followed(monkeypatch, left, *again), 4)) == [left] * 4
     (over,) = itertools.islice(followed(monkeypatch, left, *filter(None, again), *second[2:], None), 1)
     assert over == {"file": "b.000002", "pos": ended, "made_at": 22, "gtids": "0-42-5"}
+
+
+def test_what_was_prepared_before_all_that_is_read_again_has_been_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is prepared, then another, then the first is committed, and the log is read again from the other on.
+
+    What is committed later, and nobody has seen prepared, is a gap as before.
+    """
+    start: Offset = {"file": "b.000001", "pos": 4, "made_at": 11, "gtids": "0-42-1"}
+    made = laid(300, *prepared(2, b"x"), *prepared(3, b"y"), *alone(4, "XA COMMIT X'78',X'',1"))
+    reached = made[-1].header.log_pos
+    (left,) = itertools.islice(followed(monkeypatch, start, described(11), *made, None), 1)
+    other = made[1].header.log_pos
+    assert left == {"file": "b.000001", "pos": other, "made_at": 11, "done": 1 << 32 | reached, "gtids": "0-42-4"}
+
+    again = [described(11), *made[2:]]
+    assert list(itertools.islice(followed(monkeypatch, left, *again, None), 1)) == [left]
+    last = laid(reached, *alone(5, "XA COMMIT X'79',X'',1"))
+    (over,) = itertools.islice(followed(monkeypatch, left, *again, *last, None), 1)
+    assert over == {"file": "b.000001", "pos": last[-1].header.log_pos, "made_at": 11, "gtids": "0-42-5"}
+
+    unknown = laid(reached, *alone(5, "XA COMMIT X'7a',X'',1"))
+    with pytest.raises(GapError, match="prepared before the log was followed"):
+        next(followed(monkeypatch, left, *again, *unknown, None))
