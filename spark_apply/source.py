@@ -34,7 +34,6 @@ _POLL_RECORDS, _FETCH_BYTES = 5_000, 4 << 20
 _EARLIEST = -2
 _FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
 
-
 _Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
 
 _JVM_NAMES = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}

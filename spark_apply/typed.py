@@ -79,12 +79,11 @@ def _misfits(table: TargetTable) -> Column:
         if column.name in table.key:
             misfit[column.name] = is_null
         elif any(may_misfit(kind) for kind, _ in column.versions):
-            misfit[column.name] = (
-                is_null & text.isNotNull()
-            )  # in this order Spark parses the text once, for the row too
+            misfit[column.name] = is_null & text.isNotNull()
     found = F.array_compact(F.array(*(F.when(is_one, F.lit(name)) for name, is_one in misfit.items())))
     how_many = functools.reduce(operator.add, (is_one.cast("int") for is_one in misfit.values()), F.lit(0))
-    # Few rows have any, and Spark interprets functions of arrays.
+    # Few rows have any, and Spark interprets functions of arrays. `is_null` comes first above, and so always: only
+    # then does Spark parse a text once, for this and for the row.
     return F.when(how_many > 0, found).otherwise(F.array()).cast("array<string>").alias(MISFITS)
 
 

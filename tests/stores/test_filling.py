@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,22 +99,27 @@ def test_a_copy_is_filled_in_one_pass(
     assert setting.rows(table) == len(setting.folded(table, records + last))
 
 
-def test_every_kind_and_an_empty_topic(setting: Setting, fills: list[Offsets | None]) -> None:
+def test_every_kind_an_empty_topic_and_nothing_but_a_key(setting: Setting, fills: list[Offsets | None]) -> None:
     kinds, empty, publisher = setting.table("kinds", EVERY_KIND), setting.table("empty"), setting.publisher()
-    publisher.create([kinds, empty])
+    links = replace(setting.table("links", {"a": {"kind": "int64"}, "b": {"kind": "string"}}), key=("a", "b"))
+    publisher.create([kinds, empty, links])
     records = [r for row in every_kind_rows() for r in kinds.event("c", row, position(10 + row["id"]))]
     gone = empty.event("c", order(1), position(5)) + empty.event("d", order(1), position(6))
-    publisher.publish([*records, *gone])
+    linked = [r for n in range(3) for r in links.event("c", {"a": n, "b": str(n)}, position(10 + n))]
+    linked += links.event("d", {"a": 1, "b": "1"}, position(20))
+    publisher.publish([*records, *gone, *linked])
     setting.apply()
     done = run_rebuild(setting.config())
     assert [(copy.table, copy.differences) for copy in done] == [
         ("public.empty", Differences()),
         ("public.kinds", Differences(rows=len(every_kind_rows()))),
+        ("public.links", Differences(rows=2)),
     ]
     assert len(fills) == len(done)
     assert None not in fills
     assert setting.contents(kinds) == setting.folded(kinds, records)
     assert setting.contents(empty) == {}
+    assert setting.contents(links) == setting.folded(links, linked)
 
 
 @pytest.mark.parametrize("bad", ["a misfit", "no event"])
