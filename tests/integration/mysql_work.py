@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+from pymysql.constants import ER
 
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
@@ -52,30 +53,37 @@ class Writer(threading.Thread):
         self.transactions = 0
 
     def run(self) -> None:
-        table, keys, name = self._table, self._keys, self._name
-
-        def of(*numbers: int) -> str:
-            return ", ".join(_key(self._key, str(n)) for n in numbers)
-
         try:
             with self._connection.cursor() as cursor:
                 for n in itertools.count(1):
                     if self._over.wait(0.002):  # a busy table, not a busy machine
                         return
-                    at = n * 7919 % keys
-                    again, moved = (at + 100) % keys, (at + 200) % keys
-                    some = of(*range(at, at + 4))
-                    cursor.execute(f"UPDATE {table} SET n = n + 1, v = 'w{n}' WHERE {name} IN ({some})")
-                    cursor.execute(f"DELETE FROM {table} WHERE {name} = {of(again)}")
-                    if n % 5 == 0:
-                        self._connection.rollback()
-                        continue
-                    cursor.execute(f"INSERT IGNORE INTO {table} SELECT {of(again)}, {n}, 'again'")
-                    cursor.execute(f"UPDATE IGNORE {table} SET {name} = {of(keys + n)} WHERE {name} = {of(moved)}")
-                    self._connection.commit()
-                    self.transactions = n
+                    try:
+                        self._transaction(cursor, n)
+                    except pymysql.OperationalError as exc:
+                        if exc.args[0] != ER.LOCK_DEADLOCK:  # the server has rolled it back
+                            raise
         except pymysql.Error as exc:
             self._failed = exc
+
+    def _transaction(self, cursor: pymysql.cursors.Cursor, n: int) -> None:
+        table, keys, name = self._table, self._keys, self._name
+
+        def of(*numbers: int) -> str:
+            return ", ".join(_key(self._key, str(number)) for number in numbers)
+
+        at = n * 7919 % keys
+        again, moved = (at + 100) % keys, (at + 200) % keys
+        some = of(*range(at, at + 4))
+        cursor.execute(f"UPDATE {table} SET n = n + 1, v = 'w{n}' WHERE {name} IN ({some})")
+        cursor.execute(f"DELETE FROM {table} WHERE {name} = {of(again)}")
+        if n % 5 == 0:
+            self._connection.rollback()
+            return
+        cursor.execute(f"INSERT IGNORE INTO {table} SELECT {of(again)}, {n}, 'again'")
+        cursor.execute(f"UPDATE IGNORE {table} SET {name} = {of(keys + n)} WHERE {name} = {of(moved)}")
+        self._connection.commit()
+        self.transactions += 1
 
     def stop(self) -> None:
         self._over.set()
