@@ -298,29 +298,23 @@ class IcebergStore:
     def beside(self, table: TargetTable) -> IcebergStore:
         self._evolve(table, self.table_name(table), lake_row_type(table))
         branch = self._beside[table.qualified] = f"{_BESIDE}{uuid.uuid4().hex}"
+        everything = self._java.expressions.Expressions.alwaysTrue()
 
         def make(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
-            change = loaded.manageSnapshots().createBranch(branch, loaded.currentSnapshot().snapshotId())
+            transaction = loaded.newTransaction()
+            names = transaction.manageSnapshots().createBranch(branch, loaded.currentSnapshot().snapshotId())
             for name in loaded.refs():
                 if name.startswith(_BESIDE):
-                    change = change.removeBranch(name)
-            change.commit()
+                    names = names.removeBranch(name)
+            names.commit()
+            delete = transaction.newDelete().deleteFromRowFilter(everything).set(APPLIED, "")
+            delete.toBranch(branch).commit()
+            transaction.commitTransaction()
 
         self._commit(table, make)
         copy = IcebergStore(self._catalog, self._spark, branch=branch)
-        copy.clear(table)
+        copy._positions[table.qualified] = None
         return copy
-
-    def clear(self, table: TargetTable) -> None:
-        """Leave no row, and no applied position."""
-        everything = self._java.expressions.Expressions.alwaysTrue()
-
-        def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
-            delete = loaded.newDelete().deleteFromRowFilter(everything).set(APPLIED, "")
-            delete.toBranch(self._branch).commit()
-
-        self._commit(table, change)
-        self._positions[table.qualified] = None
 
     def swap(self, table: TargetTable, due: Due) -> None:
         branch = self._beside.pop(table.qualified)
