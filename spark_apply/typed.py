@@ -18,6 +18,9 @@ KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
 PARTITION, OFFSET, MISFITS = "_cdc_partition", "_cdc_offset", "_cdc_misfits"
 SOURCE_MS = "_cdc_source_ms"
 
+READ_JSON = {"columnNameOfCorruptRecord": f"{RESERVED}corrupt"}
+"""Options of ``from_json``: else a column that has the name of Spark's own would be null in every row."""
+
 
 def row_type(table: TargetTable) -> T.StructType:
     """The Spark type of the table's own columns, in order, all nullable."""
@@ -39,7 +42,6 @@ def typed(events: DataFrame, table: TargetTable, *also: str, parsed: bool = Fals
 
 _PLAIN_NAME = re.compile("[A-Za-z0-9_]+")  # the same in JSON and in a regular expression
 _INTEGERS = {"int16", "int32", "int64"}
-_OPTIONS = {"columnNameOfCorruptRecord": f"{RESERVED}corrupt"}  # else a column named as Spark's own would stay null
 _OURS = (KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS)
 
 # A column costs a call into the JVM for each of its parts, and a batch of a table has those of the one before.
@@ -56,13 +58,13 @@ def _read(table: TargetTable, *, parsed: bool) -> list[Column]:
         F.col("source_ms").alias(SOURCE_MS),
         F.col("schema_version").alias("version"),
         _key(table).alias("key"),
-        F.col("after") if parsed else F.from_json("after", texts(in_row(table)), _OPTIONS).alias("after"),
+        F.col("after") if parsed else F.from_json("after", texts(in_row(table)), READ_JSON).alias("after"),
     ]
 
 
 def _key(table: TargetTable) -> Column:
     """The key's columns as text. What an integer by itself looks like is cut out: that takes a tenth of the time."""
-    parsed = F.from_json("key", texts(table.key), _OPTIONS)
+    parsed = F.from_json("key", texts(table.key), READ_JSON)
     name, *others = table.key
     kinds = {kind.name for column in table.columns if column.name == name for kind, _ in column.versions}
     if others or not kinds <= _INTEGERS or _PLAIN_NAME.fullmatch(name) is None:

@@ -18,7 +18,7 @@ from spark_apply.names import quoted
 from spark_apply.places import located
 from spark_apply.store import Due, StoredRow
 from spark_apply.tables import TargetTable
-from spark_apply.typed import OP, POSITION, row_type
+from spark_apply.typed import OP, POSITION, READ_JSON, row_type
 
 IDENTITY, APPLIED, MARK = "cdc.identity", "cdc.position", "cdc.mark"
 PREVIOUS_IDENTITY = "cdc.previous-identity"
@@ -112,7 +112,7 @@ def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None
     if ids is not None:
         key = T.StructType([field for field in row_type(table) if field.name in table.key])
         asked = rows.sparkSession.createDataFrame(pa.table({"id": pa.array(list(ids), pa.string())}))
-        asked = asked.select(F.from_json("id", key).alias("key")).select("key.*")
+        asked = asked.select(F.from_json("id", key, READ_JSON).alias("key")).select("key.*")
         rows = rows.join(F.broadcast(asked), [*table.key], "left_semi")
     found = with_document(rows, table).withColumn(_ID, document(rows, table, only=table.key))
     return (StoredRow(row[_ID], row[DOCUMENT]) for row in found.select(_ID, DOCUMENT).toLocalIterator())

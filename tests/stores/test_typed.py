@@ -13,6 +13,7 @@ from cdc.change import Kind
 from spark_apply.batches import _ALSO, _marked
 from spark_apply.shaped import columns_read, shaped
 from spark_apply.source import parse
+from spark_apply.stores.lake import lake_row_type, stored_rows
 from spark_apply.tables import TargetTable, Version, parse_version, target
 from spark_apply.typed import _key, texts
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
@@ -57,6 +58,14 @@ def test_a_key_is_what_its_json_says(table: TargetTable, apply_spark: SparkSessi
     ]
     assert differ == []
     assert sum(row[1] is not None for row in found.collect()) >= len(VALUES) // 2
+
+
+@pytest.mark.parametrize("name", ["id", "_corrupt_record", 'i"d'])
+def test_a_row_of_a_lake_is_found_by_its_key(name: str, apply_spark: SparkSession) -> None:
+    table = _table(name, Kind("int64"))
+    rows = apply_spark.createDataFrame([(number, position(number)) for number in range(3)], lake_row_type(table))
+    wanted = json.dumps({name: 1}, separators=(",", ":"))
+    assert [row.id for row in stored_rows(rows, table, [wanted])] == [wanted]
 
 
 TABLE = SourceTable("c", "t", {**EVERY_KIND, "_corrupt_record": {"kind": "string"}, "a.b`": {"kind": "string"}})
