@@ -56,8 +56,8 @@ def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, E
             for topic in topics
             for number in known[topic].partitions
         ]
-        for at in consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S):
-            first, end = consumer.get_watermark_offsets(TopicPartition(at.topic, at.partition), _ANSWER_WITHIN_S)
+        for at in source.led(lambda: consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S)):
+            first, end = source.watermarks(consumer, at.topic, at.partition)
             kept = kept_from(first, end, at.offset, compacted=compacted[at.topic])
             found[at.topic][at.partition] = Extent(first, end, kept, retention[at.topic])
     except KafkaException as exc:

@@ -6,11 +6,11 @@ import datetime as dt
 import functools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -32,8 +32,12 @@ _POLL_S = 0.02  # a call waits so long for more than it has
 _TAKEN = 1000
 _POLL_RECORDS, _FETCH_BYTES = 5_000, 4 << 20
 _EARLIEST = -2
+_RECONNECT_MS = 10
+_LED_WITHIN_S = 10.0
+_UNLED = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 _FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
 
+_Answer = TypeVar("_Answer")
 _Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
 
 _JVM_NAMES = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
@@ -155,13 +159,32 @@ def _bounds(source: ApplySource, names: Sequence[str], isolation: str) -> dict[t
     try:
         known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
         places = [(name, number) for name in names if name in known for number in known[name].partitions]
-        return {
-            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_WITHIN_S) for place in places
-        }
+        return {place: watermarks(consumer, *place) for place in places}
     except KafkaException as exc:
         raise unreachable(source, exc) from exc
     finally:
         consumer.close()
+
+
+def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset of a partition, and its end as the consumer may see it. Raises KafkaException; see `led`."""
+    place = TopicPartition(topic, partition)
+    return led(lambda: consumer.get_watermark_offsets(place, timeout=_ANSWER_WITHIN_S))
+
+
+def led(ask: Callable[[], _Answer]) -> _Answer:
+    """What a broker answers of partitions. Raises KafkaException.
+
+    One that no broker leads for a moment (it was made just now, or its leader went) is waited for, 10 s.
+    """
+    until = time.monotonic() + _LED_WITHIN_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as exc:
+            if exc.args[0].code() not in _UNLED or time.monotonic() > until:
+                raise
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +361,9 @@ def _quoted(value: str) -> str:
 
 
 def client(source: ApplySource) -> dict[str, str | int | float | bool]:
-    """What every client of ours is made with."""
-    return {**source.options, "bootstrap.servers": source.bootstrap_servers, "log_level": 0}
+    """What every client of ours is made with. They ask something and end, and first wait for half the back-off."""
+    soon = {"reconnect.backoff.ms": _RECONNECT_MS}
+    return {**soon, **source.options, "bootstrap.servers": source.bootstrap_servers, "log_level": 0}
 
 
 def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:

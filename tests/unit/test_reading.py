@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cdc.errors import RetryableError
 from sinks import reading
+from spark_apply import source
 
 
 class Probe:
@@ -64,3 +65,15 @@ def test_no_other_error_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         _read(monkeypatch, errors)
     assert not raised.value.at_start
     assert len(errors) == 1
+
+
+def test_an_apply_job_waits_for_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Any = Probe([KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION])
+    assert source.watermarks(asked, "t", 0) == (0, 0)
+    monkeypatch.setattr(source, "_LED_WITHIN_S", 0.2)
+    for errors in ([KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000, [KafkaError.TOPIC_AUTHORIZATION_FAILED]):
+        left = len(errors)
+        asked = Probe(errors)
+        with pytest.raises(KafkaException):
+            source.watermarks(asked, "t", 0)
+        assert 0 < left - len(errors) < 1_000
