@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -20,6 +19,7 @@ from spark_apply.fitting import (
     Place,
     Seen,
     fitting,
+    misfit,
     misfits,
     newest,
     refusal,
@@ -28,7 +28,7 @@ from spark_apply.fitting import (
     superseded,
     surveyed,
 )
-from spark_apply.latest import latest
+from spark_apply.latest import latest, latest_alone
 from spark_apply.quarantine import Entry, Quarantine
 from spark_apply.shaped import columns_read, shaped
 from spark_apply.source import parse
@@ -142,7 +142,13 @@ class Applier:
         if not isinstance(store, FilledStore):
             raise BugError(f"{name} takes no rows that nobody has looked through")
         rows = _read_alone(records, route.table)
-        seen = Seen(*_about(_VALID, _EVENTS, _VERSION, POSITION))
+        wrong = ~F.col(_VALID) | misfit() | (F.col(_VERSION) > route.table.version)
+        seen = Seen(
+            F.count_if(wrong).alias("wrong"),
+            F.count(F.lit(1)).alias("keys"),
+            F.sum(_EVENTS).alias("events"),
+            F.max(POSITION).alias("position"),
+        )
         try:
             store.fill(route.table, seen.of(rows))
         except Exception as exc:
@@ -150,7 +156,7 @@ class Applier:
                 raise
             return False  # the other way finds out what it was
         about = seen.found()
-        if about is None or not _plain(about, route):
+        if about is None or about["wrong"]:
             return False
         if about["keys"]:
             store.filled(route.table, about["position"])
@@ -189,7 +195,7 @@ class Applier:
                 about = surveyed(rows, route.table, *_about(_VALID, _EVENTS, _VERSION, POSITION))
             except OperatorError:  # the other way finds out whether it stands
                 return None
-            if not _plain(about, route):
+            if about["bad"] or about["strangers"] or (about["version"] or 0) > route.table.version:
                 return None
             stack.push(own.pop_all())
         batch = Batch(route.table, rows.drop(*_ALSO), about["keys"], about["position"])
@@ -268,14 +274,10 @@ class Applier:
         return route
 
 
-def _plain(about: Row | Mapping[str, Any], route: Route) -> bool:
-    """Whether all there is can be applied as it is."""
-    return not (about["bad"] or about["strangers"] or (about["version"] or 0) > route.table.version)
-
-
 def _read_alone(records: DataFrame, table: TargetTable, apart: Mapping[str, str] | None = None) -> DataFrame:
     """The rows of the only topic there is, and `_ALSO`: also those that may not be applied as they are."""
-    found = latest(parse(records, columns_read(table)), apart)
+    events = parse(records, columns_read(table))
+    found = latest(events, apart) if apart else latest_alone(events)
     return shaped(found.select(*_marked()), table, *_ALSO, parsed=True)
 
 
@@ -302,8 +304,7 @@ def _apply_since(store: Store, batch: Batch, since: str) -> Applied:
 def _marked() -> list[Column]:
     """The columns of newest events, and those of `_ALSO`."""
     return [
-        *(F.col(name) for name in ("topic", "key", "partition", "offset", "position", "schema_version")),
-        *(F.col(name) for name in ("source_ms", "after")),
+        *(F.col(name) for name in ("key", "partition", "offset", "position", "schema_version", "source_ms", "after")),
         F.when(F.col("valid"), F.col("op")).otherwise("d").alias("op"),  # expressions see no row of a delete
         F.col("valid").alias(_VALID),
         F.col("events").alias(_EVENTS),

@@ -67,14 +67,15 @@ def misfits(rows: DataFrame, table: TargetTable, most: int) -> tuple[list[Bad], 
     found = surveyed(rows, table)
     if not found["bad"]:
         return [], found["rows"]
-    some = rows.where(_misfit()).select(PARTITION, OFFSET, KEY, POSITION, MISFITS).limit(most).collect()
+    some = rows.where(misfit()).select(PARTITION, OFFSET, KEY, POSITION, MISFITS).limit(most).collect()
     return [Bad(Place(*row[:4]), tuple(row[MISFITS])) for row in some], found["rows"]
 
 
 def surveyed(rows: DataFrame, table: TargetTable, *more: Column) -> Row:
     """Fill the cache of `rows`; how many of them are ``bad``, how many ``rows`` there are, and `more`."""
     try:
-        (found,) = rows.agg(*_counted(), F.count(KEY), F.count(OP), F.count(POSITION), *more).collect()
+        counted = F.count_if(misfit()).alias("bad"), F.count(F.lit(1)).alias("rows")
+        (found,) = rows.agg(*counted, F.count(KEY), F.count(OP), F.count(POSITION), *more).collect()
     except Exception as exc:
         said = spark_failure(exc)
         if said is None or table.shaping is None:
@@ -86,14 +87,14 @@ def surveyed(rows: DataFrame, table: TargetTable, *more: Column) -> Row:
 
 
 class Seen:
-    """What `surveyed` tells, of rows that are not kept: seen by the first action on them."""
+    """What is asked of rows that are not kept: seen by the first action on them, for which each costs time."""
 
-    def __init__(self, *more: Column) -> None:
-        self._more = more
+    def __init__(self, *asked: Column) -> None:
+        self._asked = asked
         self._observation = Observation()
 
     def of(self, rows: DataFrame) -> DataFrame:
-        return rows.observe(self._observation, *_counted(), *self._more)
+        return rows.observe(self._observation, *self._asked)
 
     def found(self) -> Mapping[str, Any] | None:
         """What was seen, once the action is over; None where Spark does not tell within 10 s."""
@@ -106,11 +107,8 @@ class Seen:
         return self._observation.get
 
 
-def _counted() -> tuple[Column, Column]:
-    return F.count_if(_misfit()).alias("bad"), F.count(F.lit(1)).alias("rows")
-
-
-def _misfit() -> Column:
+def misfit() -> Column:
+    """Whether a row, as `spark_apply.typed` makes it, has a value that does not fit."""
     return F.size(MISFITS) > 0
 
 
@@ -121,7 +119,7 @@ def fitting(rows: DataFrame, events: DataFrame, table: TargetTable, bad: Sequenc
     """
     if not bad:
         return rows
-    fits = ~_misfit()
+    fits = ~misfit()
     if table.history:
         return rows.where(fits)
     keys = [one.at.key for one in bad]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-_KEPT = ("partition", "offset", "op", "position", "schema_version", "source_ms", "after", "valid")
+_OF_EVENT = ("partition", "offset", "op", "position", "schema_version", "source_ms", "after")
 
 
 def latest(events: DataFrame, limits: Mapping[str, str] | None = None) -> DataFrame:
@@ -27,6 +27,15 @@ def latest(events: DataFrame, limits: Mapping[str, str] | None = None) -> DataFr
     return found.select("topic", "key", "newest.*", "events")
 
 
+def latest_alone(events: DataFrame) -> DataFrame:
+    """As `latest`, of events of one topic; but what is no event takes its key's events with it, none of them valid.
+
+    To keep the two apart, as `latest` does, is a good part of what it costs.
+    """
+    ahead, newest, counted, valid = _columns_alone()
+    return events.groupBy(ahead, "key").agg(newest, counted, valid).select("key", "newest.*", "events", "valid")
+
+
 @functools.cache
 def _columns() -> tuple[Column, Column, Column, Column, Column]:
     """What events are sorted by first, what tells apart what is no event, their order, the newest, how many there are.
@@ -38,6 +47,17 @@ def _columns() -> tuple[Column, Column, Column, Column, Column]:
         F.xxhash64("key").alias("ahead"),
         F.when(~F.col("valid"), F.concat_ws("/", "partition", "offset")),
         order,
-        F.max_by(F.struct(*_KEPT), order).alias("newest"),
+        F.max_by(F.struct(*_OF_EVENT, "valid"), order).alias("newest"),
         F.count(F.lit(1)).alias("events"),
+    )
+
+
+@functools.cache
+def _columns_alone() -> tuple[Column, Column, Column, Column]:
+    """What events are sorted by first, the newest, how many there are, whether they are."""
+    return (
+        F.xxhash64("key").alias("ahead"),
+        F.max_by(F.struct(*_OF_EVENT), "position").alias("newest"),
+        F.count(F.lit(1)).alias("events"),
+        (F.count_if(~F.col("valid")) == 0).alias("valid"),
     )
