@@ -49,6 +49,7 @@ _TASKS, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
 _EVENTS_A_TASK = 50_000
 _EVENTS_ALONE = 10_000
 """So few are read and folded by one task, without a shuffle: handing them on would take longer."""
+_TRIES = 10  # a rebuild of several stores replaces their copies one after the other
 
 Progress = Callable[[str], None]
 
@@ -289,18 +290,21 @@ def _noted(failures: list[Exception]) -> Iterator[None]:
 def _apply(
     applier: Applier, swaps: SwapWatch, records: DataFrame, publisher: Publisher, ends: Ends
 ) -> dict[Key, Moment]:
-    """Fold a batch in; once more, whole, if a copy was replaced under it, or a store's engine refused a commit."""
+    """Fold a batch in; again, whole, where a copy was replaced under it, or once where a store's engine refused."""
     swaps.look()
     records = _sized(records, publisher.unread(ends), most=int(swaps.spark.conf.get(_TASKS) or 1))
-    moments = publisher.moments(ends)
-    try:
-        applier(records, moments, publisher.settled())
-    except Exception as exc:
-        if not swaps.look(now=True) and isinstance(exc, CdcError):
-            raise
+    tries = 0
+    while True:
         moments = publisher.moments(ends)
-        applier(records, moments, publisher.settled())
-    return moments
+        try:
+            applier(records, moments, publisher.settled())
+        except Exception as exc:
+            tries += 1
+            again = swaps.look(now=True) or (tries == 1 and not isinstance(exc, CdcError))
+            if not again or tries == _TRIES:
+                raise
+        else:
+            return moments
 
 
 @contextmanager

@@ -1,0 +1,50 @@
+"""How often a job folds a batch in again, where copies are replaced under it: no rebuild can be made to do it twice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdc.errors import OperatorError
+from spark_apply import job
+
+
+class ConflictError(Exception):
+    """What Spark raises where a table is another one by now."""
+
+
+def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: list[bool]) -> int:
+    """How often the batch was folded in, of which `errors` came first; `swapped` says what was seen after each."""
+    monkeypatch.setattr(job, "_sized", lambda records, *_, **__: records)
+    tried: list[object] = []
+
+    def applier(records: object, *_: object) -> None:
+        tried.append(records)
+        if len(tried) <= len(errors):
+            raise errors[len(tried) - 1]
+
+    conf = SimpleNamespace(get=lambda _: "2")
+    looks = iter([False, *swapped])
+    swaps: Any = SimpleNamespace(look=lambda **_: next(looks), spark=SimpleNamespace(conf=conf))
+    publisher: Any = SimpleNamespace(unread=lambda _: 0, moments=lambda _: {}, settled=dict)
+    given: Any = applier
+    records: Any = "records"
+    job._apply(given, swaps, records, publisher, {})
+    return len(tried)
+
+
+def test_a_batch_under_which_copies_of_several_stores_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _applied(monkeypatch, [ConflictError(), ConflictError(), ConflictError()], [True, True, True]) == 4
+    assert _applied(monkeypatch, [OperatorError("refused", hint="")], [True]) == 2
+
+
+def test_what_no_swap_explains_is_tried_once_more_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _applied(monkeypatch, [ConflictError()], [False]) == 2
+    with pytest.raises(ConflictError):
+        _applied(monkeypatch, [ConflictError(), ConflictError()], [False, False])
+    with pytest.raises(OperatorError):
+        _applied(monkeypatch, [OperatorError("refused", hint="")], [False])
+    with pytest.raises(ConflictError):
+        _applied(monkeypatch, [ConflictError()] * 100, [True] * 100)
