@@ -143,5 +143,9 @@ class Life:
     def _watch(self, pid: int, over: threading.Event) -> None:
         """What the kernel tells is the peak so far; of a process that has ended it tells nothing."""
         while not over.wait(0.1):
-            found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+            try:
+                status = Path(f"/proc/{pid}/status").read_text()
+            except OSError:  # it has just been waited for
+                return
+            found = re.search(r"VmHWM:\s+(\d+) kB", status)
             self.peak_mb = max(self.peak_mb, int(found[1]) / 1024 if found else 0.0)
