@@ -15,6 +15,19 @@ from spark_apply.complete import Ends
 
 _VERSION = "v1"
 _FIRST_SOURCE = 2
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+
+
+def prepare(spark: SparkSession, checkpoint: str) -> None:
+    """Have Spark write a checkpoint on this machine's disk without a process for each look at a file.
+
+    Its own way there, by Hadoop's FileContext, runs `readlink` some twenty times a batch. What is promised is the same:
+    both look whether the file is there, then rename. What the session was told for this is left.
+    """
+    _, files, _ = _opened(spark, checkpoint)
+    if files.getScheme() == "file" and spark.conf.get(_MANAGER, None) is None:
+        spark.conf.set(_MANAGER, _BY_FILE_SYSTEM)
 
 
 def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> Ends:

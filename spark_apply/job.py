@@ -120,6 +120,7 @@ def run_apply(
         watcher = Watcher(config.source, [route.table for route in applier.routes.values()])
         with _stopped_by_signals(stop), watcher:
             checkpoint = checkpoint_folder(config, identities)
+            checkpoints.prepare(spark, checkpoint)
             publisher = Publisher(applier.routes, watcher)
             care = Caretaker(applier.routes, tell)
             _run(spark, config, applier, publisher, care, checkpoint=checkpoint, once=once, stop=stop, tell=tell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cdc.config import StoreConfig
 from cdc.state import Phase
@@ -66,9 +69,16 @@ def test_a_jvm_that_cannot_start_is_told_with_what_it_was_asked_for(tmp_path: Pa
     assert "Traceback" not in said
 
 
-def test_a_jvm_that_is_killed_under_a_job_is_told(tmp_path: Path, kafka: str) -> None:
+def test_a_jvm_that_is_killed_under_a_job_is_told(tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then it has written its checkpoint without a process for each look at a file."""
+    looks, tools = tmp_path / "looks", tmp_path / "tools"
+    tools.mkdir()
+    (tools / "readlink").write_text(f'#!/bin/sh\necho "$@" >> {looks}\nexec {shutil.which("readlink")} "$@"\n')
+    (tools / "readlink").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     job = _job(tmp_path, kafka, {"spark.driver.memory": "1g"})
-    assert _until(lambda: list((tmp_path / "checkpoints").rglob("commits")))
+    assert _until(lambda: list((tmp_path / "checkpoints").rglob("commits/0")))
+    assert not looks.exists()
     (jvm,) = _jvms(job.pid)
     os.kill(jvm, signal.SIGKILL)
     _, said = job.communicate(timeout=_PATIENCE_S)
