@@ -34,6 +34,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "3g",  # at most: of Spark's own 1g, the first full batch into a large Delta table dies
     "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
+    "spark.sql.codegen.cache.maxEntries": "1000",  # with Spark's 100, Delta's batches make all classes anew
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # sources tell "Id" from id
