@@ -44,6 +44,8 @@ from spark_apply.session import open_session
 from spark_apply.store import STORES
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
+_BROKER: Final = "-XX:+UseSerialGC -Xshare:auto"
+"""Java options of the broker, compiled as one that runs for weeks; `cdc dev` has the quick compiler only."""
 PARTS: Final = ("apply", "freshness", "rebuild", "verify")
 
 
@@ -197,6 +199,7 @@ def _urls(folder: Path, kinds: list[str], parts: list[str]) -> Iterator[dict[str
     needed = {"kafka"} | {server for kind in kinds if (server := SETUPS[kind].server)}
     if {"freshness", "verify"} & set(parts):
         needed.add("postgres18")
+    os.environ.setdefault("KAFKA_JVM_PERFORMANCE_OPTS", _BROKER)
     with DevServers(folder, servers=tuple(sorted(needed))) as servers:
         yield {name: servers[name].url for name in needed}
 

@@ -1,12 +1,14 @@
 """Apache Kafka for development and tests: one node that is broker and controller (KRaft), on loopback.
 
 Set for a short start rather than for load: few partitions in the internal topics, the quick compiler only, small
-buffers. After a SIGKILL the controller refuses the broker until its old session has run out, hence the short session.
+buffers. `KAFKA_JVM_PERFORMANCE_OPTS` takes the place of the compiler's and the collector's options, as with Kafka's own
+scripts. After a SIGKILL the controller refuses the broker until its old session has run out, hence the short session.
 """
 
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import socket
 import struct
@@ -21,7 +23,8 @@ from cdc.java import java
 if TYPE_CHECKING:
     from pathlib import Path
 
-_JAVA_OPTIONS = ("-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_HEAP = ("-Xmx512m", "-Xms128m")
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -99,7 +102,8 @@ def prepare(folder: Path, *, certificate: Path | None = None, advertised_port: i
         )
     properties.write_text(text)
     logging.write_text(_LOGGING)
-    command = (str(java()), *_JAVA_OPTIONS, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
+    options = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", _QUICK).split()
+    command = (str(java()), *_HEAP, *options, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
     if not (data / "meta.properties").exists():
         shutil.rmtree(data, ignore_errors=True)  # a format that was cut short
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
