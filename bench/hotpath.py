@@ -103,11 +103,12 @@ def received(log: PostgresLog | MysqlLog) -> None:
 def decoded(log: PostgresLog | MysqlLog) -> None:
     source = log.source()
     source.connect()
+    left = log.events
     for frame in source.stream(source.start()):
         if isinstance(frame, Transaction):
             for _ in frame.changes:
-                pass
-        if source.position()[1] >= log.end:
+                left -= 1
+        if not left:
             return
 
 

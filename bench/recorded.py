@@ -84,6 +84,7 @@ class PostgresLog:
     table = "public.orders"
 
     def __init__(self, count: int, per_transaction: int) -> None:
+        self.events = count
         self.messages: list[bytes] = []
         self.end = 1 << 24
         self._data(pgoutput_encoder.encode(_RELATION))
@@ -193,6 +194,7 @@ class MysqlLog:
     table = "dev.orders"
 
     def __init__(self, count: int, per_transaction: int) -> None:
+        self.events = count
         self._packets: list[bytes] = []
         self._at = 4
         told = events.FormatDescription(self._header(15), 4, "9.7.4", 0, b"\0\x0d\0\x08" * 10, checksum=True)

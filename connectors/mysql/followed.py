@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cdc.change import UNCHANGED, Change, Op, Row, Table
@@ -94,29 +94,26 @@ class Followed:
         self._known[name] = Description.of(table)
         return table
 
-    def changes(self, event: events.Rows, known: tuple[Table, rows.Reader], at: Place) -> Iterator[Change]:
+    def changes(self, event: events.Rows, known: tuple[Table, rows.Reader], at: Place) -> Iterable[Change]:
         """The rows of one event, which begins at `at`."""
         table, read = known
-        op, offset, number = event.op, at.offset, 0
         try:
             if event.whole:
-                yield from read.changes(event, table, offset)
-                return
-            for before, after in read(event):
-                if UNCHANGED in _needed(table, before, after):
-                    raise GapError(
-                        f"table {table.qualified}: a row in the log at {at} is not whole: a session has set "
-                        "binlog_row_image to MINIMAL or NOBLOB",
-                        hint="SET GLOBAL binlog_row_image = FULL; find the session that sets it; then "
-                        "cdc snapshot start CONNECTOR.yaml --after-gap",
-                    )
-                yield tuple.__new__(Change, (op, table, before, after, (offset, number)))
-                number += 1
+                return read.changes(event, table, at.offset)
+            images = read(event)
         except ValueError as exc:
             raise OperatorError(
-                f"table {table.qualified}, the log at {at}, row {number}: {exc}",
+                f"table {table.qualified}, the log at {at}: {exc}",
                 hint="mend the row (its bytes are not of the column's character set), or leave the table out",
             ) from None
+        if any(UNCHANGED in _needed(table, *of) for of in images):
+            raise GapError(
+                f"table {table.qualified}: a row in the log at {at} is not whole: a session has set "
+                "binlog_row_image to MINIMAL or NOBLOB",
+                hint="SET GLOBAL binlog_row_image = FULL; find the session that sets it; then "
+                "cdc snapshot start CONNECTOR.yaml --after-gap",
+            )
+        return [tuple.__new__(Change, (event.op, table, *of, (at.offset, n))) for n, of in enumerate(images)]
 
     def told(self, said: Meaning, at: Place, catalog: Callable[[], Catalog]) -> Iterator[Change]:
         """What a statement does to the captured tables. Raises for what no event tells of."""

@@ -58,6 +58,8 @@ class MysqlSource:
         self._sql: session.Connection | None = None
         self._dump: Binlog | None = None
         self._server = server.Server("", {}, "")
+        self._by_gtid = False
+        """Whether views tell transactions by GTID, not by where they end."""
         self._captured: tuple[Captured, ...] = ()
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
@@ -168,6 +170,7 @@ class MysqlSource:
         dump = self._dump = follow(self._config, self._address, self._server)
         self._settled = int(offset.get("settled", 0))
         self._done = int(offset.get("done", 0))
+        self._by_gtid = self._server.gtids
         # What ends before `done` is published, also where it was prepared before all that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(self._settled, self._done))
         self._place, made_at = place, int(offset.get("made_at", 0))
@@ -234,9 +237,17 @@ class MysqlSource:
     def _small(self, small: straight.Small, file: str) -> Transaction | None:
         """What was read at once, as `_transaction` has it; None if there is nothing of it to publish."""
         commit = Place(file, small.last).commit
-        rows = [one for one in small.rows if self._followed.wanted(one[0])]
-        if not rows or commit < self._done:
-            self._done_with(small, file, commit)
+        changes: list[Change] = []
+        if commit >= self._done:
+            for told, event, offset in small.rows:
+                at = tuple.__new__(Place, (file, offset))
+                known = self._followed.table(told, at)
+                if known is not None:
+                    changes += self._followed.changes(event, known, at)
+            if small.uuid and isinstance(self._gtids, GtidSet):
+                self._gtids.add_number(small.uuid, small.gno)
+        self._reach(Place(file, small.end))
+        if not changes:
             return None
         if self._file_text[0] != file:
             self._file_text = file, orjson.dumps(file).replace(b"%", b"%%")
@@ -244,28 +255,12 @@ class MysqlSource:
         quoted = b"null" if gtid is None else b'"%b"' % gtid.encode()
         return Transaction(
             gtid or str(Place(file, small.begin)),
-            gtid if gtid is not None and self._server.gtids else commit,
+            gtid if gtid is not None and self._by_gtid else commit,
             commit,
             small.at_ms,
-            self._small_changes(small, rows, file, commit),
+            iter(changes),
             b'"server_id":%d,"gtid":%b,"file":%b,"pos":%%d,"row":%%d' % (small.server_id, quoted, self._file_text[1]),
         )
-
-    def _small_changes(
-        self, small: straight.Small, rows: Sequence[tuple[events.TableMap, events.Rows, int]], file: str, commit: int
-    ) -> Iterator[Change]:
-        for told, event, offset in rows:
-            at = Place(file, offset)
-            known = self._followed.table(told, at)
-            if known is not None:
-                yield from self._followed.changes(event, known, at)
-        self._done_with(small, file, commit)
-
-    def _done_with(self, small: straight.Small, file: str, commit: int) -> None:
-        """As `_passed`."""
-        self._reach(Place(file, small.end))
-        if small.uuid and isinstance(self._gtids, GtidSet) and commit >= self._done:
-            self._gtids.add_number(small.uuid, small.gno)
 
     def _turned(
         self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: Place
@@ -298,9 +293,10 @@ class MysqlSource:
 
     def _reach(self, place: Place) -> None:
         """Between two blocks, the log was read up to here."""
-        if place.commit >= self._done:
+        commit = place.commit
+        if commit >= self._done:
             self._again = None
-        if place.commit > self._place.commit:
+        if commit > self._place.commit:
             self._place = place
 
     def _passed(self, block: Block) -> None:
@@ -312,7 +308,7 @@ class MysqlSource:
         block = done.block
         gtid = b"null" if block.gtid is None else orjson.dumps(block.gtid)
         where = b'"server_id":%d,"gtid":%b,"file":%b' % (block.server_id, gtid, orjson.dumps(done.rows.begin.file))
-        xid = block.gtid if self._server.gtids and block.gtid is not None else block.commit
+        xid = block.gtid if self._by_gtid and block.gtid is not None else block.commit
         return Transaction(
             block.gtid or str(block.begin),
             xid,

@@ -175,12 +175,19 @@ class PostgresSource:
             if received[0] != _DATA:
                 self._keepalive(replication, received, between=False)
                 continue
-            change = assembler.straight.change(received)
+            end = straight.commit(received)
+            change = assembler.straight.change(received) if end is None else None
             if change is not None:
                 yield change
                 continue
             lsn, payload = data(received)
-            match message := straight.commit(received) or pgoutput.decode(payload):
+            match message := end or pgoutput.decode(payload):
+                case pgoutput.Commit(commit_lsn, end_lsn):
+                    if commit_lsn != begin.commit_lsn:
+                        raise ProtocolError(0, "the commit of another transaction")
+                    self._read_to = end_lsn
+                    replication.written(end_lsn)
+                    return
                 case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete():
                     change = assembler.change(message, lsn)
                     if change is not None:
@@ -192,12 +199,6 @@ class PostgresSource:
                         table = assembler.table(relation)
                         if table is not None:
                             yield Change(Op.TRUNCATE, table, None, None, lsn)
-                case pgoutput.Commit(commit_lsn, end_lsn):
-                    if commit_lsn != begin.commit_lsn:
-                        raise ProtocolError(0, "the commit of another transaction")
-                    self._read_to = end_lsn
-                    replication.written(end_lsn)
-                    return
                 case pgoutput.LogicalMessage(_, at, prefix, content):
                     if not prefix.startswith(OURS):
                         yield Message(prefix, content, at)
