@@ -25,7 +25,7 @@ from uuid import uuid4
 
 from bench.recorded import LOGS, MysqlLog, PostgresLog, config
 from cdc import rowcode
-from cdc.change import Table, Transaction
+from cdc.change import Several, Table, Transaction
 from cdc.config import KafkaConfig
 from cdc.pipeline import Pipeline, Settings
 from cdc.state import Phase, State
@@ -105,8 +105,9 @@ def decoded(log: PostgresLog | MysqlLog) -> None:
     source.connect()
     left = log.events
     for frame in source.stream(source.start()):
-        if isinstance(frame, Transaction):
-            for _ in frame.changes:
+        whole = frame.transactions if isinstance(frame, Several) else [frame] if isinstance(frame, Transaction) else []
+        for transaction in whole:
+            for _ in transaction.changes:
                 left -= 1
         if not left:
             return

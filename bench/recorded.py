@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from bench.mysql_rows import columns, image
-from cdc.change import Idle, Message, Offset, Op, Table, Transaction
+from cdc.change import Idle, Message, Offset, Op, Several, Table, Transaction
 from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
 from connectors.mysql import events, server, session, values
 from connectors.mysql import source as mysql_source
@@ -297,7 +297,7 @@ class _Mysql(MysqlSource):
     def start(self) -> dict[str, str | int]:
         return {"file": _FILE, "pos": 4, "gtids": f"{_UUID}:1-{FIRST - 1}"}
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
         follow: Callable[..., Any] = mysql_source.follow
         dump = self._log.dump()
         dump.follow_gtids = dump.wait = lambda _: None  # type: ignore[method-assign]

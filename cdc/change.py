@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple, TypeAlias
@@ -153,7 +153,7 @@ Offset: TypeAlias = dict[str, str | int]
 
 
 class Transaction(NamedTuple):
-    """A source transaction: a frame around an iterator, so that its size never matters.
+    """A source transaction: a frame around its changes, as a rule an iterator, so that its size never matters.
 
     `changes` must be read to its end before the next frame is asked for; it ends when the source's commit was seen.
     """
@@ -162,9 +162,15 @@ class Transaction(NamedTuple):
     xid: Xid
     commit: int
     committed_at_ms: int
-    changes: Iterator[Change | Message]
+    changes: Iterable[Change | Message]
     where: bytes
     """JSON members that events of it have in `source`, with `%d` for each number of a change's place."""
+
+
+class Several(NamedTuple):
+    """Small transactions that have come whole, in order: what they change is there, in lists."""
+
+    transactions: list[Transaction]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ and calls the column's own encoder, or raises, for the rest; the namesakes are t
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from cdc import jsontext
-from cdc.change import UNCHANGED, Op
+from cdc.change import UNCHANGED, Change, Op
 
 
 cdef extern from *:
@@ -111,11 +111,18 @@ cdef inline int put_number(Out *out, unsigned long long number) except -1:
             return put(out, digits + at, 20 - at)
 
 
-cdef inline int put_hex(Out *out, unsigned long long number) except -1:
-    """Eight digits, more if it takes more."""
+cdef inline int put_signed(Out *out, long long number) except -1:
+    if number < 0:
+        put(out, b"-", 1)
+        return put_number(out, 0 - <unsigned long long>number)
+    return put_number(out, number)
+
+
+cdef inline int put_hex(Out *out, unsigned long long number, int least) except -1:
+    """So many digits, more if it takes more."""
     cdef unsigned char digits[16]
     cdef int at = 16
-    while number or at > 8:
+    while number or at > 16 - least:
         at -= 1
         digits[at] = b"0123456789abcdef"[number & 15]
         number >>= 4
@@ -488,7 +495,8 @@ cdef class Shape:
 
     cdef bytes head, where, tail
     cdef str topic, name
-    cdef Frame of
+    cdef unsigned long long of
+    """The frame that `count` is of, by its serial."""
     cdef _Count count
 
     def __init__(self, head, where, tail, topic, name):
@@ -500,42 +508,62 @@ cdef class _Count:
     cdef unsigned long long events
 
 
+cdef enum:
+    ROOM_OF_FRAME = 512
+    POSITION_AT = 13  # behind the place, where the position begins
+
+cdef unsigned long long _serial = 0
+
+
 cdef class Frame:
     """`envelope.PlainFrame`. What its events share is put together once, in pieces between which the numbers go."""
 
     cdef readonly unsigned long long events
     cdef bint numbered
     cdef unsigned long long view
-    cdef bytes position
     cdef Out out
     cdef size_t ends[6]
     """Of: time and mark · until the first number of the place · until the second · position · id · what is behind op."""
     cdef int places
     cdef dict counted
+    cdef unsigned long long serial
+    """No other beginning has it: a table's shape keeps the count of the one that it was used in last."""
 
-    def __cinit__(
-        self, *, epoch, commit, at_ms, made_at_ms, transaction, bytes where, view=0, str snapshot="true", bint alone=False
-    ):
-        cdef Py_ssize_t i, size = PyBytes_GET_SIZE(where)
-        cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(where)
-        self.position, self.view = b"%08x.%016x." % (epoch, commit), view
-        self.numbered = transaction is not None
-        self.counted = {}
-        self.out.start = <unsigned char *>malloc(size + 256)
+    def __cinit__(self):
+        self.out.start = <unsigned char *>malloc(ROOM_OF_FRAME)
         if self.out.start == NULL:
             raise MemoryError
-        self.out.room = size + 256
+        self.out.room = ROOM_OF_FRAME
+
+    def __init__(
+        self, *, epoch, commit, at_ms, made_at_ms, transaction, bytes where, view=0, str snapshot="true", bint alone=False
+    ):
+        cdef bytes marked = snapshot.encode() if transaction is None and not alone else b"false"
+        cdef str name = None if transaction is None else transaction[0]
+        self.begin(at_ms, name, where, view, marked)
+        put_bytes(&self.out, b"%08x.%016x." % (epoch, commit))
+        self.end(name, made_at_ms)
+
+    cdef int begin(self, long long at_ms, str name, bytes where, unsigned long long view, bytes marked) except -1:
+        """Of a transaction called `name`; None: of rows that were read, or of a message.
+
+        What the position begins with is to be put behind it, then `end`.
+        """
+        global _serial
+        cdef Py_ssize_t i = 0, size = PyBytes_GET_SIZE(where)
+        cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(where)
         cdef Out *out = &self.out
-        put_bytes(out, b"%d" % at_ms)
+        _serial += 1
+        self.serial, self.events, self.view, self.numbered = _serial, 0, view, name is not None
+        self.counted = {}
+        out.size = 0
+        put_signed(out, at_ms)
         put(out, b',"snapshot":"', 13)
-        if transaction is None and not alone:
-            put_bytes(out, snapshot.encode())
-        else:
-            put(out, b"false", 5)
+        put_bytes(out, marked)
         put(out, b'"', 1)
         self.ends[0] = out.size
         self.places = 0
-        i = 0
+        room_for(out, size)
         while i < size:
             if text[i] != 37:  # %
                 out.start[out.size] = text[i]
@@ -555,22 +583,26 @@ cdef class Frame:
             raise ValueError("a place is not of one or two numbers")
         if self.places == 1:
             self.ends[2] = out.size
-        put(out, b',"position":"', 13)
-        put_bytes(out, self.position)
+        return put(out, b',"position":"', POSITION_AT)
+
+    cdef int end(self, str name, long long made_at_ms) except -1:
+        cdef Py_ssize_t size
+        cdef const char *called
+        cdef Out *out = &self.out
         self.ends[3] = out.size
-        cdef bytes name
         if self.numbered:
             put(out, b'{"id":', 6)
-            name = transaction[0].encode()
-            escaped(out, <const unsigned char *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            called = PyUnicode_AsUTF8AndSize(name, &size)
+            escaped(out, <const unsigned char *>called, size)
             put(out, b',"total_order":', 15)
         else:
             put(out, b"null", 4)
         self.ends[4] = out.size
         put(out, b'","ts_ms":', 10)
-        put_bytes(out, b"%d" % made_at_ms)
+        put_signed(out, made_at_ms)
         put(out, b"}", 1)
         self.ends[5] = out.size
+        return 0
 
     def __dealloc__(self):
         free(self.out.start)
@@ -590,7 +622,7 @@ cdef class Frame:
                 raise TypeError("a place of another kind")
             first = lsn
         if self.numbered:
-            count = shape.count if shape.of is self else self.counter(shape)
+            count = shape.count if shape.of == self.serial else self.counter(shape)
             self.events += 1
             count.events += 1
             number = self.events
@@ -605,7 +637,7 @@ cdef class Frame:
         if self.places == 2:
             put_number(out, second)
         put(out, mine + ends[2], ends[3] - ends[2])
-        put_hex(out, number)
+        put_hex(out, number, 8)
         put_bytes(out, shape.tail)
         put(out, mine + ends[3], ends[4] - ends[3])
         if self.numbered:
@@ -623,7 +655,7 @@ cdef class Frame:
             count = _Count()
             count.name = shape.name
             self.counted[shape.topic] = count
-        shape.of, shape.count = self, count
+        shape.of, shape.count = self.serial, count
         return count
 
     def event(self, encoder, bytes op, bytes before, bytes after, lsn):
@@ -659,10 +691,12 @@ cdef class Frame:
             self.events += 1
 
     def next_position(self):
-        return f"{self.position.decode()}{self.events + 1 if self.numbered else self.view:08x}"
+        cdef size_t at = self.ends[2] + POSITION_AT
+        before = self.out.start[at : self.ends[3]].decode()
+        return f"{before}{self.events + 1 if self.numbered else self.view:08x}"
 
 
-cdef object _CREATE = Op.CREATE, _UPDATE = Op.UPDATE, _DELETE = Op.DELETE
+cdef object _CHANGE = Change, _CREATE = Op.CREATE, _UPDATE = Op.UPDATE, _DELETE = Op.DELETE
 
 
 cdef class Way:
@@ -679,6 +713,10 @@ cdef class Way:
         self.stored, self.limit = stored, limit
 
     def __call__(self, change, Frame frame):
+        return self.record(change, frame)
+
+    cdef tuple record(self, change, Frame frame):
+        """Key and value, or None."""
         cdef Out out
         cdef object op = <object>PyTuple_GET_ITEM(change, 0), before = <object>PyTuple_GET_ITEM(change, 2)
         cdef object after = <object>PyTuple_GET_ITEM(change, 3), key
@@ -774,6 +812,66 @@ cdef class Reading:
             return key, PyBytes_FromStringAndSize(<char *>out.start, out.size)
         finally:
             give(&out)
+
+
+cdef class AtOnce:
+    """`straight.at_once`."""
+
+    cdef dict ways
+    cdef object look_up, write
+
+    def __init__(self, ways, look_up, write):
+        self.ways, self.look_up, self.write = ways, look_up, write
+
+    def __call__(self, list transactions, Py_ssize_t begin, epoch, made_at_ms, str touched):
+        cdef Frame frame = Frame.__new__(Frame)
+        cdef Py_ssize_t at, count = len(transactions)
+        cdef long long events = 0
+        cdef object transaction, name, changes, change, table, of_table = None, record, write = self.write
+        cdef tuple way
+        cdef str topic = None
+        cdef Way straight = None
+        cdef list made
+        for at in range(begin, count):
+            transaction = transactions[at]
+            changes = <object>PyTuple_GET_ITEM(transaction, 4)
+            if type(changes) is not list:
+                return at - begin, events
+            name = <object>PyTuple_GET_ITEM(transaction, 0)
+            frame.begin(
+                <object>PyTuple_GET_ITEM(transaction, 3), name, <object>PyTuple_GET_ITEM(transaction, 5), 0, b"false"
+            )
+            put_hex(&frame.out, epoch, 8)
+            put(&frame.out, b".", 1)
+            put_hex(&frame.out, <object>PyTuple_GET_ITEM(transaction, 2), 16)
+            put(&frame.out, b".", 1)
+            frame.end(name, made_at_ms)
+            made = []
+            for change in <list>changes:
+                if type(change) is not _CHANGE:
+                    return at - begin, events
+                table = <object>PyTuple_GET_ITEM(change, 1)
+                if table is not of_table:
+                    way = self.ways.get(id(table)) or self.look_up(table)
+                    if type(way[1]) is not Way or way[0] == touched:
+                        return at - begin, events
+                    topic, straight, of_table = way[0], way[1], table
+                record = straight.record(change, frame)
+                if record is None:
+                    return at - begin, events
+                made.append(
+                    (topic, <object>PyTuple_GET_ITEM(record, 0), <object>PyTuple_GET_ITEM(record, 1))
+                )
+                if <object>PyTuple_GET_ITEM(change, 0) is _DELETE:
+                    made.append((topic, <object>PyTuple_GET_ITEM(record, 0), None))
+            for record in made:
+                write(
+                    <object>PyTuple_GET_ITEM(record, 0),
+                    <object>PyTuple_GET_ITEM(record, 1),
+                    <object>PyTuple_GET_ITEM(record, 2),
+                )
+            events += frame.events
+        return count - begin, events
 
 
 # ---- on the way to the client ----

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
-from cdc.change import Change, Idle, Message, Offset, Place, Row, Table, Transaction, Xid
+from cdc.change import Change, Idle, Message, Offset, Place, Row, Several, Table, Transaction, Xid
 from cdc.description import Description
 from cdc.state import Key, State
 
@@ -125,9 +125,10 @@ class Source(Protocol):
     def current(self) -> int:
         """A commit position: everything committed before the call lies below it."""
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
         """Follow the log from `offset`: each transaction once, whole, in commit order; Idle whenever it has no more.
 
+        Several take no more memory together than the pipeline may hold of one: some thousand rows, some megabytes.
         A Message stands here by itself if it belongs to no transaction; those of a transaction are in it.
 
         After an Idle it waits a moment for more. Nothing is acknowledged but by `acknowledge`.

@@ -9,9 +9,9 @@ a change before it has done anything about it, so that nothing is done twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
-from cdc.change import Change, Op, Place, Row
+from cdc.change import Change, Op, Place, Row, Table, Transaction
 from cdc.envelope import Frame, TableEncoder
 from cdc.rowcode import compiled
 
@@ -20,6 +20,19 @@ Way: TypeAlias = Callable[[Change, Frame], tuple[bytes, bytes] | None]
 
 Reading: TypeAlias = Callable[[Row, Frame, Place], tuple[bytes, bytes] | None]
 """Key and value of a row that was read, not changed; None: it cannot be written so."""
+
+
+class AtOnce(Protocol):
+    """Writes transactions of which every change goes its table's way."""
+
+    def __call__(
+        self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int, touched: str, /
+    ) -> tuple[int, int]:
+        """How many transactions from `begin` on were written, and their events; one is written whole or not at all.
+
+        Changes in the topic `touched` go no short way.
+        """
+
 
 _NULL: Final = b"null"
 _CODES: Final = {Op.CREATE: b"c", Op.UPDATE: b"u"}
@@ -69,3 +82,12 @@ def reading(encoder: TableEncoder) -> Reading:
         return key, frame.event(encoder, b"r", _NULL, after, lsn)
 
     return straight
+
+
+def at_once(
+    ways: dict[int, tuple[str, Way]],
+    look_up: Callable[[Table], tuple[str, Way]],
+    write: Callable[[str, bytes, bytes | None], None],
+) -> AtOnce | None:
+    """None: nothing does it any better than one by one. `ways` by the `id` of a table, `look_up` for others."""
+    return None if compiled is None else cast("AtOnce", compiled.AtOnce(ways, look_up, write))

@@ -18,7 +18,7 @@ from cdc.interfaces import Handover, Sink, Snapshotter, Window
 from cdc.keys import LiveKeys
 from cdc.rereading import Asked, Touched
 from cdc.state import Key
-from cdc.straight import Way, reading, way
+from cdc.straight import Way, at_once, reading, way
 from cdc.versions import Reread, Versions
 from cdc.wide import TOAST_FROM, WideValues
 
@@ -50,6 +50,7 @@ class Writer:
         self._reader = reader
         self._told: set[tuple[str, int]] = set()
         self._ways: dict[int, tuple[str, Way]] = {}
+        self._at_once = at_once(self._ways, self._way, sink.write)
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Place) -> None:
         """Rows of a snapshot."""
@@ -112,6 +113,15 @@ class Writer:
         for key in keys:
             self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, lsn))
             self._sink.write(encoder.topic, key, None)
+
+    def at_once(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
+        """Write all changes of those from `begin` on, up to one of which any change must be written by `changes`.
+
+        How many transactions that were, and how many events they had. Not for where a snapshot's rows hide any.
+        """
+        if self._at_once is None or self._letters.refuses:
+            return 0, 0
+        return self._at_once(transactions, begin, epoch, made_at_ms, self._touched.topic)
 
     def changes(self, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """All changes of a source transaction, except those that a snapshot's rows already contain."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from cdc.change import Change, Idle, Message, Offset, Place, Row, Table, Transaction, Xid
+from cdc.change import Change, Idle, Message, Offset, Place, Row, Several, Table, Transaction, Xid
 from cdc.description import Description
 from cdc.envelope import in_wal
 from cdc.errors import BugError, GapError, OperatorError
@@ -15,6 +15,9 @@ from cdc.interfaces import Chunk, Handover, Start, Window
 from cdc.state import State
 from cdc.testing.faults import At, nothing
 from cdc.testing.log import Key, Logged, MemoryLog, View, key_of
+
+_TOGETHER = 3
+"""How many changes a small transaction has at most, and how many such come at once."""
 
 
 class MemorySource:
@@ -80,7 +83,7 @@ class MemorySource:
     def current(self) -> int:
         return self._log.end
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
         resume = self._read_to = int(offset["at"])
         read = 0
         while True:
@@ -99,14 +102,16 @@ class MemorySource:
                 self._read_to = logged.end
                 yield from (m for m in logged.changes if isinstance(m, Message))
                 continue
-            yield Transaction(
-                f"{logged.xid}:{logged.commit}",
-                logged.xid,
-                logged.commit,
-                logged.commit,
-                self._changes(logged),
-                in_wal(logged.xid),
-            )
+            together = [logged]
+            while _small(logged) and len(together) < _TOGETHER and read < len(transactions):
+                if not _small(transactions[read]):
+                    break
+                together.append(transactions[read])
+                read += 1
+            if len(together) > 1:
+                yield Several([_transaction(one, list(self._changes(one))) for one in together])
+                continue
+            yield _transaction(logged, self._changes(logged))
             if self._read_to < logged.end:
                 raise BugError("a transaction was left before its end")
 
@@ -135,6 +140,15 @@ class MemorySource:
         for view in self._views:
             self._log.exported.pop(view, None)
         self._views.clear()
+
+
+def _small(logged: Logged) -> bool:
+    return not logged.alone and len(logged.changes) <= _TOGETHER
+
+
+def _transaction(logged: Logged, changes: Iterable[Change | Message]) -> Transaction:
+    name = f"{logged.xid}:{logged.commit}"
+    return Transaction(name, logged.xid, logged.commit, logged.commit, changes, in_wal(logged.xid))
 
 
 class MemoryHandover:

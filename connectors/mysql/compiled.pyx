@@ -4,20 +4,21 @@
 Without it `connectors.mysql.rows`, `binlog` and `grouping` do the same; they are the oracles.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromFormat, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 import struct
 
-from cdc.change import UNCHANGED, Change, Op
-from connectors.mysql.events import Header, Rows
+from cdc.change import UNCHANGED, Change, Op, Transaction
 
 cdef extern from "Python.h":
+    object PyUnicode_FromFormat(const char *, ...)
+    const char *PyUnicode_AsUTF8(object) except NULL
     ctypedef object (*allocfunc)(PyTypeObject *, Py_ssize_t)
     ctypedef struct TypeObject "PyTypeObject":
         allocfunc tp_alloc
@@ -376,126 +377,269 @@ cdef enum:
     MOST = 1 << 16  # bytes of a transaction that is looked at: of longer ones, events are read one by one
     WHOLE = 0xFFFFFF
 
-cdef object _HEADER = Header, _ROWS = Rows
+cdef object _TRANSACTION = Transaction
 cdef tuple _OPS = (Op.CREATE, Op.UPDATE, Op.DELETE)
 
 
-cdef object rows_event(const unsigned char *event, Py_ssize_t end, int kind, uint64_t *table):
-    """As `straight` reads it; None for what is laid out otherwise."""
-    cdef Py_ssize_t at = EVENT_HEAD + 8, bits, body
-    cdef int op = (kind - 23) % 7
-    cdef uint64_t columns
-    if kind >= 30:
-        if end < at + 2 or little(event + at, 2) < 2:
-            return None
-        at += little(event + at, 2)
-    if end <= at:
-        return None
-    table[0] = little(event + EVENT_HEAD, 6)
-    columns = event[at]
-    at += 1
-    bits = (columns + 7) // 8
-    body = at + 2 * bits if op == 1 else at + bits
-    if columns >= 0xFB or body > end:
-        return None
-    cdef object header = (<TypeObject *>_HEADER).tp_alloc(<PyTypeObject *>_HEADER, 6)
-    set_item(header, 0, little(event, 4))
-    set_item(header, 1, kind)
-    set_item(header, 2, little(event + 5, 4))
-    set_item(header, 3, little(event + 9, 4))
-    set_item(header, 4, little(event + 13, 4))
-    set_item(header, 5, little(event + 17, 2))
-    cdef object made = (<TypeObject *>_ROWS).tp_alloc(<PyTypeObject *>_ROWS, 8)
-    set_item(made, 0, header)
-    set_item(made, 1, _OPS[op])
-    set_item(made, 2, table[0])
-    set_item(made, 3, little(event + EVENT_HEAD + 6, 2))
-    set_item(made, 4, columns)
-    set_item(made, 5, PyBytes_FromStringAndSize(<const char *>event + at, bits) if op != 0 else b"")
-    set_item(made, 6, PyBytes_FromStringAndSize(<const char *>event + body - bits, bits) if op != 2 else b"")
-    set_item(made, 7, PyBytes_FromStringAndSize(<const char *>event + body, end - body))
-    return made
+cdef class _Of:
+    """What rows under a table map are."""
+
+    cdef object told, table
+    """`table` is None where it is not captured."""
+    cdef Image image
+    cdef Py_ssize_t columns
 
 
-def transaction(bytearray buffer, Py_ssize_t begin, bint checksum, dict begins, dict maps):
-    """A transaction of MySQL that lies whole in `buffer`, as packets from `begin` on: GTID, BEGIN, maps and rows, XID.
+cdef class Small:
+    """Reads small transactions of MySQL at once, which lie whole in a buffer, as packets. See `straight.small`."""
 
-    Gives where it ends in the buffer, and (server_id, seconds, uuid, gno, microseconds of its commit, its offset in the
-    file, its last event's, where it ends; no uuid where it has no GTID) and its rows: (table map, rows, offset). None if any of it is not there yet,
-    is longer than small, does not match its checksum, or is nothing that was seen before: then nothing has been taken.
+    cdef bint checksum, by_gtid
+    cdef dict begins, maps
+    cdef object uuids, known
+    cdef bytes last_begin, last_map, last_uuid
+    cdef _Of of_last_map
+    cdef str of_last_uuid
+    cdef dict ofs
+    """By the `id` of a table map. Of one call: what a map means may change in between."""
+    cdef str file
+    cdef list changes
+    cdef uint64_t server, seconds, gno, at_us, begin_pos, last_pos, end_pos
+    cdef bytes uuid
 
-    `begins` are the statements known as BEGIN, by their bytes; `maps` the table maps, by theirs.
-    """
-    cdef const unsigned char *text = <const unsigned char *>PyByteArray_AS_STRING(buffer)
-    cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer), at = begin, length, end
-    cdef const unsigned char *event
-    cdef int kind, seen = 0
-    cdef uint64_t end_pos, begin_pos = 0, gno = 0, at_us = 0, table = 0, server = 0, seconds = 0, packed
-    cdef bytes uuid = b""
-    cdef list found = []
-    cdef dict of_table = {}
-    cdef object told, rows
-    while True:
-        if size - at < PACKET_HEAD + 1 + EVENT_HEAD + CRC_SIZE or at - begin > MOST:
+    def __init__(self, begins, maps, uuids, known, *, checksum, by_gtid):
+        """`begins` are the statements known as BEGIN, by their bytes; `maps` the table maps, by theirs."""
+        self.begins, self.maps, self.uuids, self.known = begins, maps, uuids, known
+        self.checksum, self.by_gtid = checksum, by_gtid
+        self.last_begin = self.last_map = self.last_uuid = None
+
+    def __call__(self, bytearray buffer, Py_ssize_t begin, of_file, uint64_t done, Py_ssize_t most):
+        """(where they end in the buffer, transactions with changes, GTIDs as (uuid, first, last), offset behind them).
+
+        None: there is none. Ends before what is not there yet, is longer than small, does not match its checksum, or is
+        nothing that was seen before, and behind `most` changes.
+        """
+        cdef Py_ssize_t at = begin, taken, count = 0, passed = 0
+        cdef list found = [], numbers = []
+        cdef uint64_t end = 0, first = 0, last = 0, commit
+        cdef str uuid = None
+        cdef bytes quoted
+        cdef uint64_t number
+        self.file, quoted, number = of_file
+        self.ofs, self.last_map = {}, None
+        while count < most and passed < most:
+            try:
+                taken = self.one(buffer, at, number << 32, done)
+            except Exception:  # whoever reads it event by event says what is wrong
+                break
+            if taken == 0:
+                break
+            at, end = taken, self.end_pos
+            count += len(self.changes)
+            passed += 1
+            commit = number << 32 | self.last_pos
+            if self.uuid is not None:
+                if self.last_uuid is None or self.uuid != self.last_uuid:
+                    self.last_uuid, self.of_last_uuid = self.uuid, self.uuids[self.uuid]
+                if commit >= done:
+                    if uuid is self.of_last_uuid and self.gno == last + 1:
+                        last = self.gno
+                    else:
+                        if uuid is not None:
+                            numbers.append((uuid, first, last))
+                        uuid, first, last = self.of_last_uuid, self.gno, self.gno
+            if self.changes:
+                found.append(self.made(quoted, commit))
+        if uuid is not None:
+            numbers.append((uuid, first, last))
+        self.changes = None
+        return None if at == begin else (at, found, numbers, end)
+
+    cdef object made(self, bytes quoted, uint64_t commit):
+        cdef object made = (<TypeObject *>_TRANSACTION).tp_alloc(<PyTypeObject *>_TRANSACTION, 6)
+        cdef object name, where
+        if self.uuid is not None:
+            name = PyUnicode_FromFormat("%U:%llu", <void *>self.of_last_uuid, <unsigned long long>self.gno)
+            where = PyBytes_FromFormat(
+                '"server_id":%lu,"gtid":"%s","file":%s,"pos":%%d,"row":%%d',
+                <unsigned long>self.server, PyUnicode_AsUTF8(name), PyBytes_AS_STRING(quoted),
+            )
+        else:
+            name = PyUnicode_FromFormat("%U:%llu", <void *>self.file, <unsigned long long>self.begin_pos)
+            where = PyBytes_FromFormat(
+                '"server_id":%lu,"gtid":null,"file":%s,"pos":%%d,"row":%%d',
+                <unsigned long>self.server, PyBytes_AS_STRING(quoted),
+            )
+        set_item(made, 0, name)
+        set_item(made, 1, name if self.uuid is not None and self.by_gtid else commit)
+        set_item(made, 2, commit)
+        set_item(made, 3, self.at_us // 1000 if self.at_us else self.seconds * 1000)
+        set_item(made, 4, self.changes)
+        set_item(made, 5, where)
+        return made
+
+    cdef Py_ssize_t one(self, bytearray buffer, Py_ssize_t begin, uint64_t of_file, uint64_t done) except -1:
+        """A transaction: GTID, BEGIN, maps and rows, XID. Gives where it ends in the buffer; 0: it is not for here."""
+        cdef const unsigned char *text = <const unsigned char *>PyByteArray_AS_STRING(buffer)
+        cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer), at = begin, length, end, length_of_text
+        cdef const unsigned char *event
+        cdef int kind, seen = 0
+        cdef uint64_t end_pos, table, table_a = 0
+        cdef _Of of_a = None, of
+        cdef dict others = None
+        cdef list rows = []
+        while True:
+            if size - at < PACKET_HEAD + 1 + EVENT_HEAD + CRC_SIZE or at - begin > MOST:
+                return 0
+            length = little(text + at, 3)
+            if length == WHOLE or length > size - at - PACKET_HEAD or length < 1 + EVENT_HEAD + CRC_SIZE:
+                return 0
+            event = text + at + PACKET_HEAD + 1
+            if text[at + PACKET_HEAD] != 0:
+                return 0
+            length -= 1
+            kind, end_pos = event[4], little(event + 13, 4)
+            if <Py_ssize_t>little(event + 9, 4) != length or end_pos < <uint64_t>length:
+                return 0
+            end = length
+            if self.checksum:
+                end -= CRC_SIZE
+                if crc32(event, end) != <uint32_t>little(event + end, 4):
+                    return 0
+            at += PACKET_HEAD + 1 + length
+            length_of_text = end - EVENT_HEAD
+            if seen == 0:
+                if not self.headed(event, kind, end):
+                    return 0
+                self.begin_pos = end_pos - length
+                seen = 1
+            elif seen == 1:
+                if kind != 2 or length_of_text < 8 or not self.begins_with(event + EVENT_HEAD + 8, length_of_text - 8):
+                    return 0
+                seen = 2
+            elif kind == 19:
+                of = self.mapped(event + EVENT_HEAD, length_of_text, end_pos - length)
+                if of is None:
+                    return 0
+                table = little(event + EVENT_HEAD, 6)
+                if of_a is None or table == table_a:
+                    table_a, of_a = table, of
+                else:
+                    others = {} if others is None else others
+                    others[table] = of
+            elif 23 <= kind <= 25 or 30 <= kind <= 32:
+                if length_of_text < 6:
+                    return 0
+                table = little(event + EVENT_HEAD, 6)
+                of = of_a if of_a is not None and table == table_a else None if others is None else others.get(table)
+                if of is None or not self.rows_of(rows, of, event, end, kind, end_pos - length):
+                    return 0
+            elif kind == 16:
+                if length_of_text != 8:
+                    return 0
+                self.last_pos, self.end_pos = end_pos - length, end_pos
+                self.changes = rows if of_file | self.last_pos >= done else []
+                return at
+            elif kind != 29:  # the statement behind the rows
+                return 0
+
+    cdef bint headed(self, const unsigned char *event, int kind, Py_ssize_t end) except -1:
+        """A GTID of a transaction that was first committed on this server."""
+        cdef uint64_t packed
+        if (kind != 33 and kind != 34) or end <= EVENT_HEAD + GTID_SIZE or event[EVENT_HEAD + 25] != 2:
+            return False
+        if event[EVENT_HEAD + GTID_SIZE - 1] & 0x80:
+            return False
+        packed = event[EVENT_HEAD + GTID_SIZE]
+        if packed >= 0xFB and (not 0xFC <= packed <= 0xFD or EVENT_HEAD + GTID_SIZE + <Py_ssize_t>packed - 0xFA >= end):
+            return False
+        self.uuid = None
+        if kind == 33:
+            if self.last_uuid is not None and memcmp(PyBytes_AS_STRING(self.last_uuid), event + EVENT_HEAD + 1, 16) == 0:
+                self.uuid = self.last_uuid
+            else:
+                self.uuid = PyBytes_FromStringAndSize(<const char *>event + EVENT_HEAD + 1, 16)
+        self.gno, self.at_us = little(event + EVENT_HEAD + 17, 8), little(event + EVENT_HEAD + 42, 7)
+        self.server, self.seconds = little(event + 5, 4), little(event, 4)
+        return self.at_us >= 1000 or (self.at_us == 0 and self.seconds)  # else its end says when it was
+
+    cdef bint begins_with(self, const unsigned char *text, Py_ssize_t size) except -1:
+        """Whether this is known as BEGIN."""
+        cdef bytes said = self.last_begin
+        if said is not None and PyBytes_GET_SIZE(said) == size and memcmp(PyBytes_AS_STRING(said), text, size) == 0:
+            return True
+        said = PyBytes_FromStringAndSize(<const char *>text, size)
+        if said not in self.begins:
+            return False
+        self.last_begin = said
+        return True
+
+    cdef _Of mapped(self, const unsigned char *text, Py_ssize_t size, uint64_t offset):
+        """What rows under a table map are; None for a map that was not seen before."""
+        cdef bytes said = self.last_map
+        cdef _Of of
+        if said is not None and PyBytes_GET_SIZE(said) == size and memcmp(PyBytes_AS_STRING(said), text, size) == 0:
+            return self.of_last_map
+        said = PyBytes_FromStringAndSize(<const char *>text, size)
+        told = self.maps.get((said, False))
+        if told is None:
             return None
-        length = little(text + at, 3)
-        if length == WHOLE or length > size - at - PACKET_HEAD or length < 1 + EVENT_HEAD + CRC_SIZE:
-            return None
-        event = text + at + PACKET_HEAD + 1
-        if text[at + PACKET_HEAD] != 0:
-            return None
-        length -= 1
-        kind, end_pos = event[4], little(event + 13, 4)
-        if <Py_ssize_t>little(event + 9, 4) != length or end_pos < <uint64_t>length:
-            return None
-        end = length
-        if checksum:
-            end -= CRC_SIZE
-            if crc32(event, end) != <uint32_t>little(event + end, 4):
-                return None
-        at += PACKET_HEAD + 1 + length
-        if seen == 0:
-            if (kind != 33 and kind != 34) or end <= EVENT_HEAD + GTID_SIZE or event[EVENT_HEAD + 25] != 2:
-                return None
-            if event[EVENT_HEAD + GTID_SIZE - 1] & 0x80:
-                return None
-            packed = event[EVENT_HEAD + GTID_SIZE]
-            if packed >= 0xFB and (not 0xFC <= packed <= 0xFD or EVENT_HEAD + GTID_SIZE + <Py_ssize_t>packed - 0xFA >= end):
-                return None
-            if kind == 33:
-                uuid = PyBytes_FromStringAndSize(<const char *>event + EVENT_HEAD + 1, 16)
-            gno = little(event + EVENT_HEAD + 17, 8)
-            at_us = little(event + EVENT_HEAD + 42, 7)
-            server, seconds = little(event + 5, 4), little(event, 4)
-            if at_us < 1000 and (at_us or not seconds):  # its end says when it was
-                return None
-            begin_pos = end_pos - length
-            seen = 1
-        elif seen == 1:
-            if kind != 2 or end < EVENT_HEAD + 8:
-                return None
-            if PyBytes_FromStringAndSize(<const char *>event + EVENT_HEAD + 8, end - EVENT_HEAD - 8) not in begins:
-                return None
-            seen = 2
-        elif kind == 19:
-            told = maps.get((PyBytes_FromStringAndSize(<const char *>event + EVENT_HEAD, end - EVENT_HEAD), False))
-            if told is None:
-                return None
-            of_table[told[1]] = told
-        elif 23 <= kind <= 25 or 30 <= kind <= 32:
-            rows = rows_event(event, end, kind, &table)
-            if rows is None:
-                return None
-            told = of_table.get(table)
-            if told is None:
-                return None
-            found.append((told, rows, end_pos - length))
-        elif kind == 16:
-            if end != EVENT_HEAD + 8:
-                return None
-            return at, (server, seconds, uuid, gno, at_us, begin_pos, end_pos - length, end_pos), found
-        elif kind != 29:  # the statement behind the rows
-            return None
+        of = self.ofs.get(id(told))
+        if of is None:
+            of = _Of()
+            of.told, of.table, of.image, of.columns = told, None, None, len(told.columns)
+            found = self.known(told, self.file, offset)
+            if found is not None:
+                of.table, of.image = found
+            self.ofs[id(told)] = of
+        self.last_map, self.of_last_map = said, of
+        return of
+
+    cdef bint rows_of(
+        self, list found, _Of of, const unsigned char *event, Py_ssize_t end, int kind, uint64_t offset
+    ) except -1:
+        """Add the changes of an event, if it has whole rows. Raises IndexError for one that ends early."""
+        cdef Py_ssize_t at = EVENT_HEAD + 8, bits, begin, number = 0
+        cdef int op = (kind - 23) % 7
+        cdef bytes body
+        cdef object old, new, change
+        if kind >= 30:
+            if end < at + 2 or little(event + at, 2) < 2:
+                return False
+            at += little(event + at, 2)
+        if end <= at or event[at] >= 0xFB or event[at] != of.columns:
+            return False
+        at += 1
+        bits = (of.columns + 7) // 8
+        begin = at + 2 * bits if op == 1 else at + bits
+        if begin > end or not are_all(event + at, of.columns) or not are_all(event + begin - bits, of.columns):
+            return False
+        if of.table is None:
+            return True
+        if of.image is None:
+            return False
+        body = PyBytes_FromStringAndSize(<const char *>event + begin, end - begin)
+        at, end = 0, end - begin
+        while at < end:
+            old = of.image.read(body, &at) if op != 0 else None
+            new = of.image.read(body, &at) if op != 2 else None
+            change = (<TypeObject *>_CHANGE).tp_alloc(<PyTypeObject *>_CHANGE, 5)
+            set_item(change, 0, _OPS[op])
+            set_item(change, 1, of.table)
+            set_item(change, 2, old)
+            set_item(change, 3, new)
+            set_item(change, 4, (offset, number))
+            found.append(change)
+            number += 1
+        return True
+
+
+cdef inline bint are_all(const unsigned char *bits, Py_ssize_t columns) noexcept:
+    """Whether an image has every column; bits behind the last column do not count."""
+    cdef Py_ssize_t i
+    for i in range(columns >> 3):
+        if bits[i] != 0xFF:
+            return False
+    return columns & 7 == 0 or bits[columns >> 3] | 0xFF << (columns & 7) == <int>(0xFF | 0xFF << (columns & 7))
 
 
 def text_rows(bytes seen, Py_ssize_t columns, int number):

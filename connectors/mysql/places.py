@@ -96,9 +96,9 @@ class GtidSet:
         of, number = _name(gtid)
         self._add(*of, number, number)
 
-    def add_number(self, uuid: str, number: int) -> None:
-        """The same, of one that has no tag."""
-        self._add(uuid, "", number, number)
+    def add_numbers(self, uuid: str, first: int, last: int) -> None:
+        """Transactions without a tag, from the first number to the last."""
+        self._add(uuid, "", first, last)
 
     def _add(self, uuid: str, tag: str, first: int, last: int) -> None:
         spans = self._ranges.setdefault((uuid, tag), [])

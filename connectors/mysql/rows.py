@@ -77,6 +77,11 @@ class Reader:
         except (IndexError, struct.error, OverflowError) as exc:
             raise ProtocolError(len(rows.body), "a row image that ends early") from exc
 
+    def whole(self) -> Read:
+        """What reads one image of all columns."""
+        bits = (1 << len(self._columns)) - 1
+        return self._image(bits.to_bytes((len(self._columns) + 7) // 8, "little"))
+
     def changes(self, rows: Rows, table: Table, offset: int) -> Iterable[Change]:
         """The same as changes of `table`; `offset` is where the event begins."""
         if compiled is None:

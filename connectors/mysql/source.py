@@ -7,12 +7,12 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import uuid4
 
 import orjson
 
-from cdc.change import Change, Idle, Message, Offset, Table, Transaction
+from cdc.change import Change, Idle, Message, Offset, Several, Table, Transaction
 from cdc.change import Place as At
 from cdc.config import ConnectorConfig
 from cdc.description import Description
@@ -29,9 +29,9 @@ from connectors.mysql.stream import Binlog, replica_uuid
 
 log = logging.getLogger("cdc")
 
-ReadSmall: TypeAlias = Callable[[bytearray, int], tuple[int, straight.Small] | None]
-
 _WAIT_S: Final = 0.5
+_AT_ONCE: Final = 1000
+"""Rows of small transactions that are read at once."""
 _OF_FILES: Final = (events.Rotate, events.FormatDescription, events.Heartbeat)
 _TOLD_S: Final = 10.0
 _HEAD_S: Final = 60.0
@@ -63,8 +63,7 @@ class MysqlSource:
         self._captured: tuple[Captured, ...] = ()
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
-        self._file_text = "", b""
-        """The file in hand, and its name as JSON in a format."""
+        self._file = straight.File("", b"", 0)
         self._place = Place("binlog.000000", FIRST)
         """Behind the last block that was read whole, or passed over."""
         self._begun_at: dict[str, int] = {}
@@ -164,7 +163,7 @@ class MysqlSource:
         """When the file of `place` was begun: see `file_made_at`."""
         return file_made_at(lambda: glance(self._config, self._address, self._server), place)
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
         place = Place(str(offset["file"]), int(offset["pos"]))
         gtids = None if "gtids" not in offset else str(offset["gtids"])
         dump = self._dump = follow(self._config, self._address, self._server)
@@ -189,17 +188,16 @@ class MysqlSource:
             dump.follow(place)
         yield from self._frames(dump, place)
 
-    def _frames(self, dump: Binlog, asked: Place) -> Iterator[Transaction | Message | Idle]:
+    def _frames(self, dump: Binlog, asked: Place) -> Iterator[Transaction | Several | Message | Idle]:
         described: events.FormatDescription | None = None
         file = asked.file
         yielded_s = time.monotonic()
-        read_small: ReadSmall | None = None
+        read_small: straight.ReadSmall | None = None
         while True:
-            small = dump.straight(read_small) if read_small is not None and self._grouper.between else None
+            small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:
-                transaction = self._small(small, file)
-                if transaction is not None:
-                    yield transaction
+                if small.transactions:
+                    yield Several(small.transactions)
                     yielded_s = time.monotonic()
                 elif time.monotonic() - yielded_s > _WAIT_S:
                     yield Idle()
@@ -218,7 +216,9 @@ class MysqlSource:
                 if isinstance(event, events.FormatDescription):
                     described = event
                     if not self._server.mariadb:
-                        read_small = straight.small(binlog.MAPS, checksum=event.checksum)
+                        read_small = straight.small(
+                            binlog.MAPS, self._known, checksum=event.checksum, by_gtid=self._by_gtid
+                        )
                 continue
             done = self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
             if not isinstance(raw, bytes):
@@ -234,33 +234,28 @@ class MysqlSource:
             else:
                 self._passed(done.block)
 
-    def _small(self, small: straight.Small, file: str) -> Transaction | None:
-        """What was read at once, as `_transaction` has it; None if there is nothing of it to publish."""
-        commit = Place(file, small.last).commit
-        changes: list[Change] = []
-        if commit >= self._done:
-            for told, event, offset in small.rows:
-                at = tuple.__new__(Place, (file, offset))
-                known = self._followed.table(told, at)
-                if known is not None:
-                    changes += self._followed.changes(event, known, at)
-            if small.uuid and isinstance(self._gtids, GtidSet):
-                self._gtids.add_number(small.uuid, small.gno)
-        self._reach(Place(file, small.end))
-        if not changes:
+    def _small(self, dump: Binlog, read: straight.ReadSmall, file: str) -> straight.Small | None:
+        """Small transactions that have come whole, as `_transaction` has them; None: there are none."""
+        if not self._grouper.between:
             return None
-        if self._file_text[0] != file:
-            self._file_text = file, orjson.dumps(file).replace(b"%", b"%%")
-        gtid = small.gtid
-        quoted = b"null" if gtid is None else b'"%b"' % gtid.encode()
-        return Transaction(
-            gtid or str(Place(file, small.begin)),
-            gtid if gtid is not None and self._by_gtid else commit,
-            commit,
-            small.at_ms,
-            iter(changes),
-            b'"server_id":%d,"gtid":%b,"file":%b,"pos":%%d,"row":%%d' % (small.server_id, quoted, self._file_text[1]),
-        )
+        if self._file.name != file:
+            self._file = straight.File.named(file)
+
+        def at_once(buffer: bytearray, at: int) -> tuple[int, straight.Small] | None:
+            found = read(buffer, at, self._file, self._done, _AT_ONCE)
+            return None if found is None else (found[0], straight.Small(*found[1:]))
+
+        small = dump.straight(at_once)
+        if small is not None:
+            if isinstance(self._gtids, GtidSet):
+                for numbers in small.numbers:
+                    self._gtids.add_numbers(*numbers)
+            self._reach(Place(file, small.end))
+        return small
+
+    def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, straight.Read] | None:
+        found = self._followed.table(told, Place(file, offset))
+        return None if found is None else (found[0], found[1].whole())
 
     def _turned(
         self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: Place

@@ -15,15 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, Self, TypeAlias, cast
 from uuid import UUID
 
+from orjson import dumps
+
 from cdc.built import built
-from cdc.change import Op
+from cdc.change import Op, Row, Table, Transaction
 from connectors.mysql.events import Gtid, Header, Query, Rows, TableMap, Xid
+from connectors.mysql.places import file_number
 
 Reader: TypeAlias = Callable[[Header, bytes, int], Gtid | Query | Rows | Xid | None]
 """Of an event's header, its bytes, and where its checksum begins."""
+
+Read: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
+"""As `rows` has it."""
 
 _HEADER_SIZE: Final = 19
 _NUMBER: Final = Struct("<Q")
@@ -136,43 +142,58 @@ READERS: Final[dict[int, Reader]] = {
 
 
 class Small(NamedTuple):
-    """A transaction that was read at once. Offsets are of its file."""
+    """Transactions that were read at once."""
 
-    server_id: int
-    uuid: str
-    """Empty where the server has GTIDs off."""
-    gno: int
-    at_ms: int
-    begin: int
-    last: int
-    """Where its last event begins."""
+    transactions: list[Transaction]
+    """Those that have changed something of what is captured."""
+    numbers: list[tuple[str, int, int]]
+    """The GTIDs of all of them: a server's UUID, the first and the last of a row of numbers."""
     end: int
-    rows: list[tuple[TableMap, Rows, int]]
-    """With the offset that each event begins at."""
+    """The offset behind them."""
 
-    @property
-    def gtid(self) -> str | None:
-        return f"{self.uuid}:{self.gno}" if self.uuid else None
+
+class File(NamedTuple):
+    """A file of the binlog."""
+
+    name: str
+    quoted: bytes
+    """As JSON in a format."""
+    number: int
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Raises OperatorError for what is no binlog's name."""
+        return cls(name, dumps(name).replace(b"%", b"%%"), file_number(name))
+
+
+class ReadSmall(Protocol):
+    """Reads what lies in packets, from a place in the buffer on."""
+
+    def __call__(
+        self, buffer: bytearray, at: int, file: File, done: int, most: int, /
+    ) -> tuple[int, list[Transaction], list[tuple[str, int, int]], int] | None:
+        """Where what was read ends in the buffer, and it; None: nothing was.
+
+        Of what was committed before the position `done`, changes and GTIDs are left out. It reads some more than `most`
+        changes.
+        """
 
 
 def small(
-    maps: Mapping[tuple[bytes, bool], TableMap], *, checksum: bool
-) -> Callable[[bytearray, int], tuple[int, Small] | None] | None:
-    """What reads transactions of MySQL, of packets and where the next begins; None if there is nothing compiled.
+    maps: Mapping[tuple[bytes, bool], TableMap],
+    known: Callable[[TableMap, str, int], tuple[Table, Read] | None],
+    *,
+    checksum: bool,
+    by_gtid: bool,
+) -> ReadSmall | None:
+    """What reads transactions of MySQL; None if there is nothing compiled.
 
-    `maps` are the table maps that came before, by their bytes. The reader gives None for what is not small, not whole,
-    or in any way not what nearly all are.
+    `maps` are the table maps that came before, by their bytes. `known` tells, of rows under a map at an offset of a
+    file, the table, and what reads an image of all columns; None: it is not captured. Views know transactions
+    `by_gtid`, or by where they end.
+    What is not small, not whole, or in any way not what nearly all are, is left, with all behind it.
     """
     compiled = built("connectors.mysql.compiled")
     if compiled is None:
         return None
-
-    def read(buffer: bytearray, at: int) -> tuple[int, Small] | None:
-        found = compiled.transaction(buffer, at, checksum, _BEGINS, maps)
-        if found is None:
-            return None
-        end, (server_id, seconds, uuid, gno, at_us, *offsets), rows = found
-        at_ms = at_us // 1000 if at_us else seconds * 1000
-        return end, tuple.__new__(Small, (server_id, _UUIDS[uuid] if uuid else "", gno, at_ms, *offsets, rows))
-
-    return read
+    return cast("ReadSmall", compiled.Small(_BEGINS, maps, _UUIDS, known, checksum=checksum, by_gtid=by_gtid))

@@ -4,29 +4,37 @@
 Without it `connectors.postgres.straight` and `snapshot.chunks` do the same; they are the oracles.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromFormat, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import struct
 
-from cdc.change import UNCHANGED, Change, Op
+from cdc.change import UNCHANGED, Change, Op, Transaction
+from connectors.postgres.pgoutput import POSTGRES_EPOCH_US, Begin
 
 cdef extern from "Python.h":
     bint PyMemoryView_Check(object)
+    object PyUnicode_FromFormat(const char *, ...)
     Py_buffer *PyMemoryView_GET_BUFFER(object)
     ctypedef object (*allocfunc)(PyTypeObject *, Py_ssize_t)
     ctypedef struct TypeObject "PyTypeObject":
         allocfunc tp_alloc
 
 cdef enum:
+    FIELDS = 26  # where those of a begin or a commit are, behind the frame and the tag
+    BEGIN_SIZE = FIELDS + 20
+    COMMIT_SIZE = FIELDS + 25
+    KEEPALIVE_SIZE = 18
+    MOST_BYTES = 1 << 20
     HEAD = 33
     OF_RELATION = 25  # where what is the same for all rows of a relation begins
 
-cdef object _CHANGE = Change
+cdef object _CHANGE = Change, _BEGIN = Begin, _TRANSACTION = Transaction
+cdef int64_t _EPOCH_US = POSTGRES_EPOCH_US
 cdef object _UNCHANGED = UNCHANGED
 cdef object _RELATION = struct.Struct(">cIcH")
 
@@ -39,6 +47,10 @@ cdef tuple _ROWS = (
 
 cdef inline uint32_t big4(const unsigned char *at) noexcept:
     return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
+
+
+cdef inline uint64_t big8(const unsigned char *at) noexcept:
+    return <uint64_t>big4(at) << 32 | big4(at + 4)
 
 
 cdef inline void set_item(object of, Py_ssize_t index, object value) noexcept:
@@ -102,6 +114,69 @@ cdef class Straight:
             found.append(change)
         return found, None, 1
 
+    def transactions(self, get_copy_data, more, uint64_t after, Py_ssize_t most):
+        """As `straight.PlainStraight` has it, as a plain tuple."""
+        cdef list whole = [], changes = []
+        cdef object data, change, begun = None
+        cdef const unsigned char *text
+        cdef Py_buffer *view
+        cdef Py_ssize_t length, count = 0, size = 0, of_one = 0
+        cdef uint64_t end = 0, reached, lsn = 0
+        cdef int64_t at_us = 0
+        cdef uint32_t xid = 0
+        cdef bint inside = False
+        while count + len(changes) < most and size + of_one < MOST_BYTES:
+            got, data = get_copy_data(1)
+            if got == 0:
+                more()
+                got, data = get_copy_data(1)
+            if not got > 0:
+                return self.received(whole, end, inside, lsn, at_us, xid, changes, None, got)
+            if not PyMemoryView_Check(data):
+                return self.received(whole, end, inside, lsn, at_us, xid, changes, bytes(data), got)
+            view = PyMemoryView_GET_BUFFER(data)
+            text, length = <const unsigned char *>view.buf, view.len
+            of_one += length
+            if length == 0 or text[0] != 119:  # w
+                if length != KEEPALIVE_SIZE or text[0] != 107 or text[17] != 0:  # k
+                    return self.received(whole, end, inside, lsn, at_us, xid, changes, bytes(data), got)
+                reached = big8(text + 1)
+                if not inside:
+                    end = max(end, reached)
+                continue
+            if inside:
+                change = self.read(text, length)
+                if change is not None:
+                    changes.append(change)
+                    continue
+                if length == COMMIT_SIZE and text[FIELDS - 1] == 67 and big8(text + FIELDS + 1) == lsn:
+                    if lsn >= after:
+                        whole.append(transaction(lsn, at_us, xid, changes))
+                        count += len(changes)
+                        size += of_one
+                    reached = big8(text + FIELDS + 9)
+                    end = max(end, reached)
+                    inside, changes, of_one = False, [], 0
+                    continue
+            elif length == BEGIN_SIZE and text[FIELDS - 1] == 66:
+                at_us = <int64_t>big8(text + FIELDS + 8)
+                if at_us >= 0:
+                    lsn, xid, at_us, inside = big8(text + FIELDS), big4(text + FIELDS + 16), at_us + _EPOCH_US, True
+                    continue
+            return self.received(whole, end, inside, lsn, at_us, xid, changes, bytes(data), got)
+        return self.received(whole, end, inside, lsn, at_us, xid, changes, None, 1)
+
+    cdef tuple received(
+        self, list whole, uint64_t end, bint inside, uint64_t lsn, int64_t at_us, uint32_t xid, list changes, message, got
+    ):
+        cdef object begun = None
+        if inside:
+            begun = (<TypeObject *>_BEGIN).tp_alloc(<PyTypeObject *>_BEGIN, 3)
+            set_item(begun, 0, lsn)
+            set_item(begun, 1, at_us)
+            set_item(begun, 2, xid)
+        return whole, end, begun, changes, message, got
+
     cdef object read(self, const unsigned char *text, Py_ssize_t size):
         cdef Py_ssize_t at = HEAD
         cdef uint64_t head
@@ -140,8 +215,19 @@ cdef class Straight:
         set_item(change, 1, known.table)
         set_item(change, 2, old)
         set_item(change, 3, new)
-        set_item(change, 4, <uint64_t>big4(text + 1) << 32 | big4(text + 5))
+        set_item(change, 4, big8(text + 1))
         return change
+
+
+cdef object transaction(uint64_t lsn, int64_t at_us, uint32_t xid, list changes):
+    cdef object made = (<TypeObject *>_TRANSACTION).tp_alloc(<PyTypeObject *>_TRANSACTION, 6)
+    set_item(made, 0, PyUnicode_FromFormat("%u:%llu", xid, <unsigned long long>lsn))
+    set_item(made, 1, xid)
+    set_item(made, 2, lsn)
+    set_item(made, 3, at_us // 1000)
+    set_item(made, 4, changes)
+    set_item(made, 5, PyBytes_FromFormat('"txId":%u,"lsn":%%d', xid))
+    return made
 
 
 cdef object row_at(

@@ -8,7 +8,7 @@ from typing import Final
 
 import psycopg2.extensions
 
-from cdc.change import Change, Idle, Message, Offset, Op, Place, Table, Transaction
+from cdc.change import Change, Idle, Message, Offset, Op, Place, Several, Table, Transaction
 from cdc.config import ConnectorConfig
 from cdc.description import Description
 from cdc.envelope import in_wal
@@ -26,7 +26,7 @@ _WAIT_S: Final = 0.5
 _LOOK_S: Final = 5.0
 _TENDED_EVERY: Final = 4096
 _AT_ONCE: Final = 1000
-"""Messages of a transaction between two looks at what else is due."""
+"""Rows between two looks at what else is due."""
 _DATA: Final = ord("w")
 _KEEPALIVE: Final = ord("k")
 
@@ -111,7 +111,7 @@ class PostgresSource:
     def tend(self) -> None:
         self._tended().tend(following=False)
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
         replication, upkeep = self._walsender(), self._tended()
         resume = self._read_to = lsn_number(str(offset["lsn"]))
         replication.start(self._config.slot, self._config.publication, resume, messages=self._config.source.messages)
@@ -119,19 +119,26 @@ class PostgresSource:
         assembler = Assembler()
         while True:
             upkeep.tend(following=True)
-            message = replication.receive()
-            if message is None:
+            received = replication.receive_transactions(assembler.straight.transactions, resume, _AT_ONCE)
+            self._reach(replication, received.end)
+            if received.whole:
+                yield Several(received.whole)
+            message, begun = received.message, received.begun
+            if not received.something:
                 self._look()
                 yield Idle()
                 replication.status(every_s=_WAIT_S, reply=True)  # the answer says how far an idle log has got
                 replication.wait(_WAIT_S)
                 continue
-            if message[0] != _DATA:
+            if begun is None and message is None:
+                continue
+            if begun is None and message is not None and message[0] != _DATA:
                 self._keepalive(replication, message, between=True)
                 continue
-            match begin := straight.begin(message) or pgoutput.decode(data(message)[1]):
+            match said := begun or pgoutput.decode(data(message or b"")[1]):
                 case pgoutput.Begin(commit_lsn, at_us, xid):
-                    changes = self._changes(replication, assembler, begin)
+                    first = (received.changes, message) if begun is not None else ([], None)
+                    changes = self._changes(replication, assembler, said, first)
                     if commit_lsn < resume:  # the server resends what a restart had not acknowledged
                         for _ in changes:
                             pass
@@ -140,25 +147,30 @@ class PostgresSource:
                     if self._read_to <= commit_lsn:
                         raise BugError("a transaction was left before its end")
                 case pgoutput.Relation():
-                    self._learn(assembler, begin)
+                    self._learn(assembler, said)
                 case pgoutput.LogicalMessage(_, lsn, prefix, content):
                     if lsn <= resume:
                         continue
-                    self._read_to = lsn
-                    replication.written(lsn)
+                    self._reach(replication, lsn)
                     if not prefix.startswith(OURS):
                         yield Message(prefix, content, lsn)
                 case pgoutput.Skipped():
                     pass
                 case _:
-                    raise ProtocolError(0, f"{type(begin).__name__} outside a transaction")
+                    raise ProtocolError(0, f"{type(said).__name__} outside a transaction")
 
     def _changes(
-        self, replication: ReplicationConnection, assembler: Assembler, begin: pgoutput.Begin
+        self,
+        replication: ReplicationConnection,
+        assembler: Assembler,
+        begin: pgoutput.Begin,
+        first: tuple[list[Change], bytes | None],
     ) -> Iterator[Change | Message]:
+        """What a transaction changes, of which the `first` changes have come, and maybe a message behind them."""
         upkeep, untended = self._tended(), 0
+        begun = iter([first])
         while True:
-            changes, received = replication.receive_changes(assembler.straight.changes, _AT_ONCE)
+            changes, received = next(begun, None) or replication.receive_changes(assembler.straight.changes, _AT_ONCE)
             yield from changes
             untended += len(changes) + 1
             if received is None or untended >= _TENDED_EVERY:
@@ -185,8 +197,7 @@ class PostgresSource:
                 case pgoutput.Commit(commit_lsn, end_lsn):
                     if commit_lsn != begin.commit_lsn:
                         raise ProtocolError(0, "the commit of another transaction")
-                    self._read_to = end_lsn
-                    replication.written(end_lsn)
+                    self._reach(replication, end_lsn)
                     return
                 case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete():
                     change = assembler.change(message, lsn)
@@ -215,11 +226,16 @@ class PostgresSource:
         if message[0] != _KEEPALIVE:
             raise ProtocolError(0, f"a replication message of unknown type 0x{message[0]:02x}")
         end, reply = keepalive(message)
-        if between and end > self._read_to:
-            self._read_to = end
-            replication.written(end)
+        if between:
+            self._reach(replication, end)
         if reply:
             replication.status(every_s=0)
+
+    def _reach(self, replication: ReplicationConnection, lsn: int) -> None:
+        """Between two transactions, the log was read up to here."""
+        if lsn > self._read_to:
+            self._read_to = lsn
+            replication.written(lsn)
 
     def _learn(self, assembler: Assembler, relation: pgoutput.Relation) -> None:
         with self._tended().asking():

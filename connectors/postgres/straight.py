@@ -5,6 +5,7 @@ Such messages begin alike for all rows of a relation, so one look-up tells relat
     w · int64 LSN · 16 bytes · I or U · int32 relation · N · int16 columns · the columns
     w · 24 bytes · B · int64 LSN · int64 clock · int32 xid
     w · 24 bytes · C · int8 · int64 LSN · int64 end · int64 clock
+    k · int64 end · int64 clock · int8 whether an answer is wanted
 
 `pgoutput.decode` and `Assembler.change` take every message that this one leaves, and are its oracle. Where there is
 `connectors.postgres.compiled`, it does the same in C.
@@ -15,10 +16,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from cdc.built import built
-from cdc.change import Change, Op, Table
+from cdc.change import Change, Op, Table, Transaction
+from cdc.envelope import in_wal
 from cdc.errors import ProtocolError
 from connectors.postgres.pgoutput import POSTGRES_EPOCH_US, Begin, Commit
 from connectors.postgres.rowcode import Read, row_reader
@@ -30,7 +32,34 @@ _BEGIN: Final = Struct(">qqI")
 _COMMIT: Final = Struct(">xqqq")
 _TAG_AT: Final = 25
 _FIELDS_AT: Final = 26
-_B, _C = b"BC"
+_B, _C, _W = b"BCw"
+_KEEPALIVE: Final = Struct(">cqqB")
+MOST_BYTES: Final = 1 << 20
+"""Of messages that are held, of one transaction and of several together."""
+
+GetCopyData: TypeAlias = Callable[[int], tuple[int, memoryview]]
+"""libpq's: how many bytes a message has, and the message; 0: none has come, -1: none will, both without one."""
+
+
+class Received(NamedTuple):
+    """What has come, up to where it takes more than the short way."""
+
+    whole: list[Transaction]
+    end: int
+    """Where the log was read up to, in whole transactions and by keepalives between them; 0: nowhere."""
+    begun: Begin | None
+    """A transaction that is not whole yet, or too large to be held."""
+    changes: list[Change]
+    """The first of it."""
+    message: bytes | None
+    """Behind all that, one that the short way does not take."""
+    said: int
+    """What the connection said last."""
+
+    @property
+    def something(self) -> bool:
+        """Whether anything has come."""
+        return bool(self.whole or self.end or self.begun or self.message)
 
 
 def begin(message: bytes) -> Begin | None:
@@ -47,6 +76,14 @@ def commit(message: bytes) -> Commit | None:
         return None
     lsn, end_lsn, _at_us = _COMMIT.unpack_from(message, _FIELDS_AT)
     return tuple.__new__(Commit, (lsn, end_lsn))
+
+
+def _keepalive(message: bytes) -> int | None:
+    """Where the server has got to, of a keepalive that wants no answer."""
+    if len(message) != _KEEPALIVE.size or message[:1] != b"k":
+        return None
+    _, end, _clock, wanted = _KEEPALIVE.unpack(message)
+    return None if wanted else end
 
 
 class PlainStraight:
@@ -69,9 +106,7 @@ class PlainStraight:
             for tag, op in _OPS.items():
                 self._known[_RELATION.pack(tag, relation, b"N", columns)] = op, table, row_reader(columns)
 
-    def changes(
-        self, get_copy_data: Callable[[int], tuple[int, memoryview]], most: int
-    ) -> tuple[list[Change], bytes | None, int]:
+    def changes(self, get_copy_data: GetCopyData, most: int) -> tuple[list[Change], bytes | None, int]:
         """Changes of the messages that have come, at most so many, and the first message that says none.
 
         With what the connection said last: 0 and -1 come with no message.
@@ -87,6 +122,47 @@ class PlainStraight:
                 return found, message, got
             found.append(change)
         return found, None, 1
+
+    def transactions(self, get_copy_data: GetCopyData, more: Callable[[], None], after: int, most: int) -> Received:
+        """The transactions that have come, at most so many changes or MOST_BYTES of one, and of all before the last.
+
+        `more` takes in what has come since the last time. Those that were committed before `after` are passed over.
+        """
+        whole: list[Transaction] = []
+        changes: list[Change] = []
+        begun: Begin | None = None
+        end = count = size = of_one = 0
+        while count + len(changes) < most and size + of_one < MOST_BYTES:
+            got, data = get_copy_data(1)
+            if got == 0:
+                more()
+                got, data = get_copy_data(1)
+            if got <= 0:
+                return Received(whole, end, begun, changes, None, got)
+            message = bytes(data)
+            of_one += got
+            kept = _keepalive(message)
+            if kept is not None:
+                end = max(end, kept if begun is None else 0)
+            elif begun is None:
+                begun = begin(message) if message[0] == _W else None
+                if begun is None:
+                    return Received(whole, end, None, changes, message, got)
+            elif message[0] != _W:
+                return Received(whole, end, begun, changes, message, got)
+            elif (ended := commit(message)) is not None and ended.commit_lsn == begun.commit_lsn:
+                if ended.commit_lsn >= after:
+                    lsn, at_us, xid = begun
+                    whole.append(Transaction(f"{xid}:{lsn}", xid, lsn, at_us // 1000, changes, in_wal(xid)))
+                    count += len(changes)
+                    size += of_one
+                end = max(end, ended.end_lsn)
+                begun, changes, of_one = None, [], 0
+            elif (change := self.change(message)) is not None:
+                changes.append(change)
+            else:
+                return Received(whole, end, begun, changes, message, got)
+        return Received(whole, end, begun, changes, None, 1)
 
     def change(self, message: bytes) -> Change | None:
         """The change that a data message says, as the server framed it; None: it is for others to read."""

@@ -14,7 +14,7 @@ import select
 import time
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import pq
@@ -23,6 +23,7 @@ from cdc.change import Change
 from cdc.errors import CdcError, OperatorError, ProtocolError, RetryableError
 from connectors.postgres.pgoutput import POSTGRES_EPOCH_US
 from connectors.postgres.session import connect_failed, place
+from connectors.postgres.straight import GetCopyData, Received
 
 log = logging.getLogger("cdc")
 
@@ -69,7 +70,8 @@ def at_record_end(lsn: int) -> int:
     return lsn - into_page if into_page in _PAGE_HEADERS else lsn
 
 
-Changes: TypeAlias = Callable[[Callable[[int], tuple[int, memoryview]], int], tuple[list[Change], bytes | None, int]]
+Changes: TypeAlias = Callable[[GetCopyData, int], tuple[list[Change], bytes | None, int]]
+Transactions: TypeAlias = Callable[[GetCopyData, Callable[[], None], int, int], tuple[Any, ...]]
 """Of a connection's `get_copy_data`, and how many at most: see `straight`."""
 
 
@@ -155,6 +157,26 @@ class ReplicationConnection:
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
 
+    def receive_transactions(self, read: Transactions, after: int, most: int) -> Received:
+        """What `read` makes of what has come.
+
+        Raises RetryableError at the stream's end, and when a keepalive that was asked for does not come.
+        """
+        if self._over:
+            raise self._ended()
+        try:
+            found = Received(*read(self._pg.get_copy_data, self._pg.consume_input, after, most))
+        except psycopg.Error as exc:
+            raise self._broken() from exc
+        if found.something:
+            self._over = found.said < 0  # what came before it counts
+            self._asked_at_s = None
+        elif found.said < 0:
+            raise self._ended()
+        else:
+            self._hear_nothing()
+        return found
+
     def receive(self) -> bytes | None:
         """The next message of the server; None when none has come yet.
 
@@ -174,12 +196,16 @@ class ReplicationConnection:
             return bytes(data)
         if size < 0:
             raise self._ended()
+        self._hear_nothing()
+        return None
+
+    def _hear_nothing(self) -> None:
+        """Raise RetryableError once that has been so for too long."""
         if self._asked_at_s is not None and time.monotonic() - self._asked_at_s > self._silent_s:
             raise RetryableError(
                 f"PostgreSQL at {self._place}: asked for a sign of life, it has said nothing for "
                 f"{self._silent_s:.0f} s: the connection is half open"
             )
-        return None
 
     def receive_changes(self, read: Changes, most: int) -> tuple[list[Change], bytes | None]:
         """What `read` makes of the messages that have come, and the first that it makes nothing of, if there is one.

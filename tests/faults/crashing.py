@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from cdc import registry
-from cdc.change import Transaction
+from cdc.change import Several, Transaction
 from cdc.cli.main import main
 
 POINTS: Final = (
@@ -109,7 +109,13 @@ class CrashingSource(Wrapped):
 
     def stream(self, *arguments: Any) -> Iterator[Any]:
         for frame in self._part.stream(*arguments):
-            if isinstance(frame, Transaction):
+            if isinstance(frame, Several):
+                for transaction in frame.transactions:
+                    self._at("source.frame")
+                    for _ in transaction.changes:
+                        self._at("source.change")
+                yield frame
+            elif isinstance(frame, Transaction):
                 self._at("source.frame")
                 yield frame._replace(changes=self._passing(frame.changes))
             else:

@@ -15,12 +15,19 @@ from pymysql.connections import MySQLResult
 from pymysql.protocol import MysqlPacket
 
 from cdc import built, jsontext, rowcode
-from cdc.change import Change, Column, Kind, Message, Op, Table
+from cdc.change import UNCHANGED, Change, Column, Kind, Message, Op, Several, Table, Transaction
+from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
 from cdc.envelope import MessageEncoder, PlainFrame, TableEncoder
-from cdc.errors import OperatorError, ProtocolError
-from connectors.mysql import binlog, events, grouping, rows, straight
+from cdc.errors import BugError, CdcError, OperatorError, ProtocolError
+from cdc.straight import way
+from connectors.mysql import events, grouping, rows
 from connectors.mysql import values as mysql_values
+from connectors.mysql.catalog import Captured
 from connectors.mysql.events import TableColumn
+from connectors.mysql.followed import Followed
+from connectors.mysql.places import GtidSet, Place
+from connectors.mysql.source import MysqlSource
+from connectors.postgres import pgoutput
 from connectors.postgres import straight as postgres
 from connectors.postgres import values as postgres_values
 from sinks.batches import PlainBatches
@@ -231,6 +238,185 @@ def test_changes_that_have_come_are_what_each_message_says(messages: Sequence[An
         assert all(type(change) is Change for change in changes)
 
 
+def framed(message: Any, lsn: int) -> bytes:
+    return b"w" + struct.pack(">qqq", lsn, 1, 2) + pgoutput_encoder.encode(message)
+
+
+def alive(end: int, *, reply: bool) -> bytes:
+    return b"k" + struct.pack(">qqB", end, 0, reply)
+
+
+SMALL = st.builds(
+    lambda commit, xid, inside, ended: [
+        pgoutput.Begin(commit, 946_684_800_000_000 + xid * 997, xid),
+        *inside,
+        pgoutput.Commit(commit if ended else commit + 1, commit + 8),
+    ],
+    st.integers(0, 40).map(lambda n: n * 16),
+    st.integers(0, 2**32 - 1),
+    st.lists(st.one_of(MESSAGES_, st.builds(alive, st.integers(0, 999), reply=st.booleans())), max_size=4),
+    st.sampled_from([True] * 9 + [False]),
+)
+COMING = st.lists(
+    st.one_of(
+        SMALL,
+        SMALL,
+        st.builds(alive, st.integers(0, 999), reply=st.booleans()).map(lambda one: [one]),
+        st.sampled_from([[None], [b"k"], [b"x" * 46], [b"w"], [pgoutput.Commit(16, 24)]]),
+    ),
+    max_size=12,
+)
+
+
+def received(kind: Any, coming: Sequence[Any], after: int, most: int) -> list[Any]:
+    """All that is made of it, call by call."""
+    made = kind()
+    made.learn(CAPTURED, len(TABLE.columns), TABLE)
+    left = list(coming)
+
+    def get_copy_data(_async: int) -> tuple[int, memoryview]:
+        message = left.pop(0) if left else None
+        if message is None:
+            return (0 if left else -1), memoryview(b"")
+        return len(message), memoryview(message)
+
+    told: list[Any] = []
+    while left:
+        told.append(tuple(made.transactions(get_copy_data, partial(told.append, "more"), after, most)))
+    return told
+
+
+@given(COMING, st.sampled_from([0, 160]), st.integers(1, 9), st.data())
+def test_transactions_that_have_come_are_what_their_messages_say(
+    coming: Sequence[Sequence[Any]], after: int, most: int, data: st.DataObject
+) -> None:
+    """Up to what takes more, to where nothing more has come, or to the end; also cut, and with bytes changed."""
+    sent = [
+        framed(message, n) if message is not None and not isinstance(message, bytes) else message
+        for n, message in enumerate(message for messages in coming for message in messages)
+    ]
+    if sent and data.draw(st.booleans()):
+        which = data.draw(st.integers(0, len(sent) - 1))
+        changed = bytearray(sent[which] or b"")
+        if len(changed) > 40:
+            changed[data.draw(st.sampled_from([0, 25, 33, len(changed) - 1]))] = data.draw(st.integers(0, 255))
+            sent[which] = bytes(changed[: data.draw(st.one_of(st.just(len(changed)), st.integers(1, len(changed))))])
+    plain = received(postgres.PlainStraight, sent, after, most)
+    found = received(module("connectors.postgres.compiled").Straight, sent, after, most)
+    # of an old row the plain one makes nothing, and leaves the transaction there
+    assume(all(of == "more" or of[4] is None or of[4][25:26] not in (b"U", b"D") for of in plain))
+    assert found == plain
+    for whole, _, begun, changes, _, _ in (of for of in found if of != "more"):
+        assert all(type(of) is Transaction for of in whole)
+        assert begun is None or type(begun) is pgoutput.Begin
+        assert all(type(change) is Change for of in whole for change in of.changes)
+        assert all(type(change) is Change for change in changes)
+
+
+def test_what_is_held_of_transactions_is_bounded() -> None:
+    """Of several together, and of one, the last of which is not held to its end."""
+    wide = pgoutput.Insert(CAPTURED, (b"1", b"x" * 400_000, None))
+    of_one, of_many = (
+        [framed(message, n) for n, message in enumerate(messages)]
+        for messages in (
+            [pgoutput.Begin(16, 946_684_800_000_000, 1), wide, pgoutput.Commit(16, 24)] * 9,
+            [pgoutput.Begin(16, 946_684_800_000_000, 1), *[wide] * 9, pgoutput.Commit(16, 24)],
+        )
+    )
+    for kind in (postgres.PlainStraight, module("connectors.postgres.compiled").Straight):
+        told = received(kind, of_one, 0, 1000)
+        assert [(len(of[0]), len(of[3])) for of in told] == [(2, 1), (0, 0)] * 3  # then comes what ends the open one
+        (whole, _, begun, changes, message, said), *_ = received(kind, of_many, 0, 1000)
+        assert (whole, len(changes), message, said) == ([], 3, None, 1)
+        assert begun == (16, 946_684_800_000_000, 1)
+
+
+# ---- transactions, written ----
+
+TABLES = [Table("s", f"t{n}", (Column("a", "text", Kind("string"), jsontext.text),), ("a",)) for n in range(3)]
+WAYS: dict[int, Any] = {id(table): (f"p.{table.name}", way(encoder(table), None, 99)) for table in TABLES[:2]}
+ONES = st.one_of(
+    st.sampled_from([(b"1",), (b"2",), (b"3",)]), st.sampled_from([(b"1",), (b"\xff",), (None,), (UNCHANGED,)])
+)
+TOLD = st.builds(
+    Change, st.sampled_from([Op.CREATE, Op.UPDATE, Op.DELETE]), st.sampled_from([*TABLES[:2]] * 5 + TABLES),
+    st.one_of(st.none(), ONES), st.one_of(st.none(), ONES), st.integers(0, 99),
+)  # fmt: skip
+GOOD = st.builds(
+    lambda op, table, row: Change(op, table, None, row, 7), st.just(Op.CREATE), st.sampled_from(TABLES[:2]), ONES
+)
+TRANSACTIONS = st.lists(
+    st.builds(
+        lambda n, at_ms, changes, held: Transaction(
+            f"{n}:{n}", n, n, at_ms, changes if held else iter(changes), b'"txId":%d,"lsn":%%d' % n
+        ),
+        st.integers(0, 2**40),
+        st.integers(-5, 2**41),
+        st.lists(st.one_of(GOOD, GOOD, TOLD, st.just(Message("p", b"", 3))), max_size=4),
+        st.sampled_from([True] * 9 + [False]),
+    ),
+    max_size=8,
+)
+
+
+@given(TRANSACTIONS, st.integers(0, 3), st.sampled_from(["", "", "p.t1"]))
+def test_transactions_written_at_once_are_those_written_one_by_one(
+    transactions: list[Transaction], begin: int, touched: str
+) -> None:
+    """Each whole or not at all, up to the first of which any change takes more."""
+    begin = min(begin, len(transactions))
+
+    def look_up(table: Table) -> tuple[str, Any]:
+        return "", lambda *_: None
+
+    def plainly() -> Any:
+        events, written = 0, 0
+        for of in transactions[begin:]:
+            frame = PlainFrame(
+                epoch=3,
+                commit=of.commit,
+                at_ms=of.committed_at_ms,
+                made_at_ms=4,
+                transaction=(of.id, 1),
+                where=of.where,
+            )
+            made: list[Any] = []
+            if not isinstance(of.changes, list):
+                return written, events
+            for change in of.changes:
+                topic, _ = WAYS.get(id(change.table), ("", None)) if isinstance(change, Change) else ("", None)
+                if topic in ("", touched) or (record := _plainly(change, frame)) is None:
+                    return written, events
+                made.append((topic, *record))
+                made += [(topic, record[0], None)] if change.op is Op.DELETE else []
+            expected.extend(made)
+            written, events = written + 1, events + frame.events
+        return written, events
+
+    expected: list[Any] = []
+    found: list[Any] = []
+    at_once = core.AtOnce(dict(WAYS), look_up, lambda *record: found.append(record))
+    assert at_once(transactions, begin, 3, 4, touched) == plainly()
+    assert found == expected
+
+
+def _plainly(change: Change, frame: PlainFrame) -> tuple[bytes, bytes] | None:
+    """By the plain encoder, what the short way takes."""
+    of = encoder(change.table)
+    row = change.before if change.op is Op.DELETE else change.after
+    if row is None or (change.op is Op.DELETE and change.after is not None):
+        return None
+    try:
+        key = of.key_plainly(row)
+        if change.op is not Op.DELETE and change.before is not None and of.key_plainly(change.before) != key:
+            return None
+        before = b"null" if change.before is None else of.image(change.before)
+        after = b"null" if change.after is None else of.row_plainly(change.after)
+    except (ValueError, OperatorError, BugError):
+        return None
+    return key, frame.event(of, change.op.value.encode(), before, after, change.lsn)
+
+
 # ---- batches ----
 
 
@@ -393,105 +579,164 @@ def _every_column() -> list[TableColumn]:
 
 # ---- transactions of the binlog ----
 
+DESCRIBED = events.FormatDescription(mysql_encoder.header(15), 4, "9.7.4", 0, b"\0\x0d\0\x08" * 10, checksum=True)
+
 UUID_ = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-DESCRIBED = events.FormatDescription(mysql_encoder.header(15), 4, "9.7.4", 0, b"", checksum=True)
-MAP = events.TableMap(
-    mysql_encoder.header(19),
-    91,
-    1,
-    "dev",
-    "orders",
-    (TableColumn("n", 3, 0, nullable=False, unsigned=False),),
-    ((0, 0),),
-)
 HEAD = mysql_encoder.header
+NUMBERS = (TableColumn("n", 3, 0, nullable=False, unsigned=False, visible=True),)
+MAP = events.TableMap(HEAD(19), 91, 1, "dev", "orders", NUMBERS, ((0, 0),))
+OTHERS = MAP._replace(table_id=92, table="others")
+"""Of a table that is not captured."""
+TWICE = MAP._replace(table_id=93)
 BEGIN = events.Query(HEAD(2), 9, 0, "dev", "BEGIN", "utf8mb4", None)
+FIVE = b"\0" + struct.pack("<i", 5)
+
+
+def mapped(event: events.Event, before: Sequence[events.Event]) -> bool:
+    """Rows are of a table that was described: a server writes no others."""
+    maps = [of.table_id for of in before if isinstance(of, events.TableMap)]
+    return not isinstance(event, events.Rows) or event.table_id in maps
+
+
 INSIDE = st.lists(
     st.sampled_from(
         [
-            MAP, MAP, MAP._replace(table_id=92, table="others"),
-            events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", b"\0" + struct.pack("<i", 5)),
-            events.Rows(HEAD(31), Op.UPDATE, 91, 1, 1, b"\1", b"\1", (b"\0" + struct.pack("<i", 5)) * 2),
-            events.Rows(HEAD(25), Op.DELETE, 92, 0, 1, b"\1", b"", b"\0" + struct.pack("<i", 5)),
+            MAP, MAP, OTHERS, TWICE,
+            events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", FIVE),
+            events.Rows(HEAD(31), Op.UPDATE, 91, 1, 1, b"\1", b"\xff", FIVE * 2),
+            events.Rows(HEAD(25), Op.DELETE, 92, 0, 1, b"\1", b"", FIVE),
+            events.Rows(HEAD(25), Op.DELETE, 91, 0, 1, b"\1", b"", FIVE * 3),
+            events.Rows(HEAD(30), Op.CREATE, 93, 1, 1, b"", b"\1", FIVE),
+            events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\0", b""),
+            events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", FIVE[:3]),
             events.RowsQuery(HEAD(29), "INSERT …"),
             events.Query(HEAD(2), 9, 0, "dev", "SAVEPOINT a", "utf8mb4", None),
         ]
     ),
     max_size=6,
-)  # fmt: skip
+).map(lambda inside: [of for n, of in enumerate(inside) if mapped(of, inside[:n])])  # fmt: skip
+AT_US = st.sampled_from([0, 5, 1_795_000_000_000_000])
+WHOLE = st.tuples(
+    INSIDE, st.sampled_from([7, 8, 8, 9, 12]), AT_US, st.booleans(), st.sampled_from([True] * 5 + [False])
+)
+"""Transactions: what is in them, number, time, without a GTID, with an end."""
 
 
-@given(INSIDE, st.booleans(), st.booleans(), st.booleans(), st.sampled_from([0, 5, 1_795_000_000_000_000]), st.data())
-@example(inside=[MAP], checksum=True, ended=True, anonymous=False, at_us=5000, data=None)
-def test_a_small_transaction_is_what_its_events_are_together(  # noqa: PLR0917
-    inside: list[events.Event], checksum: bool, ended: bool, anonymous: bool, at_us: int, data: st.DataObject | None
-) -> None:
-    """Cut, changed, without its end: it is left alone, or is what `binlog` and `grouping` make of it."""
-    described = DESCRIBED._replace(checksum=checksum)
-    first: events.Event = events.Gtid(HEAD(33), UUID_, "", 7, 1, 2, at_us, at_us, 400)
-    if anonymous:
-        first = events.AnonymousGtid(HEAD(34), 1, 2, at_us, at_us, 400)
-    told: list[events.Event] = [first, BEGIN, *inside, *([events.Xid(HEAD(16), 3)] if ended else [])]
-    sent, log_pos = [], 200
-    for event in told:
-        log_pos += len(mysql_encoder.encode(event, checksum=checksum))
-        sent.append(
-            mysql_encoder.encode(event._replace(header=event.header._replace(log_pos=log_pos)), checksum=checksum)
+def laid_out(transactions: Sequence[Any], described: events.FormatDescription) -> list[bytes]:
+    """Events one behind the other, as the file has them."""
+    told: list[events.Event] = [described]
+    for inside, gno, at_us, anonymous, ended in transactions:
+        told.append(
+            events.AnonymousGtid(HEAD(34), 1, 2, at_us, at_us, 400)
+            if anonymous
+            else events.Gtid(HEAD(33), UUID_, "", gno, 1, 2, at_us, at_us, 400)
         )
-    for raw in sent:  # maps and BEGIN are known from before
-        binlog.parse(raw, described)
-    if data is not None and data.draw(st.booleans()):
+        told += [BEGIN, *inside, *([events.Xid(HEAD(16), 3)] if ended else [])]
+    sent, at = [], 4
+    for event in told:
+        checksum = described.checksum or event is described
+        at += len(mysql_encoder.encode(event, checksum=checksum))
+        sent.append(mysql_encoder.encode(event._replace(header=event.header._replace(log_pos=at)), checksum=checksum))
+    return sent
+
+
+class Dump:
+    """A dump of which this has come; `at_once`: small transactions are read so."""
+
+    def __init__(self, sent: bytes, *, at_once: bool) -> None:
+        self._buffer = bytearray(sent)
+        self._at = 0
+        self._at_once = at_once
+
+    def straight(self, read: Callable[[bytearray, int], Any]) -> Any:
+        found = read(self._buffer, self._at) if self._at_once else None
+        if found is None:
+            return None
+        self._at = found[0]
+        return found[1]
+
+    def receive(self) -> bytes:
+        begin = self._at + 4
+        end = begin + int.from_bytes(self._buffer[self._at : self._at + 3], "little")
+        if begin > len(self._buffer) or end > len(self._buffer):
+            raise EOFError
+        self._at = end
+        return bytes(self._buffer[begin + 1 : end])
+
+
+def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction], Any, Any, int]:
+    """Transactions with changes, the position, what ended it, and how many were read at once."""
+    made = MysqlSource(
+        ConnectorConfig(
+            name="c",
+            source=SourceConfig(type="mysql", url="mysql://localhost", tables=("dev.orders",)),
+            sink=KafkaConfig(bootstrap_servers="localhost:1"),
+        )
+    )
+    table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
+    made._followed = Followed(made._config.source, (Captured(table, NUMBERS, 0),))
+    made._grouper = grouping.Grouper(made._followed.wanted)
+    made._gtids, made._by_gtid, made._done = GtidSet.parse(f"{UUID_}:1-6"), by_gtid, done
+    found: list[Transaction] = []
+    at_once = 0
+    try:
+        for frame in made._frames(dump, Place("b%.000007", 4)):  # type: ignore[arg-type]
+            several = frame.transactions if isinstance(frame, Several) else []
+            at_once += len(several)
+            for transaction in [frame] if isinstance(frame, Transaction) else several:
+                changes = list(transaction.changes)
+                if changes:
+                    found.append(transaction._replace(changes=changes))
+    except (EOFError, CdcError) as exc:
+        return found, made.position(), (type(exc), str(exc)), at_once
+    return found, made.position(), None, at_once
+
+
+@given(st.lists(WHOLE, max_size=5), st.booleans(), st.booleans(), st.sampled_from([0, 0, 400]), st.data())
+def test_transactions_that_are_read_at_once_are_what_their_events_are(
+    transactions: Sequence[Any], checksum: bool, by_gtid: bool, done: int, data: st.DataObject
+) -> None:
+    """Cut, changed, without their ends: the same transactions, the same position, the same refusal."""
+    sent = laid_out(transactions, DESCRIBED._replace(checksum=checksum))
+    if data.draw(st.booleans()):
         which = data.draw(st.integers(0, len(sent) - 1))
         changed = bytearray(sent[which])
-        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+        at = data.draw(st.integers(0, len(changed) - 1))
+        assume(checksum or not 19 <= at < 25)  # a table's number may be one that an earlier transaction had
+        changed[at] = data.draw(st.integers(0, 255))
         sent[which] = bytes(changed)
-    buffer = bytearray(b"xyz")
-    for raw in sent:
-        buffer += struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw
-    cut = len(buffer) if data is None else data.draw(st.one_of(st.just(len(buffer)), st.integers(3, len(buffer))))
-    read = straight.small(binlog.MAPS, checksum=checksum)
-    assert read is not None
-    found = read(buffer[:cut], 3)
-    if found is None:
-        if data is None:
-            pytest.fail("it was not taken")
-        return
-    end, small = found
-    assert end == len(buffer)
-    grouper = grouping.Grouper(lambda _: True)
-    grouper.reset(described)
-    for n, raw in enumerate(sent):
-        done = grouper.feed(binlog.parse(raw, described), raw, "binlog.000007")
-        assert (done is not None) == (n == len(sent) - 1)
-    assert isinstance(done, grouping.Committed | grouping.Passed)
-    block = done.block
-    assert (small.gtid, small.server_id, small.at_ms) == (block.gtid, block.server_id, block.at_ms)
-    assert (small.begin, small.last, small.end) == (block.begin.offset, block.last, block.end)
-    held = [(event, at) for event, _, at in block.held._events]
-    maps: dict[int, Any] = {}
-    expected = []
-    for event, at in held:
-        if isinstance(event, events.TableMap):
-            maps[event.table_id] = event[1:]
-        else:
-            expected.append((maps[event.table_id], event, at))
-    assert [(of[1:], event, at) for of, event, at in small.rows] == expected
+    buffer = b"".join(struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw for raw in sent)
+    come = buffer[: data.draw(st.one_of(st.just(len(buffer)), st.integers(0, len(buffer))))]
+    done = done and 7 << 32 | done
+    *plainly, none = followed(Dump(come, at_once=False), by_gtid=by_gtid, done=done)
+    *found, _ = followed(Dump(come, at_once=True), by_gtid=by_gtid, done=done)
+    assert found == plainly
+    assert none == 0
 
 
-def test_what_is_long_is_left_to_be_read_event_by_event() -> None:
-    body = b"".join(b"\0" + struct.pack("<i", n) for n in range(20_000))
-    told = [
-        events.Gtid(HEAD(33), UUID_, "", 7, 1, 2, 5, 5, 400), BEGIN, MAP,
-        events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", body), events.Xid(HEAD(16), 3),
-    ]  # fmt: skip
-    buffer = bytearray()
-    for event in told:
-        raw = mysql_encoder.encode(event._replace(header=event.header._replace(log_pos=1_000_000)))
-        binlog.parse(raw, DESCRIBED)
-        buffer += struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw
-    read = straight.small(binlog.MAPS, checksum=True)
-    assert read is not None
-    assert read(buffer, 0) is None
+SIMPLE = [MAP, events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", FIVE * 2)]
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_what_nearly_all_transactions_are_is_read_at_once(anonymous: bool) -> None:
+    """But for the first, from which maps and BEGIN are known: it would prove little if the plain way did it all."""
+    transactions = [(SIMPLE, gno, 1_795_000_000_000_000, anonymous, True) for gno in range(7, 1507)]
+    sent = laid_out(transactions, DESCRIBED)
+    buffer = b"".join(struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw for raw in sent)
+    found, position, ended, at_once = followed(Dump(buffer, at_once=True), by_gtid=True, done=0)
+    assert (len(found), ended) == (1500, (EOFError, ""))
+    assert at_once >= 1499
+    assert position[0]["gtids"] == (f"{UUID_}:1-6" if anonymous else f"{UUID_}:1-1506")
+
+
+def test_what_is_long_is_read_event_by_event() -> None:
+    rows = events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", FIVE * 20_000)
+    sent = laid_out([(SIMPLE, 7, 0, False, True), ([MAP, rows], 8, 0, False, True)], DESCRIBED)
+    buffer = b"".join(struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw for raw in sent)
+    found, _, ended, at_once = followed(Dump(buffer, at_once=True), by_gtid=True, done=0)
+    assert [len(of.changes) for of in found] == [2, 20_000]  # type: ignore[arg-type]
+    assert ended == (EOFError, "")
+    assert at_once <= 1
 
 
 def test_writers_are_the_compiled_ones() -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cdc.change import Idle, Op, Transaction
+from cdc.change import Idle, Op, Several, Transaction
 from cdc.change import Message as PublishedMessage
 from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
 from cdc.errors import BugError, CdcError, OperatorError, ProtocolError, RetryableError
@@ -31,6 +31,7 @@ from connectors.postgres.pgoutput import (
     Update,
 )
 from connectors.postgres.source import PostgresSource
+from connectors.postgres.straight import Received
 from snapshot import postgres as reading
 from tests.pgoutput_encoder import encode
 from tests.text_tables import text_table
@@ -68,6 +69,9 @@ class Walsender:
 
     def receive(self) -> bytes | None:
         return self._messages.pop(0) if self._messages else None
+
+    def receive_transactions(self, read: Any, after: int, most: int) -> Received:
+        return Received(*read(self.get_copy_data, lambda: None, after, most))
 
     def receive_changes(self, read: Any, most: int) -> Any:
         return read(self.get_copy_data, most)[:2]
@@ -107,7 +111,7 @@ class NothingDue:
         return contextlib.nullcontext()
 
 
-def _source(*messages: bytes) -> tuple[PostgresSource, Walsender, Iterator[Transaction | Idle]]:
+def _source(*messages: bytes) -> tuple[PostgresSource, Walsender, Iterator[Any]]:
     source = PostgresSource(
         ConnectorConfig(
             name="c",
@@ -124,13 +128,14 @@ def _source(*messages: bytes) -> tuple[PostgresSource, Walsender, Iterator[Trans
     return source, walsender, source.stream({"lsn": "0/100"})
 
 
-def _read(frames: Iterator[Transaction | Idle]) -> list[tuple[str, list[Op]]]:
+def _read(frames: Iterator[Any]) -> list[tuple[str, list[Op]]]:
     """Transactions up to the first Idle."""
     found = []
     for frame in frames:
         if isinstance(frame, Idle):
             break
-        found.append((frame.id, [change.op for change in frame.changes]))
+        for transaction in frame.transactions if isinstance(frame, Several) else [frame]:
+            found.append((transaction.id, [change.op for change in transaction.changes]))
     return found
 
 
