@@ -161,6 +161,8 @@ class Rereading:
         self._in_hand: Asked | None = None
         self._job: Future[Window | None] | Future[list[bytes]] | None = None
         self._version = 0
+        self._fresh = False
+        """No view has been taken yet since keys are noted: the first must have seen whatever the log told before."""
         self._failing_since_s: float | None = None
         self._again_at_s = 0.0
         self._closed = threading.Event()
@@ -249,6 +251,7 @@ class Rereading:
             log.warning("rows of table %s cannot be read again by their keys: %s", name, what)
             return self._in_hand
         self._failing_since_s = None
+        self._fresh &= not isinstance(result, Window)
         if isinstance(result, list):
             return [key for key in result if key not in self.touched]
         if result is not None and self._version_of(self._tables[name]) != self._version:
@@ -320,9 +323,9 @@ class Rereading:
         asked = next((left[0] for left in self._asked.values()), None)
         if asked is not None:
             table = self._tables[asked.name]
-            fresh = self._follow(table)
+            self._follow(table)
             self._in_hand, self._version = asked, self._version_of(table)
-            self._job = self._executor.submit(self._reader.rows, table, asked.keys, first=fresh)
+            self._job = self._executor.submit(self._reader.rows, table, asked.keys, first=self._fresh)
             return
         name = self._current()
         if name is None:
@@ -330,22 +333,21 @@ class Rereading:
         reading, table = self._readings[name], self._tables[name]
         if reading.read and not settled:
             return
-        fresh = self._follow(table)
+        self._follow(table)
         if reading.read:
             self._job = self._executor.submit(self._stale, table, reading.since)
             return
         self._version = self._version_of(table)
         self._job = self._executor.submit(
-            self._reader.window, table, reading.after, self._rows, key=reading.key, first=fresh
+            self._reader.window, table, reading.after, self._rows, key=reading.key, first=self._fresh
         )
 
-    def _follow(self, table: Table) -> bool:
-        """Note what the log tells of a table from now on; False if that is being done."""
+    def _follow(self, table: Table) -> None:
+        """Note what the log tells of a table from now on, unless that is being done."""
         topic = self._topic(table)
-        if self.touched.topic == topic:
-            return False
-        self.touched.follow(topic)
-        return True
+        if self.touched.topic != topic:
+            self.touched.follow(topic)
+            self._fresh = True
 
     def _stale(self, table: Table, since: str) -> list[bytes]:
         """Keys whose last record is of a row, and older than `since`, in order."""

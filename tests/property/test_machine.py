@@ -205,6 +205,18 @@ class Life(RuleBasedStateMachine):
         LiveOracle(world).check()
 
 
+def test_a_table_added_whose_first_view_fails_misses_nothing() -> None:
+    """The next view too must see all that was committed before the log had the table, however late that shows."""
+    life = Life()
+    life.begin(early=False, steps=[])
+    life.run_once()
+    life.fail("snapshot.window", 1, RetryableError)
+    life.add_a_table()
+    put = Step(what="put", table=0, key=0, other=0, long=False, leave_out=False)
+    life.commit_while_it_works([put], after=0, unseen=20)
+    life.teardown()
+
+
 @pytest.mark.timeout(1800)
 def test_any_life_ends_with_every_law_kept() -> None:
     """At least 100,000 steps."""
