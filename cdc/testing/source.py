@@ -106,6 +106,7 @@ class MemorySource:
             while _small(logged) and len(together) < _TOGETHER and read < len(transactions):
                 if not _small(transactions[read]):
                     break
+                self._at("source.frame")
                 together.append(transactions[read])
                 read += 1
             if len(together) > 1:
