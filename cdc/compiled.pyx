@@ -789,29 +789,38 @@ cdef class Reading:
     cdef RowWriter write_row
     cdef KeyWriter write_key
     cdef Shape shape
+    cdef str topic
+    cdef object write
 
-    def __init__(self, encoder):
+    def __init__(self, encoder, write):
         self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
+        self.topic, self.write = encoder.topic, write
 
-    def __call__(self, row, Frame frame, lsn):
+    def __call__(self, rows, Py_ssize_t begin, Frame frame, lsn):
         cdef Out out
-        cdef object key
-        if type(row) is not tuple:
-            return None
-        take(&out)
-        try:
+        cdef Py_ssize_t at, count = len(rows)
+        cdef object row, key, value, write = self.write
+        cdef str topic = self.topic
+        for at in range(begin, count):
+            row = rows[at]
+            if type(row) is not tuple:
+                return at
+            take(&out)
             try:
-                self.write_key.write(&out, row)
-                key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
-                out.size = 0
-                put(&out, b'{"before":null,"after":', 23)
-                self.write_row.write(&out, row)
-            except Exception:
-                return None
-            frame.behind(&out, self.shape, lsn, b"r")
-            return key, PyBytes_FromStringAndSize(<char *>out.start, out.size)
-        finally:
-            give(&out)
+                try:
+                    self.write_key.write(&out, row)
+                    key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+                    out.size = 0
+                    put(&out, b'{"before":null,"after":', 23)
+                    self.write_row.write(&out, row)
+                except Exception:
+                    return at
+                frame.behind(&out, self.shape, lsn, b"r")
+                value = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+            finally:
+                give(&out)
+            write(topic, key, value)
+        return count
 
 
 cdef class AtOnce:

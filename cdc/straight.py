@@ -8,7 +8,7 @@ a change before it has done anything about it, so that nothing is done twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias, cast
 
 from cdc.change import Change, Op, Place, Row, Table, Transaction
@@ -18,8 +18,14 @@ from cdc.rowcode import compiled
 Way: TypeAlias = Callable[[Change, Frame], tuple[bytes, bytes] | None]
 """Key and value of a change's only record, or of a delete's first; None: it takes more than that."""
 
-Reading: TypeAlias = Callable[[Row, Frame, Place], tuple[bytes, bytes] | None]
-"""Key and value of a row that was read, not changed; None: it cannot be written so."""
+Write: TypeAlias = Callable[[str, bytes, bytes | None], None]
+"""A sink's: topic, key, value."""
+
+Reading: TypeAlias = Callable[[Sequence[Row], int, Frame, Place], int]
+"""Writes rows that were read, not changed, from one on, up to the first that cannot be written so: gives its number.
+
+How many rows there are: it has written them all.
+"""
 
 
 class AtOnce(Protocol):
@@ -68,18 +74,20 @@ def way(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit: int) 
     return straight
 
 
-def reading(encoder: TableEncoder) -> Reading:
+def reading(encoder: TableEncoder, write: Write) -> Reading:
     """Of the rows that a snapshot has read of one version of one table."""
     if compiled is not None:
-        return cast("Reading", compiled.Reading(encoder))
-    write_key, write_row = encoder.write_key, encoder.write_row
+        return cast("Reading", compiled.Reading(encoder, write))
+    topic, write_key, write_row = encoder.topic, encoder.write_key, encoder.write_row
 
-    def straight(row: Row, frame: Frame, lsn: Place) -> tuple[bytes, bytes] | None:
-        try:
-            key, after = write_key(row), write_row(row)
-        except Exception:  # noqa: BLE001 - the plain way says what is wrong
-            return None
-        return key, frame.event(encoder, b"r", _NULL, after, lsn)
+    def straight(rows: Sequence[Row], begin: int, frame: Frame, lsn: Place) -> int:
+        for at in range(begin, len(rows)):
+            try:
+                key, after = write_key(rows[at]), write_row(rows[at])
+            except Exception:  # noqa: BLE001 - the plain way says what is wrong
+                return at
+            write(topic, key, frame.event(encoder, b"r", _NULL, after, lsn))
+        return len(rows)
 
     return straight
 
@@ -87,7 +95,7 @@ def reading(encoder: TableEncoder) -> Reading:
 def at_once(
     ways: dict[int, tuple[str, Way]],
     look_up: Callable[[Table], tuple[str, Way]],
-    write: Callable[[str, bytes, bytes | None], None],
+    write: Write,
 ) -> AtOnce | None:
     """None: nothing does it any better than one by one. `ways` by the `id` of a table, `look_up` for others."""
     return None if compiled is None else cast("AtOnce", compiled.AtOnce(ways, look_up, write))

@@ -56,11 +56,10 @@ class Writer:
         """Rows of a snapshot."""
         encoder = self._encoder(table, position)
         topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
-        straight, as_a_rule = reading(encoder), not self._letters.refuses
-        for row in rows:
-            if as_a_rule and (record := straight(row, frame, lsn)) is not None:
-                write(topic, *record)
-                continue
+        straight, as_a_rule, at = reading(encoder, write), not self._letters.refuses, 0
+        while (at := straight(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
+            row = rows[at]
+            at += 1
             try:
                 row_key = key(row)
                 if self._letters.refusals(topic, row_key, frame):

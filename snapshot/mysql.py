@@ -141,8 +141,8 @@ class MysqlSnapshotter:
         if now.table.columns != table.columns or now.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered after its snapshot began")
         statement = selects.chunk_statement(table, piece.relation, after=piece.after, upto=piece.upto)
-        for row in _stream(connection, doing, statement):
-            rows.add(row, sum(len(value) for value in row if isinstance(value, bytes)))
+        for some, size_bytes in _stream(connection, doing, statement):
+            rows.add(some, size_bytes)
         session.rows(connection, doing, "ROLLBACK TO SAVEPOINT locks")
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
@@ -196,7 +196,7 @@ class MysqlSnapshotter:
         select = statement(now)
         if select is None:
             return None
-        read = list(_stream(connection, f"reading table {table.qualified}", select))
+        read = _all(connection, f"reading table {table.qualified}", select)
         return Window(
             table=now.table,
             rows=read,
@@ -214,7 +214,7 @@ class MysqlSnapshotter:
         if now is None or now.table.columns != table.columns:
             return None
         statement = selects.row_statement(table, Relation(now.columns), key)
-        return next(iter(list(_stream(self._asking, f"reading a row of table {table.qualified}", statement))), None)
+        return next(iter(_all(self._asking, f"reading a row of table {table.qualified}", statement)), None)
 
     def close(self) -> None:
         self._closed.set()
@@ -422,15 +422,21 @@ def _sample(connection: session.Connection, table: Table) -> Iterator[Key]:
         yield from selects.interpolated(int(first), int(last), _SAMPLES)
 
 
-def _stream(connection: session.Connection, doing: str, statement: str) -> Iterator[Row]:
-    """The rows as they come, as bytes."""
+def _all(connection: session.Connection, doing: str, statement: str) -> list[Row]:
+    """The rows, as bytes."""
+    return [row for rows, _ in _stream(connection, doing, statement) for row in rows]
+
+
+def _stream(connection: session.Connection, doing: str, statement: str) -> Iterator[tuple[Sequence[Row], int]]:
+    """The rows as they come, some at a time, and how many bytes they have, about."""
     try:
         cursor = connection.cursor(pymysql.cursors.SSCursor)
         try:
             cursor.execute(statement)
             yield from _rows_at_once(connection)
             while rows := cursor.fetchmany(_FETCHED):
-                yield from rows
+                for row in rows:
+                    yield [row], _size(row)
         except BaseException:
             _leave(connection)
             raise
@@ -442,7 +448,11 @@ def _stream(connection: session.Connection, doing: str, statement: str) -> Itera
         raise error from exc
 
 
-def _rows_at_once(connection: session.Connection) -> Iterator[Row]:
+def _size(row: Row) -> int:
+    return sum(len(value) for value in row if isinstance(value, bytes))
+
+
+def _rows_at_once(connection: session.Connection) -> Iterator[tuple[Sequence[Row], int]]:
     """Rows as they lie in the connection's buffer; between them, what is there in part only, by the library.
 
     Nothing, if there is nothing compiled.
@@ -456,9 +466,9 @@ def _rows_at_once(connection: session.Connection) -> Iterator[Row]:
         if taken:
             stream.read(taken)  # what was seen: nothing is waited for
             connection._next_seq_id = number  # noqa: SLF001
-            yield from rows
+            yield rows, taken
         elif (row := result._read_rowdata_packet_unbuffered()) is not None:  # noqa: SLF001
-            yield row
+            yield [row], _size(row)
 
 
 def _seen(connection: session.Connection, stream: io.BufferedReader) -> bytes:

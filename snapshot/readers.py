@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from snapshot.plan import Piece
@@ -38,15 +38,21 @@ class Rows:
 
     def write(self, line: bytes) -> None:
         """Called by psycopg2 with each row of a COPY."""
-        self.add(line, len(line))
+        self._lines.append(line)
+        self._bytes += len(line)
+        if len(self._lines) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES:
+            self._hand_over()
 
-    def add(self, row: object, size_bytes: int) -> None:
-        """One row more."""
-        self._lines.append(row)
+    def add(self, rows: Iterable[object], size_bytes: int) -> None:
+        """Some rows more, and their bytes: far less than a chunk, or one row."""
+        self._lines += rows
         self._bytes += size_bytes
         if len(self._lines) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES:
-            self._put(Lines(self._piece, self._lines, last=False))
-            self._lines, self._bytes = [], 0
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        self._put(Lines(self._piece, self._lines, last=False))
+        self._lines, self._bytes = [], 0
 
     def end(self) -> None:
         self._put(Lines(self._piece, self._lines, last=True))

@@ -400,6 +400,27 @@ def test_transactions_written_at_once_are_those_written_one_by_one(
     assert found == expected
 
 
+@given(st.lists(ONES, max_size=8), st.integers(0, 3))
+def test_rows_that_were_read_are_written_as_each_is_plainly(rows_: list[Any], begin: int) -> None:
+    """Up to the first that cannot be written."""
+
+    def frame(kind: Any) -> Any:
+        return kind(epoch=1, commit=2, at_ms=3, made_at_ms=4, transaction=None, where=b'"lsn":%d', view=5)
+
+    begin, of = min(begin, len(rows_)), encoder(TABLES[0])
+    expected: list[Any] = []
+    at = begin
+    for at in range(begin, len(rows_) + 1):
+        read = [Change(Op.READ, TABLES[0], None, row, 7) for row in rows_[at : at + 1]]
+        record = _plainly(read[0], frame(PlainFrame)) if read else None
+        if record is None:
+            break
+        expected.append((of.topic, *record))
+    found: list[Any] = []
+    assert core.Reading(of, lambda *record: found.append(record))(rows_, begin, frame(core.Frame), 7) == at
+    assert found == expected
+
+
 def _plainly(change: Change, frame: PlainFrame) -> tuple[bytes, bytes] | None:
     """By the plain encoder, what the short way takes."""
     of = encoder(change.table)
