@@ -78,7 +78,7 @@ bench-quick: $(JARS) $(PLOT) ## the same in five minutes: fewer events, one run 
 	$(BIN)/python -m bench.streams --events 100000 --runs 1 --json .bench/streams.json
 	$(BIN)/python -m bench.plot .bench/streams.json .bench/streams.png
 	$(BIN)/python -m bench.latency --warm 5 --seconds 10
-	$(BIN)/python -m bench.growth --events 100000,300000 --tables 1,20 --of 100000 --runs 1
+	$(BIN)/python -m bench.growth --events 100000,300000 --tables 1,20 --partitions 6 --of 100000 --runs 1
 
 bench-decisions: $(JARS) ## print the figures that docs/adr quotes
 	$(BIN)/python bench/decisions.py

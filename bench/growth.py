@@ -61,6 +61,7 @@ class Growth:
         self._connection = psycopg2.connect(url)
         self._connection.autocommit = True
         self._next = 1
+        self._partitions: dict[str, int] = {}
 
     def close(self) -> None:
         self._connection.close()
@@ -70,15 +71,18 @@ class Growth:
         self._tables("events", 1)
         return [self._cost(f"{n:,} events", "events", 1, n, runs if n < _MANY else 1) for n in counts]
 
-    def tables(self, numbers: Sequence[int], count: int, runs: int) -> list[Cost]:
-        """By how many tables they are of."""
+    def tables(self, numbers: Sequence[int], count: int, runs: int, partitions: int = PARTITIONS) -> list[Cost]:
+        """By how many tables they are of, in topics of so many partitions."""
         found = []
+        each = "" if partitions == PARTITIONS else f", {partitions} each"
         for number in numbers:
-            self._tables(f"of{number}", number)
-            found.append(self._cost(f"of {number} tables", f"of{number}", number, count, runs))
+            name = f"of{number}_{partitions}"
+            self._tables(name, number, partitions)
+            found.append(self._cost(f"of {number} tables{each}", name, number, count, runs))
         return found
 
-    def _tables(self, name: str, number: int) -> None:
+    def _tables(self, name: str, number: int, partitions: int = PARTITIONS) -> None:
+        self._partitions[name] = partitions
         self._execute(*(f"CREATE TABLE {name}_{n} ({COLUMNS})" for n in range(number)))
         tell(f"{name}: {number} tables")
         self._run(name)
@@ -107,7 +111,7 @@ class Growth:
         config = {
             "name": name,
             "source": {"type": "postgres", "url": "${BENCH_URL}", "tables": [f"public.{name}_*"]},
-            "sink": {"type": "kafka", "bootstrap_servers": self._kafka, "partitions": PARTITIONS},
+            "sink": {"type": "kafka", "bootstrap_servers": self._kafka, "partitions": self._partitions[name]},
         }
         file.write_text(json.dumps(config))
         begun_s = time.monotonic()
@@ -140,12 +144,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", default="100000,1000000,10000000", help="comma-separated (default: %(default)s)")
     parser.add_argument("--tables", default="1,20,200", help="comma-separated (default: %(default)s)")
+    parser.add_argument(
+        "--partitions", default=f"{PARTITIONS},1", help="of a table's topic, comma-separated (default: %(default)s)"
+    )
     parser.add_argument("--of", type=int, default=300_000, help="events of those tables (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="of each below two million events (default: %(default)s)")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     counts = [int(count) for count in given.events.split(",") if count]
     numbers = [int(number) for number in given.tables.split(",") if number]
+    partitions = [int(number) for number in given.partitions.split(",") if number]
     found: list[Cost] = []
     load = os.getloadavg()[0]
     try:
@@ -156,15 +164,17 @@ def main() -> None:
                 closing(Growth(folder, servers["postgres18"].url, servers["kafka"].url)) as growth,
             ):
                 found += growth.events(counts, given.runs)
-                found += growth.tables(numbers, given.of, given.runs)
+                for number in partitions:
+                    found += growth.tables(numbers, given.of, given.runs, number)
     except CdcError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
     print(table(found))
     print(
-        f"\nMedians of {given.runs} runs (one of {_MANY:,} events and more), rows of nine columns, 100 a transaction;"
+        f"\nMedians of {given.runs} runs (one of {_MANY:,} events and more), rows of nine columns, 100 a transaction,"
     )
+    print(f"topics of {PARTITIONS} partitions unless said otherwise.")
     print(f"{os.cpu_count()} cores, load {load:.1f} at the start.")
     if given.json:
         given.json.write_text(json.dumps([of._asdict() for of in found], indent=1) + "\n")
