@@ -152,8 +152,8 @@ cdef class Straight:
                 if length == COMMIT_SIZE and text[FIELDS - 1] == 67 and big8(text + FIELDS + 1) == lsn:
                     if lsn >= after:
                         whole.append(transaction(lsn, at_us, xid, changes))
-                        count += len(changes)
-                        size += of_one
+                    count += max(1, len(changes))
+                    size += of_one
                     reached = big8(text + FIELDS + 9)
                     end = max(end, reached)
                     inside, changes, of_one = False, [], 0

@@ -124,7 +124,7 @@ class PlainStraight:
         return found, None, 1
 
     def transactions(self, get_copy_data: GetCopyData, more: Callable[[], None], after: int, most: int) -> Received:
-        """The transactions that have come, at most so many changes or MOST_BYTES of one, and of all before the last.
+        """The transactions that have come, up to so many changes, one at least of each, or MOST_BYTES.
 
         `more` takes in what has come since the last time. Those that were committed before `after` are passed over.
         """
@@ -154,8 +154,8 @@ class PlainStraight:
                 if ended.commit_lsn >= after:
                     lsn, at_us, xid = begun
                     whole.append(Transaction(f"{xid}:{lsn}", xid, lsn, at_us // 1000, changes, in_wal(xid)))
-                    count += len(changes)
-                    size += of_one
+                count += max(1, len(changes))
+                size += of_one
                 end = max(end, ended.end_lsn)
                 begun, changes, of_one = None, [], 0
             elif (change := self.change(message)) is not None:
