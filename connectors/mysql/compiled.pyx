@@ -312,8 +312,13 @@ def images(Image before, Image after, bytes body):
 
 def changes(op, table, Image before, Image after, bytes body, offset):
     """The same as changes; `offset` is where the event begins."""
-    cdef Py_ssize_t at = 0, end = PyBytes_GET_SIZE(body), number = 0
     cdef list found = []
+    add_changes(found, op, table, before, after, body, offset)
+    return found
+
+
+cdef int add_changes(list found, op, table, Image before, Image after, bytes body, offset) except -1:
+    cdef Py_ssize_t at = 0, end = PyBytes_GET_SIZE(body), number = 0
     cdef object change, old, new
     while at < end:
         old = None if before is None else before.read(body, &at)
@@ -326,7 +331,7 @@ def changes(op, table, Image before, Image after, bytes body, offset):
         set_item(change, 4, (offset, number))
         found.append(change)
         number += 1
-    return found
+    return 0
 
 
 # ---- transactions ----
@@ -598,10 +603,9 @@ cdef class Small:
         self, list found, _Of of, const unsigned char *event, Py_ssize_t end, int kind, uint64_t offset
     ) except -1:
         """Add the changes of an event, if it has whole rows. Raises IndexError for one that ends early."""
-        cdef Py_ssize_t at = EVENT_HEAD + 8, bits, begin, number = 0
+        cdef Py_ssize_t at = EVENT_HEAD + 8, bits, begin
         cdef int op = (kind - 23) % 7
         cdef bytes body
-        cdef object old, new, change
         if kind >= 30:
             if end < at + 2 or little(event + at, 2) < 2:
                 return False
@@ -618,18 +622,9 @@ cdef class Small:
         if of.image is None:
             return False
         body = PyBytes_FromStringAndSize(<const char *>event + begin, end - begin)
-        at, end = 0, end - begin
-        while at < end:
-            old = of.image.read(body, &at) if op != 0 else None
-            new = of.image.read(body, &at) if op != 2 else None
-            change = (<TypeObject *>_CHANGE).tp_alloc(<PyTypeObject *>_CHANGE, 5)
-            set_item(change, 0, _OPS[op])
-            set_item(change, 1, of.table)
-            set_item(change, 2, old)
-            set_item(change, 3, new)
-            set_item(change, 4, (offset, number))
-            found.append(change)
-            number += 1
+        add_changes(
+            found, _OPS[op], of.table, of.image if op != 0 else None, of.image if op != 2 else None, body, offset
+        )
         return True
 
 
