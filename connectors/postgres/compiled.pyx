@@ -117,7 +117,7 @@ cdef class Straight:
     def transactions(self, get_copy_data, more, uint64_t after, Py_ssize_t most):
         """As `straight.PlainStraight` has it, as a plain tuple."""
         cdef list whole = [], changes = []
-        cdef object data, change, begun = None
+        cdef object data, change
         cdef const unsigned char *text
         cdef Py_buffer *view
         cdef Py_ssize_t length, count = 0, size = 0, of_one = 0

@@ -130,12 +130,15 @@ class PostgresSource:
                 replication.status(every_s=_WAIT_S, reply=True)  # the answer says how far an idle log has got
                 replication.wait(_WAIT_S)
                 continue
-            if begun is None and message is None:
-                continue
-            if begun is None and message is not None and message[0] != _DATA:
-                self._keepalive(replication, message, between=True)
-                continue
-            match said := begun or pgoutput.decode(data(message or b"")[1]):
+            said: pgoutput.Message | None = begun
+            if said is None:
+                if message is None:
+                    continue
+                if message[0] != _DATA:
+                    self._keepalive(replication, message, between=True)
+                    continue
+                said = pgoutput.decode(data(message)[1])
+            match said:
                 case pgoutput.Begin(commit_lsn, at_us, xid):
                     first = (received.changes, message) if begun is not None else ([], None)
                     changes = self._changes(replication, assembler, said, first)
