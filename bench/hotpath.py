@@ -29,9 +29,11 @@ from cdc.change import Several, Table, Transaction
 from cdc.config import KafkaConfig
 from cdc.pipeline import Pipeline, Settings
 from cdc.state import Phase, State
+from sinks.batches import Batch
 from sinks.kafka import KafkaSink
 
 RUNS: Final = 5
+PARTITIONS: Final = 6
 _HUNDREDS: Final = 40_000
 _ONES: Final = 10_000
 
@@ -43,21 +45,20 @@ class _Snapshotter:
     def close(self) -> None: ...
 
 
-class _Client:
-    """A producer that throws away what it is given."""
+class _Producer:
+    """One that throws away what it is given."""
 
-    def produce_batch(self, _topic: str, batch: Sequence[Any], **_: object) -> int:
-        return len(batch)
+    interrupted = False
 
-    def __len__(self) -> int:
-        return 0
+    def partitions(self, _topic: str, _beside: Sequence[str]) -> int:
+        return PARTITIONS
 
-    def poll(self, _timeout_s: float) -> int:
-        return 0
+    def ready(self) -> bool:
+        return True
 
-    def begin_transaction(self) -> None: ...
-    def commit_transaction(self, _timeout_s: float) -> None: ...
-    def purge(self, **_: object) -> None: ...
+    def send(self, _batches: Sequence[Batch]) -> None: ...
+    def flush(self) -> None: ...
+    def commit(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -81,7 +82,7 @@ class _Kafka(KafkaSink):
 
 
 class _Nowhere(_Kafka):
-    """The same, with a client that throws everything away."""
+    """The same, with a producer that throws everything away."""
 
     def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
         return True
@@ -89,7 +90,7 @@ class _Nowhere(_Kafka):
     def create(self, tables: Sequence[Table]) -> None: ...
 
     def fence(self) -> State | None:
-        self._producer = _Client()  # type: ignore[assignment]
+        self._producer = _Producer()  # type: ignore[assignment]
         return self._state
 
     def commands(self) -> list[tuple[bytes, bytes]]:

@@ -9,11 +9,18 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
 from cdc import jsontext
 from cdc.change import UNCHANGED, Change, Op
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyObject
+    PyObject *PyBytes_New "PyBytes_FromStringAndSize" (const char *, Py_ssize_t)
+    int _PyBytes_Resize(PyObject **, Py_ssize_t) except -1
+    void Py_XDECREF(PyObject *)
 
 
 cdef extern from *:
@@ -883,71 +890,221 @@ cdef class AtOnce:
         return count - begin, events
 
 
-# ---- on the way to the client ----
+# ---- on the way to the broker ----
 
-cdef class _Batch:
-    cdef list records
-    cdef long long size
+cdef inline unsigned int murmur2(const unsigned char *key, Py_ssize_t size) noexcept:
+    """`sinks.batches.murmur2`."""
+    cdef unsigned int found = 0x9747b28cU ^ <unsigned int>size, word
+    cdef Py_ssize_t left = size
+    while left >= 4:
+        word = key[0] | <unsigned int>key[1] << 8 | <unsigned int>key[2] << 16 | <unsigned int>key[3] << 24
+        word *= 0x5bd1e995U
+        word = (word ^ word >> 24) * 0x5bd1e995U
+        found = found * 0x5bd1e995U ^ word
+        key += 4
+        left -= 4
+    if left >= 3:
+        found ^= <unsigned int>key[2] << 16
+    if left >= 2:
+        found ^= <unsigned int>key[1] << 8
+    if left >= 1:
+        found = (found ^ key[0]) * 0x5bd1e995U
+    found = (found ^ found >> 13) * 0x5bd1e995U
+    return found ^ found >> 15
+
+
+cdef inline size_t varint_size(size_t number) noexcept:
+    """Of a number that is not negative."""
+    cdef size_t size = 1
+    number <<= 1
+    while number > 0x7F:
+        number >>= 7
+        size += 1
+    return size
+
+
+cdef inline unsigned char *put_varint(unsigned char *to, size_t number) noexcept:
+    number <<= 1
+    while number > 0x7F:
+        to[0] = number & 0x7F | 0x80
+        to += 1
+        number >>= 7
+    to[0] = number
+    return to + 1
+
+
+cdef struct Part:
+    PyObject *bytes
+    size_t size
+    size_t room
+    size_t last
+    size_t count
+
+cdef enum:
+    PART_ROOM = 1 << 10
+    AROUND = 40
+
+
+cdef class _Topic:
+    """What waits of a topic: for each partition an object of bytes that is written to before anybody else has it."""
+
+    cdef str name
+    cdef _Topic log
+    cdef Part *parts
+    cdef unsigned int partitions
+
+    def __cinit__(self, str name, unsigned int partitions):
+        self.name, self.partitions = name, partitions
+        self.parts = <Part *>calloc(partitions, sizeof(Part))
+        if self.parts == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef unsigned int i
+        if self.parts != NULL:
+            for i in range(self.partitions):
+                Py_XDECREF(self.parts[i].bytes)
+            free(self.parts)
+
+    cdef int room_for(self, Part *part, size_t more) except -1:
+        """As much as the last batch took, at first."""
+        cdef size_t room = part.room
+        if part.bytes != NULL and room - part.size >= more:
+            return 0
+        if part.bytes == NULL:
+            room = max(max(PART_ROOM, part.last + part.last // 16), more)
+            part.bytes = PyBytes_New(NULL, room)
+            if part.bytes == NULL:
+                raise MemoryError
+        else:
+            room = max(room + room // 2, part.size + more)
+            _PyBytes_Resize(&part.bytes, room)
+        part.room = room
+        return 0
+
+    cdef object emptied(self, unsigned int partition):
+        """What waits as a batch."""
+        cdef Part *part = &self.parts[partition]
+        cdef object count = part.count, records
+        _PyBytes_Resize(&part.bytes, part.size)
+        records = <object>part.bytes
+        Py_XDECREF(part.bytes)
+        part.last = part.size
+        part.bytes = NULL
+        part.count = part.size = part.room = 0
+        return self.name, partition, count, records
 
 
 cdef class Batches:
     """`sinks.batches.PlainBatches`."""
 
-    cdef object begin, send
-    cdef dict waiting
+    cdef object begin, send, ask, made
+    cdef dict topics
+    cdef list full, touched
     cdef str last
-    cdef _Batch of_last
-    cdef long long waits, size, most_records, most_bytes
+    cdef _Topic of_last
+    cdef size_t most_records, most_bytes, due_records, due_bytes, batch_bytes
     cdef bint begun
-    cdef readonly long long records, bytes
+    cdef readonly size_t records, bytes, waiting_records, waiting_bytes
 
-    def __init__(self, begin, send, *, most_records, most_bytes):
-        self.begin, self.send = begin, send
-        self.most_records, self.most_bytes = most_records, most_bytes
+    def __init__(self, begin, send, partitions, *, most_records, most_bytes, batch_bytes):
+        from sinks.batches import Batch
+
+        self.begin, self.send, self.ask, self.made = begin, send, partitions, Batch._make
+        self.most_records, self.most_bytes, self.batch_bytes = most_records, most_bytes, batch_bytes
+        self.topics = {}
+        self.touched = []
+        self.last = self.of_last = None
         self.clear()
 
     def clear(self):
-        self.waiting = {}
-        self.of_last = None
-        self.waits = self.size = self.records = self.bytes = 0
+        cdef _Topic of
+        for of, partition in self.touched:
+            of.emptied(partition)
+        self.touched, self.full = [], []
+        self.records = self.bytes = 0
         self.begun = False
+        self.is_taken()
+
+    cdef void is_taken(self):
+        self.waiting_records = self.waiting_bytes = 0
+        self.due_records, self.due_bytes = self.most_records, self.most_bytes
 
     def add(self, str topic, bytes key, bytes value):
-        cdef _Batch of
-        cdef long long size
+        cdef _Topic of
         if not self.begun:
             self.begin()
             self.begun = True
         of = self.of_last
         if of is None or topic is not self.last:
-            of = self.waiting.get(topic)
-            if of is None:
-                of = _Batch()
-                of.records = []
-                self.waiting[topic] = of
+            of = self.of(topic)
             self.last, self.of_last = topic, of
-        size = PyBytes_GET_SIZE(key)
-        if value is not None:
-            size += PyBytes_GET_SIZE(value)
-        of.records.append({"key": key, "value": value})
-        of.size += size
-        self.records += 1
-        self.bytes += size
-        self.waits += 1
-        self.size += size
-        if self.waits >= self.most_records or self.size >= self.most_bytes:
+        self.append(of, key, value)
+        if of.log is not None and value is not None:
+            self.append(of.log, key, value)
+        if self.waiting_records >= self.due_records or self.waiting_bytes >= self.due_bytes:
             self.send()
+            self.due_records = self.waiting_records + self.most_records
+            self.due_bytes = self.waiting_bytes + self.most_bytes
 
-    def count(self, records, size):
-        self.records += records
-        self.bytes += size
+    cdef _Topic of(self, str topic):
+        cdef _Topic of = self.topics.get(topic)
+        if of is None:
+            partitions, log = self.ask(topic)
+            of = _Topic(topic, partitions)
+            if log is not None:
+                of.log = self.topics.get(log) or _Topic(log, self.ask(log)[0])
+                self.topics[log] = of.log
+            self.topics[topic] = of
+        return of
+
+    cdef int append(self, _Topic of, bytes key, bytes value) except -1:
+        cdef size_t key_size = PyBytes_GET_SIZE(key)
+        cdef size_t value_size = 0 if value is None else PyBytes_GET_SIZE(value)
+        cdef const unsigned char *of_key = <const unsigned char *>PyBytes_AS_STRING(key)
+        cdef unsigned int partition = (murmur2(of_key, key_size) & 0x7FFFFFFF) % of.partitions
+        cdef Part *part = &of.parts[partition]
+        cdef unsigned char *start
+        cdef unsigned char *to
+        cdef size_t size
+        if part.count and part.size + key_size + value_size + AROUND > self.batch_bytes:
+            self.full.append(of.emptied(partition))
+        elif part.count == 0:
+            self.touched.append((of, partition))
+        of.room_for(part, key_size + value_size + AROUND)
+        start = <unsigned char *>PyBytes_AS_STRING(<object>part.bytes)
+        size = 3 + varint_size(part.count) + varint_size(key_size) + key_size + value_size
+        size += 1 if value is None else varint_size(value_size)
+        to = put_varint(start + part.size, size)
+        to[0] = to[1] = 0
+        to = put_varint(put_varint(to + 2, part.count), key_size)
+        memcpy(to, of_key, key_size)
+        to += key_size
+        if value is None:
+            to[0] = 1
+            to += 1
+        else:
+            to = put_varint(to, value_size)
+            memcpy(to, PyBytes_AS_STRING(value), value_size)
+            to += value_size
+        to[0] = 0
+        part.size = to + 1 - start
+        part.count += 1
+        self.records += 1
+        self.bytes += key_size + value_size
+        self.waiting_records += 1
+        self.waiting_bytes += key_size + value_size
+        return 0
+
+    def partitions(self):
+        return len(self.touched)
 
     def take(self):
-        cdef _Batch of
-        cdef list found = []
-        for topic, of in self.waiting.items():
-            found.append((topic, of.records, of.size))
-        self.waiting = {}
-        self.of_last = None
-        self.waits = self.size = 0
-        return found
+        cdef _Topic of
+        cdef list taken = self.full
+        self.full = []
+        for of, partition in self.touched:
+            taken.append(of.emptied(partition))
+        self.touched = []
+        self.is_taken()
+        return [self.made(batch) for batch in taken]

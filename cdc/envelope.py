@@ -34,7 +34,7 @@ class TableEncoder:
         self._key = tuple(
             (index, _Encoded.of(table.columns[index], first=i == 0)) for i, index in enumerate(self.key_indexes)
         )
-        self.has_holes = hole_finder([index for index, column in enumerate(table.columns) if column.wide])
+        self.has_holes = hole_finder(tuple(index for index, column in enumerate(table.columns) if column.wide))
         """Whether a whole row lacks values that the source left out: it may leave out wide ones."""
         # the generated ones by themselves: they raise whatever comes, see `cdc.rowcode`
         self.write_row = row_writer([(column.prefix, column.encode) for column in self._columns])

@@ -35,6 +35,9 @@ from cdc.writing import Writer
 CUT_RECORDS: Final = 50_000
 CUT_BYTES: Final = 32 * 1024 * 1024
 CUT_AGE_S: Final = 0.2
+CUT_AGE_MOST_S: Final = 1.0
+_COMMITS_APART: Final = 4
+"""Where a commit takes long, as one of a thousand partitions does, no more than a fifth of the time goes into them."""
 MOVED_POSITION_S: Final = 0.5
 IDLE_POSITION_S: Final = 10.0
 COMMANDS_S: Final = 1.0
@@ -292,6 +295,8 @@ class _Session:
         self._looked: tuple[int, int] | None = None
         """Where the log ended when it was looked at, and when that was."""
         self._since_s = 0.0
+        self._commit_s = 0.0
+        """How long the last commit took."""
         self._positioned_s = time.monotonic()
 
     def close(self) -> None:
@@ -519,7 +524,8 @@ class _Session:
         records, size = self._sink.pending()
         if records == 0:
             return self._position_due()
-        return records >= CUT_RECORDS or size >= CUT_BYTES or time.monotonic() - self._since_s >= CUT_AGE_S
+        age_s = min(max(CUT_AGE_S, self._commit_s * _COMMITS_APART), CUT_AGE_MOST_S)
+        return records >= CUT_RECORDS or size >= CUT_BYTES or time.monotonic() - self._since_s >= age_s
 
     def _due_when_idle(self) -> bool:
         """With nothing to read: at once what is pending; now and then the position alone.
@@ -571,9 +577,11 @@ class _Session:
     def _commit(self, state: State) -> None:
         """The step everything hangs on: records and position become visible together, or neither does."""
         state = replace(state, dead_letters=self._state.dead_letters + self._letters.take())
+        begun_s = time.monotonic()
         self._sink.commit(state)
         self._state = state
         self._positioned_s = time.monotonic()
+        self._commit_s = self._positioned_s - begun_s
         events, self._uncommitted = self._uncommitted, 0
         self._lasting.committed(events, state)
 

@@ -12,6 +12,7 @@ raise, whatever they raise: then a value is missing or no text of its type, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Final, TypeAlias, cast
 
 from orjson import dumps
@@ -49,7 +50,8 @@ def key_writer(columns: Sequence[tuple[bytes, Encode]], indexes: Sequence[int]) 
     return _made(taken, columns, [_code(n, encode) for n, (_, encode) in enumerate(columns)])
 
 
-def hole_finder(indexes: Sequence[int]) -> Callable[[Row], bool]:
+@cache
+def hole_finder(indexes: tuple[int, ...]) -> Callable[[Row], bool]:
     """Whether any of these columns is UNCHANGED. (`UNCHANGED in row` compares every value, and takes longer.)"""
     tests = " or ".join(f"row[{index}] is UNCHANGED" for index in indexes) or "False"
     return cast("Callable[[Row], bool]", _function(f"def find(row):\n    return {tests}\n", "find"))

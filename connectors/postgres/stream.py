@@ -9,8 +9,11 @@ Messages inside COPY BOTH (https://www.postgresql.org/docs/current/protocol-repl
 
 from __future__ import annotations
 
+import array
+import fcntl
 import logging
 import select
+import termios
 import time
 from collections.abc import Callable
 from struct import Struct
@@ -34,6 +37,8 @@ _DATA_START: Final = 1 + _DATA.size
 
 _LONG_S: Final = 5.0
 _GATHER_S: Final = 0.001
+_GATHER_MOST_S: Final = 0.008
+_MUCH_BYTES: Final = 16 * 1024
 _PAGE: Final = 8192
 _PAGE_HEADERS: Final = (24, 40)
 
@@ -86,6 +91,7 @@ class ReplicationConnection:
             message = self._pg.error_message.decode(errors="replace")
             self._pg.finish()
             raise connect_failed(params, message)
+        self._queued = array.array("i", [0])
         self._written = self._flushed = 0
         self._sent_at_s = 0.0
         self._asked_at_s: float | None = None
@@ -234,10 +240,15 @@ class ReplicationConnection:
         """Return when there may be something to receive, or after `timeout_s`.
 
         A little later, in fact: a server wakes whoever waits for every message it sends, which costs it more than to
-        decode a row. More has come by then.
+        decode a row. More has come by then; while much comes, a little more is waited for.
         """
-        if self._poll.poll(timeout_s * 1000):
+        if not self._poll.poll(timeout_s * 1000):
+            return
+        queued, came, until_s = 0, _MUCH_BYTES, time.monotonic() + _GATHER_MOST_S
+        while came >= _MUCH_BYTES and time.monotonic() < until_s:
             time.sleep(_GATHER_S)
+            fcntl.ioctl(self._pg.socket, termios.FIONREAD, self._queued)
+            came, queued = self._queued[0] - queued, self._queued[0]
 
     def written(self, lsn: int) -> None:
         """The log has been read up to `lsn`."""

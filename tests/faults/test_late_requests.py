@@ -1,4 +1,7 @@
-"""A request that the client has sent again, and whose first copy arrives when another transaction is open."""
+"""A request that was sent again, and whose first copy arrives when another transaction is open.
+
+By version 1 of the transaction protocol, and by version 2 (KIP-890), in which each transaction has an epoch of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from cdc.dev import kafka
 from cdc.dev.process import Server
 from cdc.errors import OperatorError
 from cdc.state import Phase, State
+from sinks import producer
 from sinks.kafka import KafkaSink
 from sinks.reading import read_to_end
 from tests.faults import proxy
@@ -24,6 +28,7 @@ from tests.text_tables import text_table
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
 STATE = State(connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7)
 PATIENCE_S = 1.5
+FIRST, SECOND = 1, 2
 
 
 class Broker:
@@ -63,6 +68,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     made.close()
 
 
+@pytest.fixture(params=[FIRST, SECOND])
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of the protocol: the broker has the second, unless it is taken for one that has not."""
+    if request.param == FIRST:
+        monkeypatch.setattr(producer, "_SECOND", 99)
+    asked: int = request.param
+    return asked
+
+
+def _speaks(sink: KafkaSink) -> int:
+    """The version by which a fenced sink's transactions go."""
+    assert sink._producer is not None
+    return SECOND if sink._producer._second else FIRST
+
+
 def _half_seen(broker: Broker, sink: KafkaSink) -> bool:
     """Commit with the first EndTxn held back, begin another transaction, let the EndTxn go.
 
@@ -86,28 +106,51 @@ def _half_seen(broker: Broker, sink: KafkaSink) -> bool:
     return False
 
 
-def test_an_end_that_comes_late_ends_no_other_transaction(broker: Broker, prefix: str) -> None:
+def _goes_on_whole(broker: Broker, sink: KafkaSink) -> None:
+    """Nothing of the second transaction was seen; committed, all of it is."""
+    sink.write(sink.topic(B), b"k", b"second")
+    sink.commit(STATE.next())
+    assert broker.committed(sink.topic(A)) == [b"first", b"second"]
+    assert broker.committed(sink.topic(B)) == [b"second"]
+
+
+def test_an_end_that_comes_late_ends_no_other_transaction(broker: Broker, prefix: str, version: int) -> None:
     """Whole or not at all, also in the transaction after the one whose EndTxn was sent twice."""
     with closing(broker.sink(prefix)) as sink:
         assert not _half_seen(broker, sink)
-        sink.write(sink.topic(B), b"k", b"second")
-        sink.commit(STATE.next())
-        assert broker.committed(sink.topic(A)) == [b"first", b"second"]
-        assert broker.committed(sink.topic(B)) == [b"second"]
+        assert _speaks(sink) == version
+        _goes_on_whole(broker, sink)
 
 
-def test_without_a_new_epoch_it_would(broker: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: a sink that goes on with its producer after an interruption shows half a transaction."""
+@pytest.mark.parametrize("version", [FIRST], indirect=True)
+def test_without_a_new_epoch_it_would(
+    broker: Broker, prefix: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: by version 1, a sink that goes on in its epoch after an interruption shows half a transaction."""
     monkeypatch.setattr(KafkaSink, "_renew", lambda *_: None)
     with closing(broker.sink(prefix)) as sink:
         assert _half_seen(broker, sink)
+        assert _speaks(sink) == version
 
 
-def test_a_copy_that_took_over_meanwhile_is_noticed(broker: Broker, prefix: str) -> None:
+@pytest.mark.parametrize("version", [SECOND], indirect=True)
+def test_in_version_2_it_does_not_even_then(
+    broker: Broker, prefix: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The epoch that the EndTxn gave to the next transaction shuts out its first copy."""
+    monkeypatch.setattr(KafkaSink, "_renew", lambda *_: None)
+    with closing(broker.sink(prefix)) as sink:
+        assert not _half_seen(broker, sink)
+        assert _speaks(sink) == version
+        _goes_on_whole(broker, sink)
+
+
+def test_a_copy_that_took_over_meanwhile_is_noticed(broker: Broker, prefix: str, version: int) -> None:
     """A new epoch would shut out the other copy: what that one has committed says that it is there."""
     with closing(broker.sink(prefix)) as sink, closing(broker.sink(prefix)) as other:
         sink.create([A, B])
         sink.fence()
+        assert _speaks(sink) == version
         sink.write(sink.topic(A), b"k", b"first")
         renew = sink._renew
 

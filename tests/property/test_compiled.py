@@ -440,47 +440,120 @@ def _plainly(change: Change, frame: PlainFrame) -> tuple[bytes, bytes] | None:
 
 # ---- batches ----
 
+LOGS = {"a": "log of a", "b": None, "log of a": None, "c": "log of c", "log of c": None}
+TOPICS_ = st.sampled_from(["a", "b", "c", "log of a"])
+DONE = st.one_of(
+    st.tuples(TOPICS_, st.binary(max_size=9), st.one_of(st.none(), st.binary(max_size=90))),
+    st.sampled_from(["take", "clear"]),
+)
+MOST = st.tuples(st.integers(1, 20), st.integers(1, 300), st.integers(1, 200))
+
 
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.binary(max_size=9), st.one_of(st.none(), st.binary(max_size=90)))),
-    st.integers(1, 20), st.integers(1, 300),
+    st.lists(DONE, max_size=60), st.dictionaries(st.sampled_from(sorted(LOGS)), st.integers(1, 4)),
+    MOST, st.lists(st.booleans(), max_size=9),
 )  # fmt: skip
-def test_batches_are_those_of_the_plain_ones(records: Any, most_records: int, most_bytes: int) -> None:
-    """When they are handed over, what is in them, and what is counted."""
+@example([("c", b"1", None), ("a", b"1", b"x"), "clear", ("c", b"1", b"y"), ("a", b"1", b"z" * 70)], {}, (1, 1, 1), [])
+def test_batches_are_those_of_the_plain_ones(done: Any, partitions: Any, most: Any, takes: list[bool]) -> None:
+    """What is in them, what is counted, and who is called when; `send` takes, or it does not."""
     told: list[Any] = []
     for kind in (PlainBatches, core.Batches):
-        said: list[Any] = []
-
-        made: list[Any] = []
-
-        def send(said: list[Any] = said, made: list[Any] = made) -> None:
-            said.append(made[0].take())
-
-        begin = partial(said.append, "begin")
-        batches = kind(begin, send, most_records=most_records, most_bytes=most_bytes)
-        made.append(batches)
-        for n, (topic, key, value) in enumerate(records):
-            batches.add(topic, key, value)
-            if n % 7 == 6:
-                batches.count(1, 10)
-            said.append((batches.records, batches.bytes))
-            if n % 11 == 10:
-                said.append(batches.take())
-                batches.clear()
-        told.append((said, batches.take()))
+        batches, said = _recorded(kind, partitions, takes, most)
+        for each in done:
+            if isinstance(each, tuple):
+                batches.add(*each)
+            else:
+                said.append((each, getattr(batches, each)()))
+            said.append(
+                (batches.records, batches.bytes, batches.waiting_records, batches.waiting_bytes, batches.partitions())
+            )
+        told.append((said, batches.take(), batches.take(), batches.partitions()))
     assert told[0] == told[1]
 
 
+def _recorded(kind: Any, partitions: Any, takes: list[bool], most: tuple[int, int, int]) -> tuple[Any, list[Any]]:
+    """Batches, and what they are heard to ask for."""
+    said: list[Any] = []
+
+    def send() -> None:
+        sent = sum(each[0] == "send" for each in said)
+        said.append(("send", batches.take() if takes and takes[sent % len(takes)] else None))
+
+    def ask(topic: str) -> tuple[int, str | None]:
+        said.append(("partitions", topic))
+        return partitions.get(topic, 2), LOGS[topic]
+
+    most_records, most_bytes, batch_bytes = most
+    batches = kind(
+        lambda: said.append(("begin",)), send, ask,
+        most_records=most_records, most_bytes=most_bytes, batch_bytes=batch_bytes,
+    )  # fmt: skip
+    return batches, said
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1_048_575, 1_048_576])
+def test_batches_of_any_size_are_those_of_the_plain_ones(size: int) -> None:
+    """Where lengths take one byte more, and where what is kept between two batches is given back."""
+    told: list[Any] = []
+    for kind in (PlainBatches, core.Batches):
+        batches, said = _recorded(kind, {}, [False], (2, 10, 300_000))
+        for n in range(3):
+            batches.add("b", b"k" * n, b"v" * size)
+            batches.add("b", b"k" * size, None)
+        told.append((said, batches.take(), batches.records, batches.bytes))
+    assert told[0] == told[1]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.integers(1, 100))
+@example([b"1" * 10, b"2" * 10, b"3" * 90, b"4"], 30)
+def test_batches_are_cut_before_they_are_too_large(values: list[bytes], batch_bytes: int) -> None:
+    """One of several records is never larger, and no record is missing."""
+    for kind in (PlainBatches, core.Batches):
+        batches, _ = _recorded(kind, {"b": 1}, [], (99, 9999, batch_bytes))
+        for value in values:
+            batches.add("b", b"k", value)
+        taken = batches.take()
+        assert sum(batch.count for batch in taken) == len(values)
+        assert all(batch.count == 1 or len(batch.records) <= batch_bytes for batch in taken)
+
+
 def test_a_transaction_that_cannot_begin_holds_nothing() -> None:
+    """It is asked to begin again, as is a topic of which nothing could be had, or of whose log."""
+
+    def fail(*_: str) -> Any:
+        raise LookupError
+
+    def fail_of_log(topic: str) -> tuple[int, str | None]:
+        return (1, "log") if topic == "a" else fail()
+
+    fails: list[tuple[Any, Any]] = [(fail, fail), (str, fail), (str, fail_of_log)]
+    for kind in (PlainBatches, core.Batches):
+        for begin, ask in fails:
+            batches = kind(begin, fail, ask, most_records=2, most_bytes=10, batch_bytes=10)
+            for _ in range(2):
+                with pytest.raises(LookupError) as raised:
+                    batches.add("a", b"1", b"2")
+                assert raised.type is LookupError
+            assert (batches.records, batches.bytes, batches.waiting_records, batches.waiting_bytes) == (0, 0, 0, 0)
+            assert (batches.take(), batches.partitions()) == ([], 0)
+
+
+def test_a_send_that_fails_is_called_again() -> None:
+    """What it was to take waits on."""
+    said: list[str] = []
+
     def fail() -> None:
+        said.append("send")
         raise LookupError
 
     for kind in (PlainBatches, core.Batches):
-        batches = kind(fail, fail, most_records=2, most_bytes=10)
+        said.clear()
+        batches = kind(said.clear, fail, lambda _: (1, None), most_records=2, most_bytes=100, batch_bytes=10)
+        batches.add("a", b"1", None)
         for _ in range(2):
             with pytest.raises(LookupError):
                 batches.add("a", b"1", None)
-        assert (batches.records, batches.bytes, batches.take()) == (0, 0, [])
+        assert (said, batches.waiting_records, sum(batch.count for batch in batches.take())) == (["send"] * 2, 3, 3)
 
 
 # ---- COPY ----

@@ -75,7 +75,7 @@ def test_what_can_be_written_is_written_by_the_generated_code(data: st.DataObjec
 def test_holes_are_found_and_sizes_added_up(row: Row, indexes: set[int]) -> None:
     """Of the columns given; a hole has no size."""
     some = sorted(indexes)
-    assert hole_finder(some)(row) is any(row[index] is UNCHANGED for index in some)
+    assert hole_finder(tuple(some))(row) is any(row[index] is UNCHANGED for index in some)
     bound = size_bound(24, {index: index + 1 for index in some})
     if any(row[index] is UNCHANGED for index in some):
         with pytest.raises(TypeError):
