@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument(
         "--partitions", default=f"{PARTITIONS},1", help="of a table's topic, comma-separated (default: %(default)s)"
     )
-    parser.add_argument("--of", type=int, default=300_000, help="events of those tables (default: %(default)s)")
+    parser.add_argument("--of", type=int, default=1_000_000, help="events of those tables (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="of each below two million events (default: %(default)s)")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -276,7 +276,7 @@ class ApplySource:
     bootstrap_servers: str
     topic_prefix: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Client properties by librdkafka's names; which of them the producer heeds is said in docs/adr/0015."""
+    """Client properties by librdkafka's names; docs/deploy.md says which of them the producer heeds."""
 
     def __post_init__(self) -> None:
         _check_clients(self.bootstrap_servers, self.topic_prefix, self.options)

@@ -8,8 +8,10 @@ from typing import Any, Final, TypeAlias
 from kafka.errors import UnknownTopicOrPartitionError
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
-from sinks.wire import Connection, LostError, Way
+from sinks.wire import LOOK_S, Connection, LostError, Way
 
+_COORDINATE_S: Final = 15.0
+"""How long is waited for a coordinator: one that is frozen has a successor by then."""
 _PORT: Final = 9092
 _MANY_KEYS: Final = 4
 """From this version on FindCoordinator takes several keys."""
@@ -94,6 +96,7 @@ class Brokers:
             except LostError:
                 self._coordinator = None
                 raise
+            self._coordinating.answer_s = min(_COORDINATE_S, self._way.answer_s)
         return self._coordinating
 
     def coordinating(self) -> Connection | None:
@@ -177,6 +180,7 @@ class Brokers:
             except LostError as exc:
                 lost = exc
             else:
+                self._asking.answer_s = min(LOOK_S, self._way.answer_s)
                 return self._asking
         raise lost or LostError("no broker is named")  # there is always one
 

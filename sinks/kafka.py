@@ -29,7 +29,7 @@ from sinks.commands import Commands
 from sinks.logged import TableLogs
 from sinks.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
 from sinks.positions import read_neighbours, read_standing
-from sinks.producer import Producer, RefusedError
+from sinks.producer import FENCED, Producer, RefusedError
 from sinks.reading import Isolation, read_to_end, read_what_is
 from sinks.recordbatch import CODECS, Codec, first
 from sinks.topics import LARGEST_RECORD, Topics, Wanted, python_client
@@ -51,11 +51,12 @@ _WAITING_BYTES: Final = 16 * 1024 * 1024
 _BATCH_BYTES: Final = 1_000_000
 _AROUND_BYTES: Final = 1024
 """What a batch has around its records, generously; what cannot be compressed grows by less than a 256th."""
+_ANSWER_MS: Final = 40_000
+"""Longer than a broker waits for its followers, which is 30 s."""
 _FENCE_S: Final = 60.0
 
 log = logging.getLogger("cdc.kafka")
 
-_FENCED: Final = {codes.ProducerFencedError.errno, codes.InvalidProducerEpochError.errno}
 _FORBIDDEN: Final = {
     codes.TopicAuthorizationFailedError.errno,
     codes.ClusterAuthorizationFailedError.errno,
@@ -308,7 +309,7 @@ class KafkaSink:
             if batch is None
             else f"Kafka at {self._servers}: {doing}: topic {batch.topic}"
         )
-        if error.code in _FENCED and not self._timed_out() and not self._open_producer().fences_itself:
+        if error.code in FENCED and not self._timed_out() and not self._open_producer().fences_itself:
             return self._superseded()
         if error.code in _TOO_LARGE and batch is not None:
             if batch.count == 1:
@@ -366,7 +367,7 @@ def _way(config: KafkaConfig) -> Way:
     options = config.options
     return Way(
         client_id=options.get("client.id", "cdc"),
-        answer_s=int(options.get("socket.timeout.ms", "60000")) / 1000,
+        answer_s=int(options.get("socket.timeout.ms", _ANSWER_MS)) / 1000,
         options=python_client(config.bootstrap_servers, options),
     )
 

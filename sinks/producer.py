@@ -33,6 +33,7 @@ REFUSED_S: Final = 30.0
 """How long a broker may say that a topic is not there, which it does for a moment after it was made."""
 
 _PATIENCE_S: Final = 120.0
+_STALE_S: Final = 5.0
 _PAUSE_FIRST_S: Final = 0.002
 _PAUSE_LONGEST_S: Final = 0.5
 _CLOSE_S: Final = 2.0
@@ -73,6 +74,8 @@ _PASSING: Final = {
     _code(codes.UnknownLeaderEpochError),
 }
 """What passes, if one waits or asks another broker."""
+FENCED: Final = {_code(codes.ProducerFencedError), _code(codes.InvalidProducerEpochError)}
+"""What is said to a producer whose place another one has taken."""
 _WRITTEN: Final = {0, _code(codes.DuplicateSequenceNumberError)}
 
 log = logging.getLogger("cdc")
@@ -142,6 +145,8 @@ class Producer:
         """Whether a coordinator may hold a transaction open."""
         self._failing: _Patience | None = None
         """Since something was not taken that was sent."""
+        self._fenced_s: float | None = None
+        """When it was first said, with no word to the contrary since, that another producer has taken over."""
         self.fences_itself = False
         """Whether a copy of what began this epoch may be under way, which would end it as another producer does."""
         self.interrupted = False
@@ -157,7 +162,7 @@ class Producer:
         self._flying.clear()
         self._began = self.interrupted = False
         self._added.clear()
-        self._failing = None
+        self._failing = self._fenced_s = None
         self.fences_itself = False
         self._brokers.no_coordinator()  # a new connection says by which version transactions go now
         coordinator = self._coordinated(_Patience(within_s))
@@ -295,12 +300,25 @@ class Producer:
                 continue
             code = _worst(answer)
             if code == 0:
+                self._fenced_s = None
                 return answer
-            if code in _MOVED:
+            if code in _MOVED or self._may_be_stale(code):
                 self._brokers.no_coordinator(moved=True)
             elif code not in _PASSING:
                 raise RefusedError(code)
             self._wait(patience, RefusedError(code))
+
+    def _may_be_stale(self, code: int) -> bool:
+        """Whether another broker may know better that says we are fenced off.
+
+        One that was frozen goes on for a moment as if it still coordinated or led, by what it knew then. Who is fenced
+        off in truth stays so.
+        """
+        if code not in FENCED:
+            return False
+        now = time.monotonic()
+        self._fenced_s = now if self._fenced_s is None else self._fenced_s
+        return now - self._fenced_s < _STALE_S
 
     def _coordinated(self, patience: _Patience) -> Connection:
         while True:
@@ -362,8 +380,6 @@ class Producer:
                 if broker is None:
                     leaderless.add(topic)
                     continue
-                if broker in self._flying:
-                    continue
                 size = sizes.get(broker, 0) + len(queue[0].records)
                 if size <= _REQUEST_BYTES or broker not in found:
                     sizes[broker] = size
@@ -411,7 +427,7 @@ class Producer:
                     continue
                 if code in _WRITTEN:
                     self._written(topic.name, said.index)
-                elif code in _PASSING:
+                elif code in _PASSING or self._may_be_stale(code):
                     passing = code
                     if code != _UNDER_WAY:
                         self._brokers.forget([topic.name])
@@ -422,7 +438,7 @@ class Producer:
         if passing:
             self._later(RefusedError(passing))
         else:
-            self._failing = None
+            self._failing = self._fenced_s = None
 
     def _written(self, topic: str, partition: int) -> None:
         """The oldest batch of a partition is in its log."""

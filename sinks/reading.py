@@ -16,8 +16,14 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 _SILENT_S: Final = 30.0
 
-_TOO_EARLY: Final = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-"""A topic made a moment ago: the broker knows of it, and is about to lead it."""
+_TOO_EARLY: Final = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+"""A broker has just begun to lead, or is about to: a topic made a moment ago, or one whose leader is gone."""
 
 _LED_WITHIN_S: Final = 10.0
 

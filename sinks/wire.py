@@ -27,7 +27,8 @@ from sinks import producerequest
 from sinks.producerequest import Sent
 
 _LARGEST_ANSWER: Final = 100_000_000
-_CONNECT_S: Final = 10.0
+LOOK_S: Final = 10.0
+"""How long is waited for what a broker answers out of its memory, and for a connection."""
 _LIFETIME_USED: Final = 0.85
 """Of the time for which a broker believes a login: then there is a new connection, between two requests."""
 _API_VERSIONS: Final = 3
@@ -69,7 +70,7 @@ class Connection:
     def __init__(self, host: str, port: int, way: Way) -> None:
         self.where = f"{host}:{port}"
         self._way = way
-        self.answer_s = way.answer_s
+        self.answer_s = min(LOOK_S, way.answer_s)
         self._correlation_id = 0
         self._awaited: Any = None
         self._expires_s = float("inf")
@@ -77,7 +78,7 @@ class Connection:
         """Finalized ones of the cluster, by name."""
         self._versions: dict[int, tuple[int, int]] = {}
         try:
-            self._socket = socket.create_connection((host, port), timeout=min(_CONNECT_S, way.answer_s))
+            self._socket = socket.create_connection((host, port), timeout=self.answer_s)
         except OSError as exc:
             raise LostError(f"{self.where}: {exc.strerror or exc}") from exc
         try:
@@ -91,6 +92,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
+        self.answer_s = way.answer_s
 
     @property
     def usable(self) -> bool:

@@ -34,7 +34,13 @@ _POLL_RECORDS, _FETCH_BYTES = 5_000, 4 << 20
 _EARLIEST = -2
 _RECONNECT_MS = 10
 _LED_WITHIN_S = 10.0
-_UNLED = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+_UNLED = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
 _FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
 
 _Answer = TypeVar("_Answer")

@@ -77,12 +77,19 @@ logger.server.level=INFO
 _METADATA_REQUEST = struct.pack(">ihhihi", 14, 3, 0, 1, -1, 0)  # size, api, version, correlation, client, topics: all
 
 
-def prepare(folder: Path, *, certificate: Path | None = None, advertised_port: int | None = None) -> Launch:
+def prepare(
+    folder: Path,
+    *,
+    certificate: Path | None = None,
+    advertised_port: int | None = None,
+    cluster: str | None = None,
+    more: str = "",
+) -> Launch:
     """Fetch the jars and format the storage on the first call.
 
     With a `certificate` (PEM: key, then chain; for localhost) the broker listens at the setting `secure_port` too:
     TLS, and a login by SCRAM-SHA-512. `advertised_port` is a proxy's: a second listener, on `proxied_port`, sends its
-    clients there.
+    clients there. A node of several is given the id of its `cluster`, and `more` properties that go before ours.
     """
     class_path = jars.class_path("kafka", jars.KAFKA)
     settings = Settings(folder)
@@ -100,13 +107,13 @@ def prepare(folder: Path, *, certificate: Path | None = None, advertised_port: i
         text += _SECURE.format(
             port=port, controller_port=controller_port, secure_port=secure_port, certificate=certificate
         )
-    properties.write_text(text)
+    properties.write_text(text + more)
     logging.write_text(_LOGGING)
     options = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", _QUICK).split()
     command = (str(java()), *_HEAP, *options, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
     if not (data / "meta.properties").exists():
         shutil.rmtree(data, ignore_errors=True)  # a format that was cut short
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = cluster or new_cluster()
         format_ = ("kafka.tools.StorageTool", "format", "--cluster-id", f"={cluster}", "--config", str(properties))
         run_once((*command, *format_), folder=folder, refuses_root=False, what="formatting Kafka's storage")
     return Launch(
@@ -114,6 +121,11 @@ def prepare(folder: Path, *, certificate: Path | None = None, advertised_port: i
         ready=lambda _pid: _is_ready(port),
         url=f"127.0.0.1:{port}",
     )
+
+
+def new_cluster() -> str:
+    """An id that no other cluster has."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def proxied_port(folder: Path) -> int:

@@ -10,11 +10,9 @@ from sinks.wire import LostError
 from tests.scripted_brokers import (
     ANSWER_LOST,
     CONCURRENT,
-    FENCED,
     LOSSES,
     NO_COORDINATOR,
     NOT_COORDINATOR,
-    OLD_EPOCH,
     ONLY_FIRST,
     REQUEST_LOST,
     SILENCE,
@@ -121,7 +119,7 @@ def test_beginning_an_epoch_twice_interrupts_nothing(fresh: Producer, cluster: C
 
 
 @pytest.mark.parametrize("what", ["begin", "end"])
-@pytest.mark.parametrize("code", [FENCED, OLD_EPOCH, UNAUTHORIZED_ID])
+@pytest.mark.parametrize("code", [UNAUTHORIZED_ID, 50])
 def test_what_the_coordinator_refuses_is_raised(opened: Producer, cluster: Cluster, what: str, code: int) -> None:
     """Once, without trying again; it is about no batch."""
     opened.send([batch("t", 0, b"1")])

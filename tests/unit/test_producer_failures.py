@@ -124,7 +124,7 @@ def test_a_copy_that_was_written_counts(opened: Producer, cluster: Cluster) -> N
     assert _sequences(cluster) == [(0, [b"1"])]
 
 
-@pytest.mark.parametrize("code", [TOO_LARGE, NOT_ALLOWED, OUT_OF_ORDER, OLD_EPOCH, FENCED, -1, 120])
+@pytest.mark.parametrize("code", [TOO_LARGE, NOT_ALLOWED, OUT_OF_ORDER, -1, 120])
 def test_what_does_not_pass_is_raised_with_its_batch(opened: Producer, cluster: Cluster, code: int) -> None:
     """Once, without trying again."""
     sent = batch("t", 1, b"2", b"3")
@@ -134,6 +134,33 @@ def test_what_does_not_pass_is_raised_with_its_batch(opened: Producer, cluster: 
         opened.flush()
     assert (refused.value.code, refused.value.batch) == (code, sent)
     assert len(cluster.told("produce")) == 1
+
+
+@pytest.mark.parametrize("code", [OLD_EPOCH, FENCED])
+@pytest.mark.parametrize("what", ["produce", "end"])
+def test_who_says_only_for_a_moment_that_we_are_fenced_off_was_frozen(
+    opened: Producer, cluster: Cluster, what: str, code: int
+) -> None:
+    """A broker that leads or coordinates no more goes by what it knew: the one that does is asked."""
+    said = {("t", 0): code} if what == "produce" else code
+    for number in range(3):
+        cluster.fail(what, said, said)
+        opened.send([batch("t", 0, b"%d" % number)])
+        opened.commit()
+    assert cluster.committed(("t", 0)) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("code", [OLD_EPOCH, FENCED])
+@pytest.mark.parametrize("what", ["produce", "end"])
+def test_who_is_fenced_off_stays_so(opened: Producer, cluster: Cluster, clock: Clock, what: str, code: int) -> None:
+    """For some seconds nobody says otherwise."""
+    cluster.fail(what, *[{("t", 0): code} if what == "produce" else code] * 999)
+    began_s = clock.now_s
+    opened.send([batch("t", 0, b"1")])
+    with pytest.raises(RefusedError) as refused:
+        opened.commit()
+    assert refused.value.code == code
+    assert producer._STALE_S <= clock.now_s - began_s < producer._STALE_S + 1
 
 
 def test_an_answer_that_leaves_something_out_is_none(opened: Producer, cluster: Cluster) -> None:
