@@ -29,11 +29,13 @@ from sinks.brokers import Address, AnswerError, Brokers
 from sinks.recordbatch import Codec, Identity, header
 from sinks.wire import Connection, LostError, Way
 
-REFUSED_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
+_ABSENT_S: Final = 30.0
 """How long a broker may say that a topic is not there, which it does for a moment after it was made."""
 
-_PATIENCE_S: Final = 120.0
 _STALE_S: Final = 5.0
+"""How long another broker may know better that says we are fenced off."""
+
 _PAUSE_FIRST_S: Final = 0.002
 _PAUSE_LONGEST_S: Final = 0.5
 _CLOSE_S: Final = 2.0
@@ -180,7 +182,7 @@ class Producer:
 
     def partitions(self, topic: str, beside: Iterable[str] = ()) -> int:
         """How many the topic has; those `beside` are looked up with it, as they will be asked for next."""
-        patience = _Patience(REFUSED_S)
+        patience = _Patience(_ABSENT_S)
         while True:
             try:
                 self._brokers.look_up((topic, *beside))
@@ -190,7 +192,6 @@ class Producer:
                     raise RefusedError(exc.code) from exc
                 self._wait(patience, RefusedError(exc.code))
             except LostError as exc:
-                self._complain()
                 self._wait(patience, exc)
 
     def ready(self) -> bool:
@@ -295,7 +296,6 @@ class Producer:
             except LostError as exc:
                 self._brokers.no_coordinator()
                 self.interrupted = True
-                self._complain()
                 self._wait(patience, exc)
                 continue
             code = _worst(answer)
@@ -329,14 +329,14 @@ class Producer:
                     raise RefusedError(exc.code) from exc
                 self._wait(patience, RefusedError(exc.code))
             except LostError as exc:
-                self._complain()
                 self._wait(patience, exc)
 
     def _wait(self, patience: _Patience, reason: Exception) -> None:
-        """After a while ask another broker: one that is cut off from the others knows of no changes."""
+        """After a while say so, and ask another broker: one that is cut off from the others knows of no changes."""
         patience.wait(reason)
         if patience.pause_s >= _PAUSE_LONGEST_S:
             self._brokers.doubt()
+            self._complain(reason)
 
     # ---- the brokers that lead ----
 
@@ -347,7 +347,7 @@ class Producer:
         self._take_off()
 
     def _take_off(self) -> None:
-        """Send every broker that has nothing to answer the oldest batch of each of its partitions."""
+        """Send every broker the oldest batch of each of its partitions; none has anything to answer."""
         try:
             self._brokers.look_up(self._waiting)
         except AnswerError as exc:
@@ -461,19 +461,17 @@ class Producer:
 
     def _later(self, reason: Exception) -> None:
         """Pause before it is tried again. Raises `reason` when trying has not helped for long."""
-        if isinstance(reason, LostError):
-            self._complain()
         if self._failing is None:
             absent = isinstance(reason, RefusedError) and reason.code == _ABSENT
-            self._failing = _Patience(REFUSED_S if absent else _PATIENCE_S)
+            self._failing = _Patience(_ABSENT_S if absent else _PATIENCE_S)
         self._wait(self._failing, reason)
 
-    def _complain(self) -> None:
-        """Say, now and then, that no broker answers."""
+    def _complain(self, reason: Exception) -> None:
+        """Say, now and then, what is waited for."""
         now = time.monotonic()
         if now - self._complained_s > _COMPLAIN_S:
             self._complained_s = now
-            log.warning("Kafka at %s: no broker answers; waiting for one", self._servers)
+            log.warning("Kafka at %s: no broker answers as it must (%s); waiting for one", self._servers, reason)
 
 
 def _worst(answer: Any) -> int:  # noqa: ANN401 - a message
