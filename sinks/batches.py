@@ -10,11 +10,11 @@ A batch's header is put before its records when it is sent (`sinks/recordbatch.p
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from struct import unpack_from
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdc.rowcode import compiled
+from sinks.varints import zigzag
 
 
 class Batch(NamedTuple):
@@ -32,7 +32,6 @@ Partitions = Callable[[str], tuple[int, str | None]]
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
-_SEVEN, _MORE = 0x7F, 0x80
 _NO_VALUE: Final = b"\x01"
 _AROUND: Final = 40
 """What a record has around its key and value, at most."""
@@ -113,9 +112,9 @@ class PlainBatches:
             self._full.append(Batch(topic, partition, count, bytes(found.records)))
             found.records.clear()
             count = 0
-        offset, of_key = varint(count), varint(key_size)
-        of_value = _NO_VALUE if value is None else varint(len(value))
-        whole = varint(len(offset) + len(of_key) + len(of_value) + size + 3)
+        offset, of_key = zigzag(count), zigzag(key_size)
+        of_value = _NO_VALUE if value is None else zigzag(len(value))
+        whole = zigzag(len(offset) + len(of_key) + len(of_value) + size + 3)
         found.records += b"%b\0\0%b%b%b%b%b\0" % (whole, offset, of_key, key, of_value, value or b"")
         found.count = count + 1
         self.records += 1
@@ -134,18 +133,6 @@ class PlainBatches:
         taken += [Batch(*at, part.count, bytes(part.records)) for at, part in waiting.items()]
         self._taken()
         return taken
-
-
-@lru_cache(1 << 13)
-def varint(number: int) -> bytes:
-    """A number as Kafka has it within a record: zigzag, seven bits a byte."""
-    number = (number << 1) ^ (number >> 63)
-    written = bytearray()
-    while number > _SEVEN:
-        written.append(number & _SEVEN | _MORE)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
 
 
 def partition_of(key: bytes, partitions: int) -> int:

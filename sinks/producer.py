@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kafka import errors as codes
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
@@ -81,6 +81,8 @@ FENCED: Final = {_code(codes.ProducerFencedError), _code(codes.InvalidProducerEp
 _WRITTEN: Final = {0, _code(codes.DuplicateSequenceNumberError)}
 
 log = logging.getLogger("cdc")
+
+_T = TypeVar("_T")
 
 
 class RefusedError(Exception):
@@ -182,17 +184,8 @@ class Producer:
 
     def partitions(self, topic: str, beside: Iterable[str] = ()) -> int:
         """How many the topic has; those `beside` are looked up with it, as they will be asked for next."""
-        patience = _Patience(_ABSENT_S)
-        while True:
-            try:
-                self._brokers.look_up((topic, *beside))
-                return self._brokers.partitions(topic)
-            except AnswerError as exc:
-                if exc.code not in _PASSING:
-                    raise RefusedError(exc.code) from exc
-                self._wait(patience, RefusedError(exc.code))
-            except LostError as exc:
-                self._wait(patience, exc)
+        self._patiently(lambda: self._brokers.look_up((topic, *beside)), _Patience(_ABSENT_S))
+        return self._brokers.partitions(topic)
 
     def ready(self) -> bool:
         """Whether all that was handed over has been written; waits for no answer."""
@@ -321,9 +314,13 @@ class Producer:
         return now - self._fenced_s < _STALE_S
 
     def _coordinated(self, patience: _Patience) -> Connection:
+        return self._patiently(lambda: self._brokers.coordinator(self._id), patience)
+
+    def _patiently(self, look: Callable[[], _T], patience: _Patience) -> _T:
+        """What any broker says."""
         while True:
             try:
-                return self._brokers.coordinator(self._id)
+                return look()
             except AnswerError as exc:
                 if exc.code not in _PASSING:
                     raise RefusedError(exc.code) from exc

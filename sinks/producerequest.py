@@ -10,6 +10,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from sinks.varints import unsigned
+
 OLDEST, NEWEST = 3, 12
 """With transactions; with names of topics in the place of their ids."""
 IMPLICIT: Final = 12
@@ -19,7 +21,6 @@ _API_KEY: Final = 0
 _FLEXIBLE: Final = 9
 _ALL_IN_SYNC: Final = -1
 _NO_TAGS: Final = b"\0"
-_SEVEN, _MORE = 0x7F, 0x80
 
 Sent = Mapping[str, Sequence[tuple[int, bytes, bytes]]]
 """By topic: partition, a batch's header, its records."""
@@ -54,18 +55,9 @@ def request(
 
 
 def _text(text: bytes, *, flexible: bool) -> bytes:
-    return (_unsigned(len(text) + 1) if flexible else len(text).to_bytes(2)) + text
+    return (unsigned(len(text) + 1) if flexible else len(text).to_bytes(2)) + text
 
 
 def _count(number: int, *, flexible: bool) -> bytes:
     """Of an array's elements, or a text's bytes."""
-    return _unsigned(number + 1) if flexible else number.to_bytes(4)
-
-
-def _unsigned(number: int) -> bytes:
-    written = bytearray()
-    while number > _SEVEN:
-        written.append(number & _SEVEN | _MORE)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
+    return unsigned(number + 1) if flexible else number.to_bytes(4)

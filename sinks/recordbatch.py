@@ -18,13 +18,14 @@ import lz4.frame
 import zstandard
 from crc32c import crc32c
 
+from sinks.varints import MORE
+
 Compress = Callable[[bytes], bytes]
 
 HEADER: Final = struct.Struct(">qiibI")
 BEHIND: Final = struct.Struct(">hiqqqhii")
 _TRANSACTIONAL: Final = 0x10
 _MAGIC: Final = 2
-_MORE: Final = 0x80
 _NO_EPOCH: Final = -1
 _BEFORE_LENGTH_COUNTS: Final = 12
 """The length is of what is behind it: base offset and length itself do not count."""
@@ -81,8 +82,8 @@ def first(records: bytes) -> tuple[bytes, bytes | None]:
         while True:
             byte = records[at]
             at += 1
-            found |= (byte & ~_MORE) << shift
-            if byte < _MORE:
+            found |= (byte & ~MORE) << shift
+            if byte < MORE:
                 return found >> 1 ^ -(found & 1)
             shift += 7
 
