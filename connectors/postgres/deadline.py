@@ -6,28 +6,54 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import psycopg2.extensions
 
 
-@contextlib.contextmanager
-def answered_within(connection: psycopg2.extensions.connection, timeout_s: float) -> Iterator[None]:
-    """Cut the connection if what is done inside takes longer; the statement then fails as on a lost connection.
+class Deadline:
+    """Of one connection. A thread that waits outlives what it waited for, and then watches over what is done next.
 
     The kernel's own timers see nothing where something in between, a proxy or a firewall, keeps acknowledging.
     """
-    doubled = socket.socket(fileno=os.dup(connection.fileno()))
 
-    def cut() -> None:
-        with contextlib.suppress(OSError):  # closed a moment ago
-            doubled.shutdown(socket.SHUT_RDWR)
+    def __init__(self, connection: psycopg2.extensions.connection, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._doubled = -1
+        """The connection's socket under another number, while an answer is awaited: libpq may close its own."""
+        self._until_s = 0.0
+        self._watched = False
 
-    timer = threading.Timer(timeout_s, cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        doubled.close()
+    @contextlib.contextmanager
+    def answered(self) -> Iterator[None]:
+        """Cut the connection if what is done inside takes too long; the statement then fails as on a lost one."""
+        with self._lock:
+            self._doubled = os.dup(self._connection.fileno())
+            self._until_s = time.monotonic() + self._timeout_s
+            if not self._watched:
+                threading.Thread(target=self._watch, name="cdc-deadline", daemon=True).start()
+                self._watched = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                os.close(self._doubled)
+                self._doubled = -1
+
+    def _watch(self) -> None:
+        left_s = self._timeout_s
+        while left_s > 0:
+            time.sleep(left_s)
+            with self._lock:
+                left_s = self._until_s - time.monotonic() if self._doubled >= 0 else 0
+                if left_s <= 0:
+                    self._watched = False
+                    self._cut()
+
+    def _cut(self) -> None:
+        if self._doubled >= 0:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._doubled)) as cut:
+                cut.shutdown(socket.SHUT_RDWR)

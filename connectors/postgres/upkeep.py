@@ -17,7 +17,7 @@ import psycopg2.extensions
 from cdc.errors import OperatorError
 from connectors.postgres import retention
 from connectors.postgres.catalog import Catalog
-from connectors.postgres.deadline import answered_within
+from connectors.postgres.deadline import Deadline
 from connectors.postgres.stream import lsn_number
 
 OURS: Final = "cdc."
@@ -44,7 +44,7 @@ class Upkeep:
     def __init__(
         self, connection: psycopg2.extensions.connection, catalog: Catalog, *, slot: str, heartbeat_s: float
     ) -> None:
-        self._connection = connection
+        self._deadline = Deadline(connection, _ANSWER_S)
         self._catalog = catalog
         self._slot = slot
         self._heartbeat_s = heartbeat_s
@@ -61,7 +61,7 @@ class Upkeep:
 
     def asking(self) -> AbstractContextManager[None]:
         """Statements inside get an answer, or the connection is cut."""
-        return answered_within(self._connection, _ANSWER_S)
+        return self._deadline.answered()
 
     def tend(self, *, following: bool) -> None:
         """Do what is due. Raises RetryableError if the server does not answer."""

@@ -1,0 +1,107 @@
+"""Statements that get no answer are cut off, and only those; no thread is started for each."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from connectors.postgres.deadline import Deadline
+
+AWAITED_S = 10.0
+
+
+class Statements:
+    """A connection as far as a deadline goes, and the server's end of it."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.theirs.settimeout(AWAITED_S)
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def waits(self) -> bytes:
+        """What a statement does; nothing comes once the connection is cut."""
+        self.ours.settimeout(AWAITED_S)
+        return self.ours.recv(1)
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def statements() -> Iterator[Statements]:
+    made = Statements()
+    yield made
+    made.close()
+
+
+def _deadline(statements: Statements, timeout_s: float) -> Deadline:
+    return Deadline(cast("Any", statements), timeout_s)
+
+
+def _watching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "cdc-deadline"]
+
+
+def test_what_gets_no_answer_is_cut(statements: Statements) -> None:
+    """Both ends hear of it."""
+    with _deadline(statements, 0.05).answered():
+        assert statements.waits() == b""
+    assert statements.theirs.recv(1) == b""
+
+
+def test_each_statement_has_the_whole_time(statements: Statements) -> None:
+    """A thread that was started for one before does not cut the next by the first one's end."""
+    deadline = _deadline(statements, 0.5)
+    begun_s = time.monotonic()
+    while time.monotonic() - begun_s < 1.2:
+        with deadline.answered():
+            time.sleep(0.2)
+    with deadline.answered():
+        statements.theirs.sendall(b"!")
+        assert statements.waits() == b"!"
+        begun_s = time.monotonic()
+        assert statements.waits() == b""
+        assert time.monotonic() - begun_s > 0.4
+
+
+def test_nothing_is_cut_while_nothing_is_asked(statements: Statements) -> None:
+    """And the thread ends, and another is started when it is needed again."""
+    deadline = _deadline(statements, 0.05)
+    with deadline.answered():
+        pass
+    for thread in _watching():
+        thread.join(AWAITED_S)
+    statements.theirs.sendall(b"!")
+    assert statements.waits() == b"!"
+    with deadline.answered():
+        assert statements.waits() == b""
+
+
+def test_many_statements_share_a_thread(statements: Statements) -> None:
+    """As many descriptors are open behind them as before."""
+    before, opened = len(_watching()), len(list(Path("/dev/fd").iterdir()))
+    deadline = _deadline(statements, 1.0)
+    for _ in range(100):
+        with deadline.answered():
+            pass
+    assert len(_watching()) - before == 1
+    assert len(list(Path("/dev/fd").iterdir())) == opened
+
+
+def test_an_error_inside_ends_the_watch(statements: Statements) -> None:
+    """The connection is left as it is."""
+    deadline = _deadline(statements, 0.05)
+    with pytest.raises(KeyError), deadline.answered():
+        raise KeyError
+    time.sleep(0.2)
+    statements.theirs.sendall(b"!")
+    assert statements.waits() == b"!"
