@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -378,9 +379,12 @@ class Producer:
                     leaderless.add(topic)
                     continue
                 size = sizes.get(broker, 0) + len(queue[0].records)
-                if size <= _REQUEST_BYTES or broker not in found:
-                    sizes[broker] = size
-                    found.setdefault(broker, {}).setdefault(topic, {})[partition] = queue[0]
+                if broker not in found:
+                    found[broker] = defaultdict(dict)
+                elif size > _REQUEST_BYTES:
+                    continue
+                sizes[broker] = size
+                found[broker][topic][partition] = queue[0]
         if leaderless:
             self._brokers.forget(leaderless)
             self._later(RefusedError(_code(codes.LeaderNotAvailableError)))
@@ -409,43 +413,37 @@ class Producer:
         """Wait for a broker's answer to what is on its way to it."""
         connection, flight = self._flying[broker]
         try:
-            answer = connection.answer()
+            answer = connection.produced()
         except LostError as exc:
             self._lost(broker, exc)
             return
         del self._flying[broker]
         passing = 0
-        for topic in answer.responses:
-            flown = flight.get(topic.name, {})
-            for said in topic.partition_responses:
-                each = flown.pop(said.index, None)
-                code = said.error_code
+        for topic, said in answer:
+            flown, waiting = flight.get(topic, {}), self._waiting.get(topic, {})
+            for partition, code in said:
+                each = flown.pop(partition, None)
                 if each is None:
                     continue
                 if code in _WRITTEN:
-                    self._written(topic.name, said.index)
+                    queue = waiting[partition]  # whose oldest it is
+                    del queue[0]
+                    if not queue:
+                        del waiting[partition]
                 elif code in _PASSING or self._may_be_stale(code):
                     passing = code
                     if code != _UNDER_WAY:
-                        self._brokers.forget([topic.name])
+                        self._brokers.forget([topic])
                 else:
                     raise RefusedError(code, each.batch)
+            if not waiting:
+                self._waiting.pop(topic, None)
         if any(flight.values()):
             raise RefusedError(_code(codes.UnknownError))
         if passing:
             self._later(RefusedError(passing))
         else:
             self._failing = self._fenced_s = None
-
-    def _written(self, topic: str, partition: int) -> None:
-        """The oldest batch of a partition is in its log."""
-        partitions = self._waiting[topic]
-        queue = partitions[partition]
-        del queue[0]
-        if not queue:
-            del partitions[partition]
-            if not partitions:
-                del self._waiting[topic]
 
     def _lost(self, broker: Address, reason: LostError) -> None:
         """What was on its way may have been written: it is sent again, by the same numbers."""

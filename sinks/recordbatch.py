@@ -27,8 +27,8 @@ BEHIND: Final = struct.Struct(">hiqqqhii")
 _TRANSACTIONAL: Final = 0x10
 _MAGIC: Final = 2
 _NO_EPOCH: Final = -1
-_BEFORE_LENGTH_COUNTS: Final = 12
-"""The length is of what is behind it: base offset and length itself do not count."""
+_COUNTED: Final = HEADER.size + BEHIND.size - 12
+"""Of a batch's length, which is of what is behind it: base offset and length itself do not count."""
 
 
 class Codec(NamedTuple):
@@ -68,8 +68,7 @@ def header(records: bytes, count: int, *, codec: int, at_ms: int, identity: Iden
     behind = BEHIND.pack(
         codec | _TRANSACTIONAL, count - 1, at_ms, at_ms, identity.producer_id, identity.epoch, sequence, count
     )
-    size = HEADER.size + len(behind) + len(records) - _BEFORE_LENGTH_COUNTS
-    return HEADER.pack(0, size, _NO_EPOCH, _MAGIC, crc32c(records, crc32c(behind))) + behind
+    return HEADER.pack(0, _COUNTED + len(records), _NO_EPOCH, _MAGIC, crc32c(records, crc32c(behind))) + behind
 
 
 def first(records: bytes) -> tuple[bytes, bytes | None]:

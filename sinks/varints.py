@@ -11,12 +11,28 @@ _REMEMBERED: Final = 1 << 13
 
 def unsigned(number: int) -> bytes:
     """As requests have them."""
+    if number <= _SEVEN:
+        return bytes((number,))
+    if number < 1 << 14:
+        return bytes((number & _SEVEN | MORE, number >> 7))
+    if number < 1 << 21:
+        return bytes((number & _SEVEN | MORE, number >> 7 & _SEVEN | MORE, number >> 14))
     written = bytearray()
     while number > _SEVEN:
         written.append(number & _SEVEN | MORE)
         number >>= 7
     written.append(number)
     return bytes(written)
+
+
+def read_unsigned(data: bytes, at: int) -> tuple[int, int]:
+    """A number and where it ends. Raises IndexError where the data ends before."""
+    found = shift = 0
+    while (byte := data[at]) >= MORE:
+        found |= (byte & _SEVEN) << shift
+        shift += 7
+        at += 1
+    return found | byte << shift, at + 1
 
 
 @lru_cache(_REMEMBERED)

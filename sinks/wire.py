@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from kafka.errors import KafkaError as ClientError
@@ -24,7 +25,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from cdc.errors import OperatorError
 from sinks import producerequest
-from sinks.producerequest import Sent
+from sinks.producerequest import Said, Sent
 
 _LARGEST_ANSWER: Final = 100_000_000
 LOOK_S: Final = 10.0
@@ -116,15 +117,16 @@ class Connection:
             request.API_VERSION = self.version(type(request))
         request.with_header(correlation_id=self._next_id(), client_id=self._way.client_id)
         self._send([request.encode(framed=True, header=True)])
-        self._awaited = request.header.get_response_class()
-        return self.answer()
+        kind = request.header.get_response_class()
+        self._awaited = kind, lambda answer: kind.decode(io.BytesIO(answer))
+        return self._answer()
 
     def _next_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
     def produce(self, version: int, sent: Sent, *, transactional_id: str, timeout_ms: int) -> None:
-        """Send batches; `answer` gives what comes back."""
+        """Send batches; `produced` gives what comes back."""
         pieces = producerequest.request(
             version,
             sent,
@@ -134,7 +136,7 @@ class Connection:
             timeout_ms=timeout_ms,
         )
         self._send(pieces)
-        self._awaited = ProduceResponse[version]
+        self._awaited = ProduceResponse[version], partial(said, version)
 
     def readable(self) -> bool:
         """Whether something has come."""
@@ -144,9 +146,14 @@ class Connection:
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
-    def answer(self) -> Any:  # noqa: ANN401 - a message
+    def produced(self) -> Said:
+        """Wait for the answer to `produce`."""
+        found: Said = self._answer()
+        return found
+
+    def _answer(self) -> Any:  # noqa: ANN401 - a message
         """Wait for the answer to what was sent last."""
-        kind, self._awaited = self._awaited, None
+        (kind, decode), self._awaited = self._awaited, None
         deadline = time.monotonic() + self.answer_s
         size = int.from_bytes(self._read(4, deadline), signed=True)
         if not 0 < size <= _LARGEST_ANSWER:
@@ -155,7 +162,7 @@ class Connection:
         try:
             if kind.parse_header(body).correlation_id != self._correlation_id:
                 raise LostError(f"{self.where}: an answer to another request")
-            return kind.decode(body)
+            return decode(body.read())
         except (ValueError, IndexError, struct.error) as exc:
             raise LostError(f"{self.where}: an answer that cannot be read") from exc
 
@@ -242,3 +249,14 @@ class Connection:
             f"Kafka at {self.where} refuses the login: {reason}",
             hint="set sink.options sasl.mechanism, sasl.username and sasl.password (through ${NAME} or ${file:/path})",
         )
+
+
+def said(version: int, answer: bytes) -> Said:
+    """The codes of an answer to `produce`, without its header."""
+    usual = producerequest.codes(version, answer)
+    if usual is not None:
+        return usual
+    return [
+        (topic.name, [(each.index, each.error_code) for each in topic.partition_responses])
+        for topic in ProduceResponse[version].decode(io.BytesIO(answer)).responses
+    ]

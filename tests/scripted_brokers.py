@@ -23,8 +23,9 @@ from kafka.record.memory_records import MemoryRecords
 
 from sinks import producer
 from sinks.batches import Batch, PlainBatches
+from sinks.producerequest import Said
 from sinks.recordbatch import CODECS
-from sinks.wire import LostError, Way
+from sinks.wire import LostError, Way, said
 
 Place = tuple[str, int]
 UNKNOWN_TOPIC, NOT_LEADER, NOT_COORDINATOR, NO_COORDINATOR = 3, 6, 16, 15
@@ -371,11 +372,12 @@ class Connection:
     def readable(self) -> bool:
         return self.cut or (self._coming is not None and not self._cluster.silent)
 
-    def answer(self) -> Any:
+    def produced(self) -> Said:
         coming, self._coming = self._coming, None
         assert coming is not None
         self._cluster.heard.append(Heard(self.broker, "read"))
-        return coming()
+        codes: Said = coming()
+        return codes
 
     def close(self) -> None:
         self.closed = True
@@ -396,7 +398,7 @@ def _read(written: bytes) -> Written:
     return Written(found.base_sequence, found.producer_epoch, [record.value for record in found])
 
 
-def _answer(version: int, codes: Mapping[Place, int]) -> Any:
+def _answer(version: int, codes: Mapping[Place, int]) -> Said:
     kind = ProduceResponse.TopicProduceResponse
     result = kind.PartitionProduceResponse
     topics: dict[str, list[Any]] = {}
@@ -406,4 +408,4 @@ def _answer(version: int, codes: Mapping[Place, int]) -> Any:
         version=version,
         responses=[kind(name=name, partition_responses=partitions) for name, partitions in topics.items()],
     )
-    return ProduceResponse.decode(made.encode(), version=version)
+    return said(version, made.encode())

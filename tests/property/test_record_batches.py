@@ -10,13 +10,14 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
-from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from kafka.record.memory_records import MemoryRecords
 
 from sinks.batches import Batch, Batches, PlainBatches, partition_of
 from sinks.batches import murmur2 as our_murmur2
-from sinks.producerequest import IMPLICIT, NEWEST, OLDEST, request
+from sinks.producerequest import IMPLICIT, NEWEST, OLDEST, codes, request
 from sinks.recordbatch import CODECS, Identity, first, header
+from sinks.wire import said
 
 TEXTS = st.one_of(
     st.binary(max_size=70), st.builds(bytes.__mul__, st.binary(min_size=1, max_size=3), st.integers(0, 900))
@@ -200,3 +201,56 @@ def test_records_are_not_copied_into_a_request() -> None:
         IMPLICIT, {"t": [(0, b"h" * 61, records)]}, correlation_id=1, client_id="c", transactional_id="i", timeout_ms=1
     )
     assert any(piece is records for piece in pieces)
+
+
+FLEXIBLE = 9
+CODES = st.integers(-1, 130)
+SAID = st.dictionaries(
+    st.text("täé.-_", min_size=1, max_size=130),
+    st.dictionaries(NUMBERS, st.tuples(CODES, st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=4),
+    max_size=4,
+)
+"""By topic and partition a code, and whether a record's error, a message and the new leader are said with it."""
+
+
+def _answer(version: int, told: Any) -> bytes:
+    topics = ProduceResponse.TopicProduceResponse
+    parts = topics.PartitionProduceResponse
+    leader, record = parts.LeaderIdAndEpoch, parts.BatchIndexAndErrorMessage
+
+    def part(number: int, code: int, record_told: bool, message: bool, moved: bool) -> Any:
+        made = parts(index=number, error_code=code, base_offset=7, log_append_time_ms=-1, log_start_offset=3)
+        made.record_errors = [record(batch_index=1, batch_index_error_message="no")] if record_told else []
+        made.error_message = "no" if message else None
+        if moved and version >= 10:
+            made.current_leader = leader(leader_id=3, leader_epoch=4)
+        return made
+
+    answer = ProduceResponse(
+        version=version,
+        responses=[
+            topics(name=name, partition_responses=[part(number, *of) for number, of in partitions.items()])
+            for name, partitions in told.items()
+        ],
+    )
+    written: bytes = answer.encode()
+    return written
+
+
+@pytest.mark.parametrize("version", range(OLDEST, NEWEST + 1))
+@given(SAID, st.data())
+@example({f"topic{n}": dict.fromkeys(range(130), (0, False, False, False)) for n in range(130)}, None)
+@example({"t": {0: (0, False, False, True), 1: (6, False, False, False)}}, None)
+def test_the_codes_of_an_answer_are_those_the_client_reads(version: int, told: Any, data: Any) -> None:
+    """Whatever is said with them; of one that ends early there are none, or all of them."""
+    expected = [(name, [(number, of[0]) for number, of in partitions.items()]) for name, partitions in told.items()]
+    answer = _answer(version, told)
+    assert said(version, answer) == expected
+    usual = version >= FLEXIBLE and not any(any(of[1:]) for partitions in told.values() for of in partitions.values())
+    assert codes(version, answer) == expected if usual else codes(version, answer) in (None, expected)
+    if data is not None:
+        try:
+            found = said(version, answer[: data.draw(st.integers(0, len(answer)))])
+        except (ValueError, IndexError, struct.error):
+            return
+        assert found == expected

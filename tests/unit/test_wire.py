@@ -81,7 +81,7 @@ def test_records_are_answered_when_the_broker_likes(connect: Connecting) -> None
     _produce(connection)
     assert not connection.readable()
     goes.set()
-    assert connection.answer().responses == []
+    assert connection.produced() == []
     assert PAYLOAD in broker.asked[-1].body
 
 
@@ -171,7 +171,7 @@ def test_an_answer_about_records_that_cannot_be_read_is_none(connect: Connecting
 
     def ask(connection: Connection) -> None:
         _produce(connection)
-        connection.answer()
+        connection.produced()
 
     _is_lost(connect({PRODUCE: answer}), "an answer that cannot be read", ask)
 
