@@ -1,8 +1,8 @@
 """Whether an event costs the same however many there are, and of however many tables: `python -m bench.growth`.
 
-PostgreSQL, our connector alone, from start to caught up (`cdc run --until-caught-up`), as a process of its own. A run
-with nothing to do is taken off, so that what starting costs is not divided among few events. CPU is of the process with
-its threads, user and system.
+PostgreSQL, our connector alone, from when it begins to follow the log to when it has caught up (`bench.run`), in a
+process of its own. What a run with a single transaction takes is taken off, so that what beginning costs is not divided
+among few events. CPU is of the process with its threads, user and system.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -32,7 +31,7 @@ COLUMNS, VALUES = SHAPES["9"].postgres
 _MANY: Final = 2_000_000
 """From here on every other run must do."""
 _FEW: Final = 300_000
-"""Below, several runs are made in the place of one: what a run takes to start is no less than what the events take."""
+"""Below, several runs are made in the place of one: what else the machine does shows more in a short one."""
 _PER_TRANSACTION: Final = 100
 _PROJECT: Final = Path(__file__).resolve().parents[1]
 
@@ -47,7 +46,7 @@ class Case(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What a process has used."""
+    """What a process has used; CPU and seconds since it began to follow the log."""
 
     cpu_s: float
     seconds: float
@@ -55,7 +54,7 @@ class Used(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Of an event, what starting costs taken off."""
+    """Of an event, what beginning costs taken off."""
 
     title: str
     events: int
@@ -111,12 +110,14 @@ class Growth:
 
     def _cost(self, case: Case) -> Cost:
         title, name, number, count = case
-        idle = self._run(name)
+        self._run(name)  # past what was written to others' tables
+        self._write(name, number, _PER_TRANSACTION)
+        begun = self._run(name)
         self._write(name, number, count)
-        busy = self._run(name)
-        cpu_us = (busy.cpu_s - idle.cpu_s) / count * 1e6
+        whole = self._run(name)
+        cpu_us = (whole.cpu_s - begun.cpu_s) / count * 1e6
         tell(f"{title}: {cpu_us:.2f} µs")
-        return Cost(title, count, cpu_us, count / max(0.001, busy.seconds - idle.seconds), busy.peak_mb)
+        return Cost(title, count, cpu_us, count / max(0.001, whole.seconds - begun.seconds), whole.peak_mb)
 
     def _write(self, name: str, number: int, count: int) -> None:
         self._execute("SET synchronous_commit = off")
@@ -134,19 +135,20 @@ class Growth:
             "sink": {"type": "kafka", "bootstrap_servers": self._kafka, "partitions": self._partitions[name]},
         }
         file.write_text(json.dumps(config))
-        begun_s = time.monotonic()
-        with (self._folder / f"{name}.log").open("wb") as log:
+        said = self._folder / f"{name}.json"
+        with (self._folder / f"{name}.log").open("wb") as log, said.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "cdc", "run", str(file), "--until-caught-up"],
+                [sys.executable, "-m", "bench.run", str(file)],
                 env={**os.environ, "BENCH_URL": self._url, "PYTHONPATH": str(_PROJECT)},
-                stdout=log,
+                stdout=out,
                 stderr=log,
             )
             _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise OperatorError(f"cdc run has failed: {Path(log.name).read_text()[-2000:]}")
-        return Used(usage.ru_utime + usage.ru_stime, time.monotonic() - begun_s, usage.ru_maxrss / 1024)
+        used = json.loads(said.read_text().splitlines()[-1])
+        return Used(used["cpu_s"], used["seconds"], usage.ru_maxrss / 1024)
 
     def _execute(self, *statements: str) -> None:
         with self._connection.cursor() as cursor:
