@@ -341,6 +341,32 @@ def test_a_log_busy_with_other_tables_is_let_go_all_the_same(bench: Bench, monke
     assert len(bench.kafka.committed("p.position-c")) <= 10
 
 
+@pytest.mark.parametrize(("commit_s", "apart_s"), [(0.0, 0.2), (0.04, 0.2), (0.1, 0.4), (9.0, 1.0)])
+def test_commits_that_take_long_come_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, commit_s: float, apart_s: float
+) -> None:
+    """Under load they take a fifth of the time at most, as one of a thousand partitions would; up to a second apart."""
+    bench.run(A)
+    clock = Clock(monkeypatch)
+    began: list[float] = []
+    ended: list[float] = []
+
+    def at(point: str) -> None:
+        if point == "source.frame":
+            clock.now_s += 0.01
+        if point == "sink.commit":
+            began.append(clock.now_s)
+            clock.now_s += commit_s
+            ended.append(clock.now_s)
+
+    for n in range(400):
+        bench.log.commit(*(insert(A, _row(f"{n}-{m}")) for m in range(4)))  # too many for several at once
+    bench.pipeline(A, at=at, source=Busy).run()
+    apart = [begin - end for end, begin in zip(ended, began[1:], strict=False)]
+    assert len(apart) >= 2
+    assert apart == pytest.approx([apart_s] * len(apart), abs=0.025)
+
+
 def test_an_idle_connector_moves_its_position_before_it_acknowledges(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,80 @@
+"""When the replication connection is read: at once, or a little later, since more comes."""
+
+from __future__ import annotations
+
+import array
+import select
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connectors.postgres import stream
+from connectors.postgres.stream import ReplicationConnection
+
+
+class Server:
+    """Sends so much in each millisecond for which the connection sleeps; it is a clock as well."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.theirs.setblocking(False)
+        self.sends: Iterator[int] = iter(())
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return sum(self.slept)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.theirs.sendall(bytes(next(self.sends, 0)))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    made = Server()
+    monkeypatch.setattr(stream, "time", made)
+    yield made
+    made.ours.close()
+    made.theirs.close()
+
+
+def _wait(server: Server, timeout_s: float) -> None:
+    connection: Any = ReplicationConnection.__new__(ReplicationConnection)
+    connection._pg = SimpleNamespace(socket=server.ours.fileno())
+    connection._queued = array.array("i", [0])
+    connection._poll = select.poll()
+    connection._poll.register(server.ours, select.POLLIN)
+    connection.wait(timeout_s)
+
+
+def test_what_comes_alone_waits_a_millisecond(server: Server) -> None:
+    """The server would wake us for each message else."""
+    server.theirs.sendall(b"w")
+    _wait(server, 10)
+    assert server.slept == [0.001]
+
+
+@pytest.mark.parametrize(("each", "slept"), [(16 * 1024 - 2, 1), (16 * 1024, 8), (17_000, 8)])
+def test_while_much_comes_more_is_waited_for(server: Server, each: int, slept: int) -> None:
+    """Up to eight milliseconds."""
+    server.theirs.sendall(b"w")
+    server.sends = iter([each] * 8)
+    _wait(server, 10)
+    assert server.slept == [0.001] * slept
+
+
+def test_it_is_read_as_soon_as_less_comes(server: Server) -> None:
+    """In the millisecond after."""
+    server.theirs.sendall(b"w")
+    server.sends = iter([20_000, 20_000, 500, 20_000])
+    _wait(server, 10)
+    assert server.slept == [0.001] * 3
+
+
+def test_nothing_is_waited_for_where_nothing_comes(server: Server) -> None:
+    """Longer than was asked for."""
+    _wait(server, 0.01)
+    assert server.slept == []
