@@ -29,10 +29,11 @@ from sinks.commands import Commands
 from sinks.logged import TableLogs
 from sinks.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
 from sinks.positions import read_neighbours, read_standing
-from sinks.producer import FENCED, Producer, RefusedError
+from sinks.producer import Producer
 from sinks.reading import Isolation, read_to_end, read_what_is
 from sinks.recordbatch import CODECS, Codec, first
 from sinks.topics import LARGEST_RECORD, Topics, Wanted, python_client
+from sinks.waiting import FENCED, RefusedError
 from sinks.wire import LostError, Way
 
 TRANSACTION_TIMEOUT_MS: Final = 600_000

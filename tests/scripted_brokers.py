@@ -21,7 +21,7 @@ from kafka.protocol.producer import (
 )
 from kafka.record.memory_records import MemoryRecords
 
-from sinks import producer
+from sinks import producer, waiting
 from sinks.batches import Batch, PlainBatches
 from sinks.producerequest import Said
 from sinks.recordbatch import CODECS
@@ -94,9 +94,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
         self.paused = 0
-        patience = producer._Patience  # it has taken hold of the real clock
         monkeypatch.setattr(producer, "time", self)
-        monkeypatch.setattr(producer, "_Patience", lambda within_s: patience(within_s, self.monotonic()))
+        monkeypatch.setattr(waiting, "time", self)
 
     def monotonic(self) -> float:
         return self.now_s

@@ -18,7 +18,7 @@ from cdc.dev import kafka
 from cdc.dev.process import Server
 from cdc.errors import OperatorError
 from cdc.state import Phase, State
-from sinks import producer
+from sinks import coordinator
 from sinks.kafka import KafkaSink
 from sinks.reading import read_to_end
 from tests.faults import proxy
@@ -72,7 +72,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of the protocol: the broker has the second, unless it is taken for one that has not."""
     if request.param == FIRST:
-        monkeypatch.setattr(producer, "_SECOND", 99)
+        monkeypatch.setattr(coordinator, "_SECOND", 99)
     asked: int = request.param
     return asked
 
@@ -80,7 +80,7 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def _speaks(sink: KafkaSink) -> int:
     """The version by which a fenced sink's transactions go."""
     assert sink._producer is not None
-    return SECOND if sink._producer._second else FIRST
+    return SECOND if sink._producer._coordinator.second else FIRST
 
 
 def _half_seen(broker: Broker, sink: KafkaSink) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from cdc.config import KafkaConfig
 from cdc.errors import RetryableError
 from cdc.state import Phase, State
-from sinks import producer
+from sinks import coordinator
 from sinks.kafka import KafkaSink
 from sinks.reading import read_to_end
 from tests.faults.brokers import COORDINATED, Cluster
@@ -199,7 +199,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def cluster(nodes: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The cluster, whole, for a sink whose transactions go by this version of the protocol."""
     if request.param == 1:
-        monkeypatch.setattr(producer, "_SECOND", 99)
+        monkeypatch.setattr(coordinator, "_SECOND", 99)
     nodes.mend()
     return nodes
 

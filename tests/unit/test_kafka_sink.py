@@ -17,8 +17,8 @@ from sinks import kafka
 from sinks.batches import Batch, PlainBatches
 from sinks.kafka import KafkaSink
 from sinks.positions import Standing
-from sinks.producer import RefusedError
 from sinks.recordbatch import BEHIND, CODECS, HEADER
+from sinks.waiting import RefusedError
 from sinks.wire import LostError
 from tests.text_tables import text_table
 

@@ -8,7 +8,8 @@ import pytest
 from kafka.protocol.producer import EndTxnRequest, ProduceRequest
 
 from sinks import producer
-from sinks.producer import Producer, RefusedError
+from sinks.producer import Producer
+from sinks.waiting import RefusedError
 from tests.scripted_brokers import ANSWER_LOST, CONCURRENT, ONLY_FIRST, ONLY_SECOND, Cluster, Log, batch
 
 pytest_plugins = ["tests.scripted_fixtures"]

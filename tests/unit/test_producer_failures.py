@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from kafka import errors as codes
 
-from sinks import producer
-from sinks.producer import Producer, RefusedError
+from sinks import waiting
+from sinks.producer import Producer
+from sinks.waiting import RefusedError
 from sinks.wire import LostError
 from tests.scripted_brokers import (
     ANSWER_LOST,
@@ -160,7 +161,7 @@ def test_who_is_fenced_off_stays_so(opened: Producer, cluster: Cluster, clock: C
     with pytest.raises(RefusedError) as refused:
         opened.commit()
     assert refused.value.code == code
-    assert producer._STALE_S <= clock.now_s - began_s < producer._STALE_S + 1
+    assert waiting.STALE_S <= clock.now_s - began_s < waiting.STALE_S + 1
 
 
 def test_an_answer_that_leaves_something_out_is_none(opened: Producer, cluster: Cluster) -> None:
@@ -252,7 +253,7 @@ def test_records_are_not_tried_for_ever(opened: Producer, cluster: Cluster, cloc
         opened.flush()
     assert isinstance(raised.value, LostError) == (fault == ANSWER_LOST)
     assert getattr(raised.value, "code", fault) == fault
-    patience_s = producer._ABSENT_S if fault == UNKNOWN_TOPIC else producer._PATIENCE_S
+    patience_s = waiting.ABSENT_S if fault == UNKNOWN_TOPIC else waiting.PATIENCE_S
     assert patience_s < clock.now_s - began_s < patience_s + 1
 
 
@@ -262,7 +263,7 @@ def test_patience_is_had_anew_for_each_trouble(opened: Producer, cluster: Cluste
         cluster.fail("produce", *[NOT_LEADER] * 100)
         opened.send([batch("t", 0, b"1")])
         opened.commit()
-        clock.now_s += 2 * producer._PATIENCE_S
+        clock.now_s += 2 * waiting.PATIENCE_S
     assert cluster.committed(("t", 0)) == [b"1"] * 5
 
 
@@ -274,7 +275,7 @@ def test_a_topic_is_waited_for_a_while(opened: Producer, cluster: Cluster, clock
     with pytest.raises(RefusedError) as refused:
         opened.partitions("absent")
     assert refused.value.code == UNKNOWN_TOPIC
-    assert producer._ABSENT_S < clock.now_s - began_s < producer._ABSENT_S + 1
+    assert waiting.ABSENT_S < clock.now_s - began_s < waiting.ABSENT_S + 1
 
 
 def test_a_topic_that_may_not_be_seen_is_refused_at_once(opened: Producer, cluster: Cluster, clock: Clock) -> None:
