@@ -29,7 +29,10 @@ class Deadline:
 
     @contextlib.contextmanager
     def answered(self) -> Iterator[None]:
-        """Cut the connection if what is done inside takes too long; the statement then fails as on a lost one."""
+        """Cut the connection if what is done inside takes too long; the statement then fails as on a lost one.
+
+        Not inside another: there is one time for both.
+        """
         with self._lock:
             self._doubled = os.dup(self._connection.fileno())
             self._until_s = time.monotonic() + self._timeout_s
