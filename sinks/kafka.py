@@ -47,7 +47,7 @@ _REQUEST_BYTES: Final = 1_500_000
 """What is sent as soon as so much waits, where nothing is on its way."""
 _PARTITION_RECORDS: Final = 40
 """Of many partitions more is sent at once: each batch has its cost."""
-_WAITING_BYTES: Final = 16 * 1024 * 1024
+_WAITING_BYTES: Final = 28 * 1024 * 1024
 """What waits at most while something is on its way."""
 _BATCH_BYTES: Final = 1_000_000
 _AROUND_BYTES: Final = 1024

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -39,9 +39,11 @@ _WRITTEN: Final = {0, code_of(codes.DuplicateSequenceNumberError)}
 class _Pending:
     """A batch that was handed over."""
 
-    batch: Batch
+    count: int
     records: bytes
     """As they are sent."""
+    alone: bytes
+    """A record that is one by itself, as it was: it may be what is refused. Of others only this much is kept."""
     at_ms: int
     sequence: int | None = None
     """Given when it is sent first, and kept."""
@@ -104,16 +106,18 @@ class Producer:
             self._take_off()
         return not self._unwritten
 
-    def send(self, batches: Sequence[Batch]) -> None:
-        """Hand over batches. Waits for what was handed over before."""
+    def send(self, batches: list[Batch]) -> None:
+        """Hand over batches; the list is emptied. Waits for what was handed over before."""
         at_ms = time.time_ns() // 1_000_000
         compress = self._codec.compress
-        pending = [_Pending(batch, compress(batch.records), at_ms) for batch in batches]
+        pending: dict[str, dict[int, list[_Pending]]] = {}
+        batches.reverse()
+        while batches:  # each is let go when it is compressed
+            topic, partition, count, records = batches.pop()
+            made = _Pending(count, compress(records), records if count == 1 else b"", at_ms)
+            pending.setdefault(topic, {}).setdefault(partition, []).append(made)
         self.flush()
-        waiting = self._unwritten
-        for each in pending:
-            topic, partition, _, _ = each.batch
-            waiting.setdefault(topic, {}).setdefault(partition, []).append(each)
+        self._unwritten = pending
         self._take_off()
 
     def flush(self) -> None:
@@ -196,7 +200,7 @@ class Producer:
         for topic, partitions in flight.items():
             made = sent[topic] = []
             for partition, each in partitions.items():
-                records, count = each.records, each.batch.count
+                records, count = each.records, each.count
                 sequence = each.sequence
                 if sequence is None:
                     sequence = each.sequence = self._sequences.get((topic, partition), 0)
@@ -233,7 +237,7 @@ class Producer:
                     if code != UNDER_WAY:
                         self._brokers.forget([topic])
                 else:
-                    raise RefusedError(code, each.batch)
+                    raise RefusedError(code, Batch(topic, partition, each.count, each.alone))
             if not waiting:
                 self._unwritten.pop(topic, None)
         if any(flight.values()):

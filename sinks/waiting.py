@@ -59,7 +59,10 @@ _T = TypeVar("_T")
 
 
 class RefusedError(Exception):
-    """A broker has answered with an error that does not pass; `batch` is what it was about, where it was one."""
+    """A broker has answered with an error that does not pass; `batch` is what it was about, where it was one.
+
+    Its records only if it has no more than one.
+    """
 
     def __init__(self, code: int, batch: Batch | None = None) -> None:
         super().__init__(codes.for_code(code).__name__)

@@ -6,6 +6,7 @@ import pytest
 from kafka import errors as codes
 
 from sinks import waiting
+from sinks.batches import Batch
 from sinks.producer import Producer
 from sinks.waiting import RefusedError
 from sinks.wire import LostError
@@ -128,13 +129,24 @@ def test_a_copy_that_was_written_counts(opened: Producer, cluster: Cluster) -> N
 @pytest.mark.parametrize("code", [TOO_LARGE, NOT_ALLOWED, OUT_OF_ORDER, -1, 120])
 def test_what_does_not_pass_is_raised_with_its_batch(opened: Producer, cluster: Cluster, code: int) -> None:
     """Once, without trying again."""
-    sent = batch("t", 1, b"2", b"3")
+    sent = batch("t", 1, b"2")
     cluster.fail("produce", {("t", 1): code})
     opened.send([batch("t", 0, b"1"), sent])
     with pytest.raises(RefusedError, match=codes.for_code(code).__name__) as refused:
         opened.flush()
     assert (refused.value.code, refused.value.batch) == (code, sent)
     assert len(cluster.told("produce")) == 1
+
+
+def test_of_records_that_are_refused_together_none_is_kept(opened: Producer, cluster: Cluster) -> None:
+    """Nobody could say which: their memory is let go as soon as they are compressed."""
+    sent = [batch("t", 1, b"2", b"3")]
+    cluster.fail("produce", {("t", 1): TOO_LARGE})
+    opened.send(sent)
+    assert sent == []
+    with pytest.raises(RefusedError) as refused:
+        opened.flush()
+    assert refused.value.batch == Batch("t", 1, 2, b"")
 
 
 @pytest.mark.parametrize("code", [OLD_EPOCH, FENCED])
