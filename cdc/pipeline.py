@@ -35,7 +35,7 @@ from cdc.writing import Writer
 CUT_RECORDS: Final = 50_000
 CUT_BYTES: Final = 32 * 1024 * 1024
 CUT_AGE_S: Final = 0.2
-CUT_AGE_MOST_S: Final = 1.0
+APART_MOST_S: Final = 1.0
 _COMMITS_APART: Final = 4
 """Where a commit takes long, as one of a thousand partitions does, no more than a fifth of the time goes into them."""
 MOVED_POSITION_S: Final = 0.5
@@ -524,8 +524,9 @@ class _Session:
         records, size = self._sink.pending()
         if records == 0:
             return self._position_due()
-        age_s = min(max(CUT_AGE_S, self._commit_s * _COMMITS_APART), CUT_AGE_MOST_S)
-        return records >= CUT_RECORDS or size >= CUT_BYTES or time.monotonic() - self._since_s >= age_s
+        apart_s = min(self._commit_s * _COMMITS_APART, APART_MOST_S)
+        age_s = time.monotonic() - self._since_s
+        return age_s >= apart_s and (age_s >= CUT_AGE_S or records >= CUT_RECORDS or size >= CUT_BYTES)
 
     def _due_when_idle(self) -> bool:
         """With nothing to read: at once what is pending; now and then the position alone.

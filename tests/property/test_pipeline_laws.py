@@ -262,6 +262,7 @@ def _hurried(scenario: Scenario) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
         patch.setattr(cdc.pipeline, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.pipeline, "APART_MOST_S", 0.0)
         patch.setattr(cdc.rereading, "RETRY_S", 0.0)
         patch.setattr(cdc.pipeline, "CUT_RECORDS", scenario.cut_records)
         yield

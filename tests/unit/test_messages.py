@@ -40,6 +40,7 @@ def test_each_message_is_published_once_and_in_order(point: str, passing: int, m
     """In a transaction and in none, with a fault at each point of the cycle."""
     monkeypatch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
     monkeypatch.setattr(cdc.pipeline, "CUT_RECORDS", 2)
+    monkeypatch.setattr(cdc.pipeline, "APART_MOST_S", 0.0)
     log, kafka = MemoryLog(), MemoryKafka()
     run(log, kafka)
     for n in range(8):
