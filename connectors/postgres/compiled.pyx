@@ -70,28 +70,31 @@ cdef class _Known:
 cdef class Straight:
     """`straight.PlainStraight`; and of deletes, and of updates that say something of the old row."""
 
-    cdef dict known
+    cdef dict known, heads
     cdef uint64_t last
     cdef _Known of_last
     """What the message before began with: of the next it is nearly always the same."""
 
     def __init__(self):
-        self.known = {}
+        self.known, self.heads = {}, {}
         self.last, self.of_last = 0, None
 
     def learn(self, relation, columns, table, in_identity=None):
         cdef _Known one
         self.last, self.of_last = 0, None
-        for head in [head for head in self.known if _RELATION.unpack(head)[1] == relation]:
+        for head in self.heads.pop(relation, ()):
             del self.known[head]
         if table is not None:
+            heads = self.heads[relation] = []
             for tag, row, op in _ROWS if in_identity is not None else _ROWS[:2]:
                 one = _Known()
                 one.op, one.table, one.columns = op, table, columns
                 one.old_first = row != "N"
                 one.new_behind = tag == "U"
                 one.of_key = tuple(in_identity) if row == "K" else None
-                self.known[_RELATION.pack(tag.encode(), relation, row.encode(), columns)] = one
+                head = _RELATION.pack(tag.encode(), relation, row.encode(), columns)
+                self.known[head] = one
+                heads.append(head)
 
     def change(self, bytes message):
         return self.read(<const unsigned char *>PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message))

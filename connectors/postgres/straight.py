@@ -91,6 +91,8 @@ class PlainStraight:
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[Op, Table, Read]] = {}
+        self._heads: dict[int, list[bytes]] = {}
+        """What is known of each relation."""
 
     def learn(
         self, relation: int, columns: int, table: Table | None, in_identity: Sequence[bool] | None = None
@@ -100,11 +102,12 @@ class PlainStraight:
         `in_identity`, which columns are of its replica identity, is for what is compiled: that takes old rows too.
         """
         del in_identity
-        for head in [head for head in self._known if _RELATION.unpack(head)[1] == relation]:
+        for head in self._heads.pop(relation, ()):
             del self._known[head]
         if table is not None:
-            for tag, op in _OPS.items():
-                self._known[_RELATION.pack(tag, relation, b"N", columns)] = op, table, row_reader(columns)
+            self._heads[relation] = [_RELATION.pack(tag, relation, b"N", columns) for tag in _OPS]
+            for head, op in zip(self._heads[relation], _OPS.values(), strict=True):
+                self._known[head] = op, table, row_reader(columns)
 
     def changes(self, get_copy_data: GetCopyData, most: int) -> tuple[list[Change], bytes | None, int]:
         """Changes of the messages that have come, at most so many, and the first message that says none.
