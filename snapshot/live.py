@@ -21,7 +21,7 @@ from cdc.state import Key
 from connectors.postgres import session
 from connectors.postgres.catalog import Catalog
 from connectors.postgres.slot import await_older_transactions
-from connectors.postgres.stream import at_record_end, lsn_number
+from connectors.postgres.stream import at_record_end
 from snapshot.chunks import Relation, keys_statement, lock_statement, parse_row, window_statement
 from snapshot.handover import View, key_of
 
@@ -111,7 +111,7 @@ class Windows:
         # First the lock, then the view: to a view taken before a rewrite the table would be empty.
         catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
         ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
-        ((end,),) = catalog.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
+        end = catalog.end()
         now = catalog.find(table.schema, table.name, self._config.source.keys)
         if now is None or now.oid != oid:
             raise RetryableError(f"table {table.qualified} was replaced meanwhile")
@@ -132,7 +132,7 @@ class Windows:
             rows=read,
             after=key_of(now.table, read[-1]) if len(read) == rows else None,
             sees=View.parse(text).sees,
-            end=at_record_end(lsn_number(end)),
+            end=at_record_end(end),
             estimate=estimate,
             read_at_ms=time.time_ns() // 1_000_000,
         )

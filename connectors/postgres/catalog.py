@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -21,6 +22,7 @@ from cdc.errors import OperatorError, raise_first
 from connectors.postgres.assemble import Today, table_of, tells_apart
 from connectors.postgres.pgoutput import Relation, RelationColumn
 from connectors.postgres.session import identifier, key_encoding, translate
+from connectors.postgres.stream import lsn_number
 from connectors.postgres.values import TypeInfo, column
 
 OLDEST: Final = 140000
@@ -57,22 +59,14 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
 ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 
-_COLUMNS = """
-SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod, coalesce(a.attnum = ANY (ri.indkey), false),
-       a.atthasmissing, a.attnotnull, a.xmin::text
-FROM pg_attribute a
-LEFT JOIN pg_class c ON c.oid = a.attrelid
-LEFT JOIN pg_index ri ON ri.indrelid = a.attrelid
-     AND CASE c.relreplident WHEN 'd' THEN ri.indisprimary WHEN 'i' THEN ri.indisreplident ELSE false END
-WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-ORDER BY a.attrelid, a.attnum
-"""
-
 _TODAY = """
 WITH RECURSIVE part(root, oid) AS (
     SELECT oid, oid FROM pg_class WHERE oid = ANY (%s::oid[])
     UNION ALL
     SELECT part.root, i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+), files(root, file) AS (
+    SELECT part.root, md5(string_agg(f.oid::text || ':' || f.relfilenode::text, ',' ORDER BY f.oid))
+    FROM part JOIN pg_class f ON f.oid = part.oid GROUP BY part.root
 )
 SELECT root.oid::int8, root.relreplident,
        (SELECT array_agg(a.attname::text ORDER BY k.n)
@@ -80,11 +74,21 @@ SELECT root.oid::int8, root.relreplident,
         CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
         WHERE i.indisprimary AND i.indrelid = root.oid),
-       (SELECT md5(string_agg(f.oid::text || ':' || f.relfilenode::text, ',' ORDER BY f.oid))
-        FROM part JOIN pg_class f ON f.oid = part.oid WHERE part.root = root.oid)
-FROM pg_class root WHERE root.oid = ANY (%s::oid[])
+       files.file, of.*
+FROM files
+JOIN pg_class root ON root.oid = files.root
+CROSS JOIN LATERAL (
+    SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum), array_agg(a.attname::text ORDER BY a.attnum),
+           array_agg(a.atttypid::int8 ORDER BY a.attnum), array_agg(a.atttypmod ORDER BY a.attnum),
+           array_agg(coalesce(a.attnum = ANY (ri.indkey), false) ORDER BY a.attnum),
+           array_agg(a.atthasmissing ORDER BY a.attnum), array_agg(a.attnotnull ORDER BY a.attnum)
+    FROM pg_attribute a
+    LEFT JOIN pg_index ri ON ri.indrelid = root.oid
+         AND CASE root.relreplident WHEN 'd' THEN ri.indisprimary WHEN 'i' THEN ri.indisreplident ELSE false END
+    WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+) of
 """
-"""Of each relation: its identity, its primary key, and the files of all its partitions in one word."""
+"""Of each relation: its identity, its primary key, the files of all its partitions in one word, and its columns."""
 
 _LEAVES = """
 WITH RECURSIVE part(oid) AS (
@@ -164,6 +168,9 @@ class Catalog:
     def __init__(self, connection: psycopg2.extensions.connection) -> None:
         self._connection = connection
         self._types: dict[int, TypeInfo] = {}
+        self._seen_at = 0
+        """Where the log ended before `_seen` was."""
+        self._seen: Mapping[int, Today] = {}
 
     def rows(self, doing: str, statement: Any, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:  # noqa: ANN401 - psycopg2.sql or str
         """Run one statement. Raises what `session.translate` makes of an error, with `doing` in front."""
@@ -199,6 +206,7 @@ class Catalog:
 
         Raises OperatorError for one that cannot be captured.
         """
+        self._seen_at = self.end()
         chosen = dict[int, _Found]()
         for found in self._matched(patterns):
             if isinstance(found, OperatorError):
@@ -206,7 +214,13 @@ class Catalog:
             chosen[found.oid] = found
         for found in chosen.values():
             raise_first(_refusals(found))
-        return self._describe(sorted(chosen.values(), key=lambda f: (f.schema, f.name)), keys)
+        self._seen = self._today(list(chosen))
+        return self._describe(sorted(chosen.values(), key=lambda f: (f.schema, f.name)), self._seen, keys)
+
+    def end(self) -> int:
+        """Where the log ends, which may be inside a record's padding or a page's header."""
+        ((text,),) = self.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
+        return lsn_number(text)
 
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -222,7 +236,7 @@ class Catalog:
                     reasons: list[OperatorError | None] = list(_refusals(found))
                     if found.kind in "rp":
                         try:
-                            self._describe([found], keys)
+                            self._describe([found], self._today([found.oid]), keys)
                         except OperatorError as exc:
                             reasons.append(exc)
                     yield from ((found.qualified, reason) for reason in reasons or [None])
@@ -245,10 +259,11 @@ class Catalog:
         found = [f for f in (_Found(*row) for row in rows) if (f.schema, f.name) == (schema, name)]
         for one in found:
             raise_first(_refusals(one))
-        return next(iter(self._describe(found, keys)), None)
+        return next(iter(self._describe(found, self._today([f.oid for f in found]), keys)), None)
 
-    def _describe(self, found: Sequence[_Found], keys: Mapping[str, Sequence[str]]) -> tuple[Captured, ...]:
-        today = self._today([f.oid for f in found])
+    def _describe(
+        self, found: Sequence[_Found], today: Mapping[int, Today], keys: Mapping[str, Sequence[str]]
+    ) -> tuple[Captured, ...]:
         captured = []
         for f in found:
             now, key = today[f.oid], keys.get(f.qualified, ())
@@ -297,11 +312,19 @@ class Catalog:
                 found.qualified, shown,
             )  # fmt: skip
 
-    def table(self, relation: Relation, known: Sequence[Description], wanted: Sequence[str]) -> Table:
-        """The table a relation message describes; types it has not met are looked up."""
-        today = self._today([relation.id])
+    def table(
+        self, relation: Relation, known: Sequence[Description], wanted: Sequence[str], *, commit: int | None
+    ) -> Table:
+        """The table a relation message describes; types it has not met are looked up.
+
+        `commit` is the LSN of the message's transaction, if it is in one. For those before the session began, what it
+        saw then is as good as what there is now: later than they are.
+        """
+        if commit is None or commit >= self._seen_at:
+            self._seen = {}
+        today = self._seen.get(relation.id) or self._today([relation.id]).get(relation.id)
         self.learn_types(c.type_oid for c in relation.columns)
-        return table_of(relation, self._types, today.get(relation.id), known=known, wanted=wanted)
+        return table_of(relation, self._types, today, known=known, wanted=wanted)
 
     def names(self, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
         """Schema and name that relations have now; one that was dropped is not there."""
@@ -341,21 +364,19 @@ class Catalog:
 
     def _today(self, oids: Sequence[int]) -> dict[int, Today]:
         """What relations are now; types of their columns are learnt."""
-        columns: dict[int, list[tuple[Any, ...]]] = {}
-        for oid, *of in self.rows("reading the catalog", _COLUMNS, (list(oids),)):
-            columns.setdefault(oid, []).append(tuple(of))
-        self.learn_types(c[1] for cs in columns.values() for c in cs)
         found = {}
-        for oid, identity, primary_key, files in self.rows("reading the catalog", _TODAY, (list(oids), list(oids))):
-            cs = columns.get(oid, [])
+        rows = self.rows("reading the catalog", _TODAY, (list(oids),))
+        for oid, identity, primary_key, files, made, *columns in rows:
+            names, types, typmods, in_identity, filled, not_null = (of or () for of in columns)
             found[oid] = Today(
                 identity=identity,
-                columns=tuple(RelationColumn(*c[:4]) for c in cs),
+                columns=tuple(map(RelationColumn, names, types, typmods, in_identity)),
                 primary_key=tuple(primary_key or ()),
-                marks=(files, hashlib.md5(",".join(c[6] for c in cs).encode(), usedforsecurity=False).hexdigest()),
-                filled=frozenset(c[0] for c in cs if c[4]),
-                nullable=frozenset(c[0] for c in cs if not c[5]),
+                marks=(files, hashlib.md5((made or "").encode(), usedforsecurity=False).hexdigest()),
+                filled=frozenset(compress(names, filled)),
+                nullable=frozenset(names) - set(compress(names, not_null)),
             )
+        self.learn_types(c.type_oid for today in found.values() for c in today.columns)
         return found
 
     def learn_types(self, oids: Iterable[int]) -> Mapping[int, TypeInfo]:

@@ -22,6 +22,7 @@ class Followed:
     def __init__(self, config: ConnectorConfig, captured: Sequence[Captured]) -> None:
         self._config = config
         self._names = {c.oid: (c.table.schema, c.table.name) for c in captured}
+        self._named = frozenset(self._names.values())
         self._known: dict[tuple[str, str], list[Description]] = {}
         self._gone: set[int] = set()
 
@@ -29,13 +30,13 @@ class Followed:
         """What the topics say of the tables, oldest first."""
         self._known = {name: list(said) for name, said in described.items()}
 
-    def table(self, relation: Relation, catalog: Catalog) -> Table | None:
-        """The table whose rows these are; None: it is not captured.
+    def table(self, relation: Relation, catalog: Catalog, *, commit: int | None) -> Table | None:
+        """The table whose rows these are, in the transaction of this `commit` LSN; None: it is not captured.
 
         Raises for a table that was renamed while this session followed it: see `renamed`.
         """
         name = (relation.schema, relation.name)
-        if name not in self._names.values():
+        if name not in self._named:
             if relation.id not in self._names:
                 return None
             now = catalog.names([relation.id]).get(relation.id)
@@ -45,7 +46,7 @@ class Followed:
             name = now
         known = self._known.setdefault(name, [])
         wanted = self._config.source.keys.get(f"{name[0]}.{name[1]}", ())
-        table = catalog.table(relation, known, wanted)
+        table = catalog.table(relation, known, wanted, commit=commit)
         described = Description.of(table)
         if not known or known[-1] != described:
             known.append(described)

@@ -60,11 +60,11 @@ def find_slot(catalog: Catalog, name: str) -> Slot | None:
 
 def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorError]:
     """Why the log cannot be followed from `lsn` through the slot without a gap."""
-    ((end,),) = catalog.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
-    if lsn_number(end) < lsn:
+    end = catalog.end()
+    if end < lsn:
         yield GapError(
-            f"server behind the position: its log ends at {end}, but Kafka holds changes up to {lsn_text(lsn)}: an "
-            "older copy of the server was restored, and the topics have what it lacks",
+            f"server behind the position: its log ends at {lsn_text(end)}, but Kafka holds changes up to "
+            f"{lsn_text(lsn)}: an older copy of the server was restored, and the topics have what it lacks",
             hint=CLOSE_THE_GAP,
         )
     slot = find_slot(catalog, name)

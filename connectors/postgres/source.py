@@ -105,8 +105,7 @@ class PostgresSource:
 
     def current(self) -> int:
         with self._tended().asking():
-            ((text,),) = self._catalog().rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
-        return at_record_end(lsn_number(text))
+            return at_record_end(self._catalog().end())
 
     def tend(self) -> None:
         self._tended().tend(following=False)
@@ -150,7 +149,7 @@ class PostgresSource:
                     if self._read_to <= commit_lsn:
                         raise BugError("a transaction was left before its end")
                 case pgoutput.Relation():
-                    self._learn(assembler, said)
+                    self._learn(assembler, said, None)
                 case pgoutput.LogicalMessage(_, lsn, prefix, content):
                     if lsn <= resume:
                         continue
@@ -207,7 +206,7 @@ class PostgresSource:
                     if change is not None:
                         yield change
                 case pgoutput.Relation():
-                    self._learn(assembler, message)
+                    self._learn(assembler, message, begin.commit_lsn)
                 case pgoutput.Truncate(relations):
                     for relation in relations:
                         table = assembler.table(relation)
@@ -240,9 +239,9 @@ class PostgresSource:
             self._read_to = lsn
             replication.written(lsn)
 
-    def _learn(self, assembler: Assembler, relation: pgoutput.Relation) -> None:
+    def _learn(self, assembler: Assembler, relation: pgoutput.Relation, commit: int | None) -> None:
         with self._tended().asking():
-            table = self._followed.table(relation, self._catalog())
+            table = self._followed.table(relation, self._catalog(), commit=commit)
         assembler.learn(relation, table)
 
     def _look(self) -> None:

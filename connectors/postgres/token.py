@@ -28,10 +28,11 @@ def end(config: ConnectorConfig, state: State) -> int:
         catalog = Catalog(connection)
         try:
             statement = "SELECT pg_logical_emit_message(true, %s, '')::text"
-            ((lsn,),) = catalog.rows("writing a message into the log", statement, (TOKEN,))
+            ((text,),) = catalog.rows("writing a message into the log", statement, (TOKEN,))
+            end = lsn_number(text)
         except OperatorError as exc:
             log.warning("%s: an idle database may reach this token late", exc.message)
-            ((lsn,),) = catalog.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
+            end = catalog.end()
     finally:
         connection.close()
-    return at_record_end(lsn_number(lsn))
+    return at_record_end(end)

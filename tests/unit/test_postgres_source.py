@@ -90,7 +90,7 @@ class Walsender:
 class TheCatalog:
     """Knows one table, which has the name it had."""
 
-    def table(self, relation: Relation, *_: Any) -> Any:
+    def table(self, relation: Relation, *_: Any, commit: int | None) -> Any:
         return text_table(relation.name, ["id", "note"])
 
     now: ClassVar[dict[int, tuple[str, str]]] = {7: ("s", "orders")}

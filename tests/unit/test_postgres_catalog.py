@@ -1,0 +1,74 @@
+"""When the catalog is asked what a relation of the log is today."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from connectors.postgres.catalog import Catalog
+from connectors.postgres.pgoutput import Relation, RelationColumn
+
+BEGAN = 0x500
+COLUMNS = (RelationColumn("id", 23, -1, in_identity=True), RelationColumn("note", 25, -1, in_identity=False))
+TYPES = [
+    (23, "int4", "pg_catalog", "b", 0, -1, 0, ",", False),
+    (25, "text", "pg_catalog", "b", 0, -1, 0, ",", True),
+]
+
+
+class Answering(Catalog):
+    """A server with tables `public.t7` and `public.t8`, whose log ends at `BEGAN`; counts what it is asked of them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.asked: list[list[int]] = []
+        self.files = "as they were"
+
+    def rows(self, doing: str, statement: Any, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        if doing == "reading the log's end":
+            return [(f"0/{BEGAN:X}",)]
+        if doing == "reading pg_type":
+            return TYPES
+        if "relpersistence" in statement:
+            return [(n, "public", f"t{n}", "r", "d", "p", True, False, False, "us") for n in (7, 8)]
+        self.asked.append(parameters[0])
+        names, types, typmods, in_identity = (list(of) for of in zip(*COLUMNS, strict=True))
+        of = ("1,1", names, types, typmods, in_identity, [False, False], [True, False])
+        return [(n, "d", ["id"], self.files, *of) for n in parameters[0] if n in {7, 8}]
+
+    def met(self, number: int, commit: int | None) -> str:
+        """What is said of the files of a relation in the log."""
+        relation = Relation(number, "public", f"t{number}", "d", COLUMNS)
+        return self.table(relation, [], [], commit=commit).marks[0]
+
+
+@pytest.fixture
+def catalog() -> Answering:
+    found = Answering()
+    found.captured(["public.*"])
+    assert found.asked == [[7, 8]]
+    found.files = "as they are"
+    return found
+
+
+def test_of_what_was_committed_before_the_session_it_has_seen_enough(catalog: Answering) -> None:
+    """It was looked at behind that already, and all at once."""
+    assert [catalog.met(n, BEGAN - 1) for n in (7, 8, 7)] == ["as they were"] * 3
+    assert len(catalog.asked) == 1
+
+
+@pytest.mark.parametrize("commit", [BEGAN, BEGAN + 1, None])
+def test_of_what_is_newer_it_asks_anew(catalog: Answering, commit: int | None) -> None:
+    """And from then on, of all tables: what it saw first is let go."""
+    assert catalog.met(7, commit) == "as they are"
+    assert catalog.met(8, BEGAN - 1) == "as they are"
+    assert catalog.asked[1:] == [[7], [8]]
+
+
+def test_a_relation_it_has_not_seen_is_asked_for(catalog: Answering) -> None:
+    """It is not captured by its own name, or gone."""
+    relation = Relation(9, "public", "t9", "d", COLUMNS)
+    assert catalog.table(relation, [], [], commit=BEGAN - 1).key == ("id",)
+    assert catalog.asked[1:] == [[9]]
