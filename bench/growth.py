@@ -170,7 +170,7 @@ def main() -> None:
         "--partitions", default=f"{PARTITIONS},1", help="of a table's topic, comma-separated (default: %(default)s)"
     )
     parser.add_argument("--of", type=int, default=1_000_000, help="events of those tables (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=5, help="of each below two million events (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=7, help="of each below two million events (default: %(default)s)")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     counts = [int(count) for count in given.events.split(",") if count]

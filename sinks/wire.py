@@ -11,7 +11,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,8 @@ _LIFETIME_USED: Final = 0.85
 """Of the time for which a broker believes a login: then there is a new connection, between two requests."""
 _API_VERSIONS: Final = 3
 _SOFTWARE: Final = "cdc-toolkit"
+_PART_BYTES: Final = 64 * 1024
+"""What is sent at once, or a little more."""
 
 
 class LostError(Exception):
@@ -174,7 +176,8 @@ class Connection:
     def _send(self, pieces: Sequence[bytes]) -> None:
         self._socket.settimeout(self.answer_s)
         try:
-            self._socket.sendall(b"".join(pieces))
+            for part in _parts(pieces):
+                self._socket.sendall(part)
         except OSError as exc:
             raise LostError(f"{self.where}: {exc.strerror or exc}") from exc
 
@@ -249,6 +252,24 @@ class Connection:
             f"Kafka at {self.where} refuses the login: {reason}",
             hint="set sink.options sasl.mechanism, sasl.username and sasl.password (through ${NAME} or ${file:/path})",
         )
+
+
+def _parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in larger parts. A large piece is one by itself: it is not copied, and never are all at once."""
+    small: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        large = len(piece) >= _PART_BYTES
+        if small and (large or size >= _PART_BYTES):
+            yield b"".join(small)
+            small, size = [], 0
+        if large:
+            yield piece
+        else:
+            small.append(piece)
+            size += len(piece)
+    if small:
+        yield b"".join(small)
 
 
 def said(version: int, answer: bytes) -> Said:

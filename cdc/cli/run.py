@@ -19,6 +19,7 @@ from cdc import registry
 from cdc.config import load_connector
 from cdc.errors import OperatorError
 from cdc.figures import Figures, being_read, duration, figures
+from cdc.memory import keep_freed
 from cdc.pipeline import Pipeline, Report, Settings
 from cdc.state import Phase
 
@@ -47,6 +48,7 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
     if len(files) > 1:
         _supervise(files, until_caught_up=until_caught_up, verbose=verbose)
         return
+    keep_freed()
     config = configs[0]
     shown = _Shown(config.name, live=sys.stderr.isatty() and not verbose)
     pipeline = Pipeline(

@@ -12,6 +12,7 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest, ProduceResponse
 
+from sinks import producerequest
 from sinks.wire import Connection, LostError
 from tests.scripted_server import Asked, Broker, Connecting, metadata, way
 
@@ -83,6 +84,25 @@ def test_records_are_answered_when_the_broker_likes(connect: Connecting) -> None
     goes.set()
     assert connection.produced() == []
     assert PAYLOAD in broker.asked[-1].body
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[5], [65_536], [65_535, 5], [5, 300_000, 5], [300_000, 300_000], [1_000] * 500, [40_000, 40_000, 70_000, 1]],
+)
+def test_batches_of_any_size_arrive_as_they_are(connect: Connecting, sizes: list[int]) -> None:
+    """In one request, in order, however many bytes are sent at once."""
+    connection, broker = connect(
+        {PRODUCE: lambda asked: asked.send(ProduceResponse(version=asked.version, responses=[]))}
+    )
+    sent = {"t": [(n, b"%061d" % n, bytes([n % 251]) * size) for n, size in enumerate(sizes)]}
+    connection.produce(11, sent, transactional_id="id", timeout_ms=1)
+    connection.produced()
+    asked = broker.asked[-1]
+    whole = producerequest.request(
+        11, sent, correlation_id=asked.correlation_id, client_id="cdc", transactional_id="id", timeout_ms=1
+    )
+    assert asked.body == b"".join(whole)[4:]
 
 
 # ---- what does not ----

@@ -1,0 +1,26 @@
+"""What malloc does with memory that is freed."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+KEPT_BYTES: Final = 32 * 1024 * 1024
+"""glibc takes no more than this as a size from which blocks are mapped by themselves."""
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+
+
+def keep_freed() -> None:
+    """Keep up to KEPT_BYTES for what is allocated next, where malloc is glibc's; for the whole process.
+
+    Batches come and go by the megabyte. By default glibc gives such blocks back to the kernel, which then clears each
+    page anew: a fifth of the CPU that wide rows cost, a tenth of that of others (docs/performance.md).
+
+    https://man7.org/linux/man-pages/man3/mallopt.3.html
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, KEPT_BYTES)
