@@ -177,7 +177,8 @@ class _Postgres(PostgresSource):
     def start(self) -> dict[str, str | int]:
         return {"lsn": "0/0"}
 
-    def _learn(self, assembler: Assembler, relation: pgoutput.Relation) -> None:
+    def _learn(self, assembler: Assembler, relation: pgoutput.Relation, commit: int | None) -> None:
+        del commit
         assembler.learn(relation, _TABLE)
 
     def _look(self) -> None: ...

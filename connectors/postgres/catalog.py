@@ -74,7 +74,7 @@ SELECT root.oid::int8, root.relreplident,
         CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
         WHERE i.indisprimary AND i.indrelid = root.oid),
-       files.file, of.*
+       files.file, own.*
 FROM files
 JOIN pg_class root ON root.oid = files.root
 CROSS JOIN LATERAL (
@@ -86,7 +86,7 @@ CROSS JOIN LATERAL (
     LEFT JOIN pg_index ri ON ri.indrelid = root.oid
          AND CASE root.relreplident WHEN 'd' THEN ri.indisprimary WHEN 'i' THEN ri.indisreplident ELSE false END
     WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-) of
+) own
 """
 """Of each relation: its identity, its primary key, the files of all its partitions in one word, and its columns."""
 
