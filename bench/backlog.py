@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from confluent_kafka import Producer
 
 from tests.spark_records import Publisher, SourceTable, position
 
 PARTITIONS: Final = 6
-COLUMNS: Final = {
+COLUMNS: Final[Mapping[str, Mapping[str, Any]]] = {
     "id": {"kind": "int64"},
     "customer_id": {"kind": "int32"},
     "status": {"kind": "string"},

@@ -12,6 +12,7 @@ import psycopg2
 import pymysql
 
 from cdc.dev.process import Server
+from cdc.errors import BugError
 from connectors.mysql import server as mysql_server
 from connectors.mysql import session as mysql_session
 from connectors.mysql.places import Place
@@ -184,6 +185,8 @@ class Mysql:
                     dump.wait(1)
                     continue
                 took.message()
+                if not isinstance(event, bytes):
+                    raise BugError("the backlog has a transaction that takes a file")
                 log_pos = int.from_bytes(event[13:17], "little")
                 if event[4] == _ROTATE and log_pos:  # not one that only names the file asked for
                     at += 1

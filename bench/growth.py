@@ -104,7 +104,13 @@ class Growth:
                     for _ in range(max(1, _FEW // case.events)):
                         made[case].append(self._cost(case))
         return [
-            Cost(case.title, case.events, *(statistics.median(of[at] for of in costs) for at in (2, 3, 4)))
+            Cost(
+                case.title,
+                case.events,
+                statistics.median(of.cpu_us for of in costs),
+                statistics.median(of.per_s for of in costs),
+                statistics.median(of.peak_mb for of in costs),
+            )
             for case, costs in made.items()
         ]
 

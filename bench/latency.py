@@ -127,7 +127,7 @@ class Latency(Bench):
     def _peer_runs(self, name: str, more: Mapping[str, str]) -> Iterator[None]:
         with debezium.Worker(self._folder / f"connect-{name}", self._database.kind, self._kafka) as worker:
             self._topic(name, TABLE).create()
-            worker.start(self._peer(name, TABLE) | {"producer.override.linger.ms": "0"} | more)
+            worker.start({**self._peer(name, TABLE), "producer.override.linger.ms": "0", **more})
             self._await_row(name)
             yield
 

@@ -12,8 +12,9 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -32,7 +33,7 @@ from spark_apply.store import Due, open_store
 from spark_apply.tables import target
 from tests.spark_records import Publisher, SourceTable, position
 
-COLUMNS = {
+COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "id": {"kind": "int64"},
     "customer": {"kind": "string"},
     "status": {"kind": "string"},

@@ -101,7 +101,7 @@ class PostgresLog:
     def _data(self, payload: bytes) -> None:
         self.messages.append(b"w" + struct.pack(">qqq", self.end, self.end, 0) + payload)
 
-    def source(self) -> PostgresSource:
+    def source(self) -> _Postgres:
         return _Postgres(self)
 
     def receive(self) -> None:
@@ -117,11 +117,11 @@ class _Walsender:
     socket = 0
 
     def __init__(self, messages: list[bytes]) -> None:
-        self._messages = map(memoryview, messages)
+        self._messages = iter(messages)
 
     def get_copy_data(self, _async: int) -> tuple[int, memoryview]:
-        message = next(self._messages, b"")
-        return len(message), message  # type: ignore[return-value]
+        message = memoryview(next(self._messages, b""))
+        return len(message), message
 
     def consume_input(self) -> None: ...
     def put_copy_data(self, _message: bytes) -> None: ...
@@ -168,7 +168,7 @@ class _Postgres(PostgresSource):
     def tables(self) -> tuple[Table, ...]:
         return (_TABLE,)
 
-    def verify(self, state: object) -> None:  # type: ignore[override]
+    def verify(self, state: object) -> None:
         del state
 
     def current(self) -> int:
@@ -235,7 +235,7 @@ class MysqlLog:
     def _packet(self, event: bytes) -> None:
         self._packets.append(struct.pack("<I", len(event) + 1)[:3] + b"\1\0" + event)
 
-    def source(self) -> MysqlSource:
+    def source(self) -> _Mysql:
         return _Mysql(self)
 
     def receive(self) -> None:
@@ -245,7 +245,7 @@ class MysqlLog:
             pass
 
     def dump(self) -> mysql_stream.Binlog:
-        connect, session.connect = session.connect, lambda *_, **__: _Connection(self.parts)  # type: ignore[assignment]
+        connect, session.connect = session.connect, lambda *_, **__: _Connection(self.parts)
         try:
             made = mysql_stream.Binlog(
                 session.address("mysql://localhost"), server_id=1, connector="c", uuid=_UUID, mariadb=False, waits=False
@@ -289,7 +289,7 @@ class _Mysql(MysqlSource):
         self._followed = Followed(self._config.source, self._captured)
         return {"server": "memory"}
 
-    def verify(self, state: object) -> None:  # type: ignore[override]
+    def verify(self, state: object) -> None:
         del state
 
     def current(self) -> int:
@@ -301,12 +301,12 @@ class _Mysql(MysqlSource):
     def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
         follow: Callable[..., Any] = mysql_source.follow
         dump = self._log.dump()
-        dump.follow_gtids = dump.wait = lambda _: None  # type: ignore[method-assign]
-        mysql_source.follow = lambda *_: dump  # type: ignore[assignment]
+        dump.follow_gtids = dump.wait = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+        mysql_source.follow = lambda *_: dump
         try:
             yield from super().stream(offset)
         finally:
             mysql_source.follow = follow
 
 
-LOGS: Final = {"postgres": PostgresLog, "mysql": MysqlLog}
+LOGS: Final[dict[str, type[PostgresLog | MysqlLog]]] = {"postgres": PostgresLog, "mysql": MysqlLog}

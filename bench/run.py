@@ -32,7 +32,7 @@ class _Followed(ReplicationConnection):
 
 
 def run(file: str) -> None:
-    source.ReplicationConnection = _Followed  # type: ignore[misc]
+    vars(source)["ReplicationConnection"] = _Followed
     try:
         main(["run", file, "--until-caught-up"])
     finally:

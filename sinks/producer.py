@@ -43,7 +43,7 @@ class _Pending:
     records: bytes
     """As they are sent."""
     alone: bytes
-    """A record that is one by itself, as it was: it may be what is refused. Of others only this much is kept."""
+    """The record as it was, where it is the only one: then it may be what is refused. Else nothing."""
     at_ms: int
     sequence: int | None = None
     """Given when it is sent first, and kept."""
