@@ -16,7 +16,7 @@ def keep_freed() -> None:
     """Keep up to KEPT_BYTES for what is allocated next, where malloc is glibc's; for the whole process.
 
     Batches come and go by the megabyte. By default glibc gives such blocks back to the kernel, which then clears each
-    page anew: a fifth of the CPU that wide rows cost, a tenth of that of others (docs/performance.md).
+    page anew.
 
     https://man7.org/linux/man-pages/man3/mallopt.3.html
     """
