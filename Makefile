@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JARS   := $(VENV)/.jars
 PLOT   := $(VENV)/.plot
-COMPILED := $(wildcard cdc/*.pyx connectors/*/*.pyx)
+COMPILED := $(wildcard cdc/encode/*.pyx connectors/*/*/*.pyx)
 ALONE  := tests/unit tests/property
 ASIDE  := tests/faults tests/stores
 
@@ -24,9 +24,9 @@ $(STAMP): requirements.lock pyproject.toml $(COMPILED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
-$(JARS): $(STAMP) cdc/jars.py spark_apply/classes.py
-	$(BIN)/python -m cdc.jars
-	$(BIN)/python -m spark_apply.classes
+$(JARS): $(STAMP) cdc/dev/jars.py spark_apply/spark/build_class_archive.py
+	$(BIN)/python -m cdc.dev.jars
+	$(BIN)/python -m spark_apply.spark.build_class_archive
 	@touch $(JARS)
 
 demo: $(JARS)    ## start the servers, change rows, watch them arrive, compare everything
@@ -67,44 +67,44 @@ $(PLOT): $(STAMP) bench/requirements.lock
 	@mkdir -p .bench && touch $(PLOT)
 
 bench: $(JARS) $(PLOT) ## ours beside Debezium: streams, snapshots, latency; then ours alone, by events and by tables
-	$(BIN)/python -m bench.streams --events 1000000 --json .bench/streams.json
-	$(BIN)/python -m bench.plot .bench/streams.json .bench/streams.png
-	$(BIN)/python -m bench.streams --events 1000000 --shapes 3,60,wide
-	$(BIN)/python -m bench.latency
-	$(BIN)/python -m bench.growth
-	$(BIN)/python -m bench.hotpath
+	$(BIN)/python -m bench.capture.streams --events 1000000 --json .bench/streams.json
+	$(BIN)/python -m bench.measure.plot .bench/streams.json .bench/streams.png
+	$(BIN)/python -m bench.capture.streams --events 1000000 --shapes 3,60,wide
+	$(BIN)/python -m bench.capture.latency
+	$(BIN)/python -m bench.capture.growth
+	$(BIN)/python -m bench.capture.hotpath
 
 bench-quick: $(JARS) $(PLOT) ## the same in five minutes: fewer events, one run of each
-	$(BIN)/python -m bench.streams --events 100000 --runs 1 --json .bench/streams.json
-	$(BIN)/python -m bench.plot .bench/streams.json .bench/streams.png
-	$(BIN)/python -m bench.latency --warm 5 --seconds 10
-	$(BIN)/python -m bench.growth --events 100000,300000 --tables 1,20 --partitions 6 --of 100000 --runs 1
+	$(BIN)/python -m bench.capture.streams --events 100000 --runs 1 --json .bench/streams.json
+	$(BIN)/python -m bench.measure.plot .bench/streams.json .bench/streams.png
+	$(BIN)/python -m bench.capture.latency --warm 5 --seconds 10
+	$(BIN)/python -m bench.capture.growth --events 100000,300000 --tables 1,20 --partitions 6 --of 100000 --runs 1
 
 bench-decisions: $(JARS) ## print the figures that docs/adr quotes
-	$(BIN)/python bench/decisions.py
-	$(BIN)/python bench/memory.py
-	$(BIN)/python -m bench.mysql_rows
-	$(BIN)/python -m bench.binlog_readers
+	$(BIN)/python bench/capture/decisions.py
+	$(BIN)/python bench/capture/memory.py
+	$(BIN)/python -m bench.capture.mysql_rows
+	$(BIN)/python -m bench.capture.binlog_readers
 
 bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 million in one transaction
-	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/capture/memory.py
 
 bench-streams: $(JARS) ## our streams and snapshots beside Debezium's, over the same rows
-	$(BIN)/python -m bench.streams
+	$(BIN)/python -m bench.capture.streams
 
 bench-latency: $(JARS) ## from commit to visible at 1,000 single-row transactions a second, beside Debezium's
-	$(BIN)/python -m bench.latency
+	$(BIN)/python -m bench.capture.latency
 
 bench-growth: $(JARS) ## what an event costs, from 10⁵ to 10⁷ of them and of 1 to 200 tables
-	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench.capture.growth
 
 bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in memory: no server
-	$(BIN)/python -m bench.hotpath
+	$(BIN)/python -m bench.capture.hotpath
 
 bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild, verify, beside what is asked for
-	$(BIN)/python -m bench.apply
+	$(BIN)/python -m bench.derived.apply
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
-	rm -f cdc/compiled.*.so connectors/*/compiled.*.so cdc/compiled.c connectors/*/compiled.c
+	rm -f $(COMPILED:.pyx=.*.so) $(COMPILED:.pyx=.c)
 	rm -rf $(VENV) .cdc-dev .cdc-soak .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

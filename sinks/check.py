@@ -7,16 +7,16 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from cdc import verdicts
-from cdc.change import Table
-from cdc.config import KafkaConfig, matches
-from cdc.errors import CdcError
-from cdc.findings import Finding, Level, probed, refused
-from cdc.state import State
+from cdc.capture import verdicts
+from cdc.config.config import KafkaConfig, matches
+from cdc.config.findings import Finding, Level, probed, refused
+from cdc.model.change import Table
+from cdc.model.errors import CdcError
+from cdc.model.state import State
 from sinks.kafka import TRANSACTION_TIMEOUT_MS, KafkaSink
-from sinks.names import table_of
-from sinks.positions import read_standing
-from sinks.topics import LARGEST_RECORD, Existing, Topics, Wanted, weakness
+from sinks.topics.names import table_of
+from sinks.topics.positions import read_standing
+from sinks.topics.topics import LARGEST_RECORD, Existing, Topics, Wanted, weakness
 
 _NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})
 

@@ -19,22 +19,22 @@ from typing import Final, TypeVar, cast
 import orjson
 from kafka import errors as codes
 
-from cdc.change import Table
-from cdc.config import KafkaConfig
-from cdc.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError, TooLargeError
-from cdc.interfaces import UNSURE, Log
-from cdc.state import State
-from sinks.batches import Batch, Batches
-from sinks.commands import Commands
-from sinks.logged import TableLogs
-from sinks.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
-from sinks.positions import read_neighbours, read_standing
-from sinks.producer import Producer
-from sinks.reading import Isolation, read_to_end, read_what_is
-from sinks.recordbatch import CODECS, Codec, first
-from sinks.topics import LARGEST_RECORD, Topics, Wanted, python_client
-from sinks.waiting import FENCED, RefusedError
-from sinks.wire import LostError, Way
+from cdc.config.config import KafkaConfig
+from cdc.model.change import Table
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError, TooLargeError
+from cdc.model.interfaces import UNSURE, Log
+from cdc.model.state import State
+from sinks.client.connection import LostError, Way
+from sinks.client.record_batch import CODECS, Codec, first
+from sinks.producer.batches import Batch, Batches
+from sinks.producer.producer import Producer
+from sinks.producer.retries import FENCED, RefusedError
+from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
+from sinks.topics.positions import read_neighbours, read_standing
+from sinks.topics.read_back import Isolation, read_to_end, read_what_is
+from sinks.topics.signals import Commands
+from sinks.topics.table_logs import TableLogs
+from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
 
 TRANSACTION_TIMEOUT_MS: Final = 600_000
 """A source transaction is one Kafka transaction, however long it takes to write; brokers allow 900,000 by default."""

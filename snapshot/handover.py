@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias
 
-from cdc.change import UNCHANGED, Change, Column, Row, Table, Xid
-from cdc.errors import BugError
-from cdc.state import Key, key_from_json, key_to_json
+from cdc.model.change import UNCHANGED, Change, Column, Row, Table, Xid
+from cdc.model.errors import BugError
+from cdc.model.state import Key, key_from_json, key_to_json
 
 _MYSQL_INTEGERS: Final = ("tinyint", "smallint", "mediumint", "int", "bigint")
 INTEGERS: Final = frozenset(

@@ -13,21 +13,23 @@ from typing import Final
 import pymysql
 import pymysql.cursors
 
-from cdc.built import built
-from cdc.change import Row, Table
-from cdc.config import ConnectorConfig
-from cdc.errors import OperatorError, RetryableError
-from cdc.interfaces import Chunk, Handover, Window
-from cdc.state import Key
-from connectors.mysql import server, session, values
-from connectors.mysql.catalog import Captured, Catalog
-from connectors.mysql.places import GtidSet, Place
-from snapshot import selects
-from snapshot.binlog_view import BinlogView
+from cdc.config.config import ConnectorConfig
+from cdc.encode.built import built
+from cdc.model.change import Row, Table
+from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.interfaces import Chunk, Handover, Window
+from cdc.model.state import Key
+from connectors.mysql import session
+from connectors.mysql.binlog.positions import GtidSet, Place
+from connectors.mysql.catalog import server
+from connectors.mysql.catalog.catalog import Captured, Catalog
+from connectors.mysql.values import mapping
+from snapshot import mysql_selects
 from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
-from snapshot.plan import Piece, pieces, wants_cutting
-from snapshot.readers import Readers, Rows
-from snapshot.selects import Relation
+from snapshot.key_ranges import Piece, pieces, wants_cutting
+from snapshot.mysql_selects import Relation
+from snapshot.mysql_visibility import BinlogView
+from snapshot.parallel_readers import Readers, Rows
 
 log = logging.getLogger("cdc")
 
@@ -111,7 +113,7 @@ class MysqlSnapshotter:
 
     def _connect(self, statements: Iterable[str]) -> session.Connection:
         return session.connect(
-            self._address, statements=(*_SETTINGS, *values.SETTINGS, *statements), read_timeout_s=_READ_TIMEOUT_S
+            self._address, statements=(*_SETTINGS, *mapping.SETTINGS, *statements), read_timeout_s=_READ_TIMEOUT_S
         )
 
     def _session(self) -> session.Connection:
@@ -140,7 +142,7 @@ class MysqlSnapshotter:
         now = _now(connection, table, self._config)
         if now.table.columns != table.columns or now.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered after its snapshot began")
-        statement = selects.chunk_statement(table, piece.relation, after=piece.after, upto=piece.upto)
+        statement = mysql_selects.chunk_statement(table, piece.relation, after=piece.after, upto=piece.upto)
         for some, size_bytes in _stream(connection, doing, statement):
             rows.add(some, size_bytes)
         session.rows(connection, doing, "ROLLBACK TO SAVEPOINT locks")
@@ -152,7 +154,7 @@ class MysqlSnapshotter:
     def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
         def statement(now: Captured) -> str:
             behind = after if now.table.key_as_text == key else None
-            return selects.window_statement(now.table, Relation(now.columns), after=behind, rows=rows)
+            return mysql_selects.window_statement(now.table, Relation(now.columns), after=behind, rows=rows)
 
         return self._under_a_view(table, statement, rows=rows, first=first)
 
@@ -160,7 +162,7 @@ class MysqlSnapshotter:
         def statement(now: Captured) -> str | None:
             if now.table.key_as_text != table.key_as_text:
                 return None
-            return selects.keys_statement(now.table, Relation(now.columns), keys)
+            return mysql_selects.keys_statement(now.table, Relation(now.columns), keys)
 
         return self._under_a_view(table, statement, rows=None, first=first)
 
@@ -213,7 +215,7 @@ class MysqlSnapshotter:
         now = Catalog(self._asking).find(table.schema, table.name, self._config.source.keys)
         if now is None or now.table.columns != table.columns:
             return None
-        statement = selects.row_statement(table, Relation(now.columns), key)
+        statement = mysql_selects.row_statement(table, Relation(now.columns), key)
         return next(iter(_all(self._asking, f"reading a row of table {table.qualified}", statement)), None)
 
     def close(self) -> None:
@@ -361,7 +363,7 @@ def _under_lock(
         session.rows(locking, "preparing a session", f"SET SESSION lock_wait_timeout = {_LOCK_S}")
         while True:
             try:
-                session.rows(locking, "locking the tables for a moment", selects.lock_statement(tables))
+                session.rows(locking, "locking the tables for a moment", mysql_selects.lock_statement(tables))
                 break
             except RetryableError:
                 _wait(deadline, over)
@@ -417,9 +419,11 @@ def _sample(connection: session.Connection, table: Table) -> Iterator[Key]:
     columns = key_columns(table)
     if len(columns) != 1 or columns[0].type not in INTEGERS:
         return
-    ((first, last),) = session.rows(connection, f"sampling table {table.qualified}", selects.ends_statement(table))
+    ((first, last),) = session.rows(
+        connection, f"sampling table {table.qualified}", mysql_selects.ends_statement(table)
+    )
     if first is not None and last is not None:
-        yield from selects.interpolated(int(first), int(last), _SAMPLES)
+        yield from mysql_selects.interpolated(int(first), int(last), _SAMPLES)
 
 
 def _all(connection: session.Connection, doing: str, statement: str) -> list[Row]:
@@ -488,7 +492,7 @@ def _leave(connection: session.Connection) -> None:
         connection._force_close()  # noqa: SLF001
 
 
-_compiled: Final = built("connectors.mysql.compiled")
+_compiled: Final = built("connectors.mysql.binlog.compiled")
 _LOST: Final = 2013
 """The client library's number for it."""
 

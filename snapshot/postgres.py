@@ -13,16 +13,19 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2 import errors
 
-from cdc.change import UNCHANGED, Row, Table
-from cdc.config import ConnectorConfig
-from cdc.errors import OperatorError, RetryableError
-from cdc.interfaces import Chunk, Handover, Window
-from cdc.state import Key
+from cdc.config.config import ConnectorConfig
+from cdc.model.change import UNCHANGED, Row, Table
+from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.interfaces import Chunk, Handover, Window
+from cdc.model.state import Key
 from connectors.postgres import session
-from connectors.postgres.catalog import Catalog
-from connectors.postgres.slot import await_older_transactions
-from connectors.postgres.stream import lsn_number
-from snapshot.chunks import (
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.lsn import lsn_number
+from connectors.postgres.slot.slot import await_older_transactions
+from snapshot.handover import Progress, RangeHandover, View, key_of
+from snapshot.key_ranges import Piece, pieces, wants_cutting
+from snapshot.parallel_readers import Readers, Rows
+from snapshot.postgres_copy import (
     Relation,
     copy_statement,
     lock_statement,
@@ -31,10 +34,7 @@ from snapshot.chunks import (
     row_statement,
     sample_statement,
 )
-from snapshot.handover import Progress, RangeHandover, View, key_of
-from snapshot.live import Windows
-from snapshot.plan import Piece, pieces, wants_cutting
-from snapshot.readers import Readers, Rows
+from snapshot.windows import Windows
 
 _REWRITTEN: Final = """
 SELECT count(*) FROM pg_class c

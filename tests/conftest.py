@@ -22,7 +22,7 @@ import pytest
 from psycopg2 import extensions
 
 from cdc.dev.stack import DevServers
-from cdc.errors import CdcError
+from cdc.model.errors import CdcError
 from tests.canary import WATCH
 
 pytest_plugins: list[str] = []

@@ -10,9 +10,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from cdc.change import Op
-from connectors.mysql import tablemap
-from connectors.mysql.events import (
+from cdc.model.change import Op
+from connectors.mysql.binlog import table_map
+from connectors.mysql.binlog.events import (
     AnnotateRows,
     AnonymousGtid,
     BinlogCheckpoint,
@@ -223,32 +223,32 @@ def _table_map(event: TableMap) -> bytes:
 
 def _type(column: TableColumn) -> tuple[int, bytes]:
     kind, meta = column.type, column.meta
-    if kind in (tablemap.ENUM, tablemap.SET):
-        return tablemap.STRING, bytes((kind, meta))
-    if kind == tablemap.STRING:
+    if kind in (table_map.ENUM, table_map.SET):
+        return table_map.STRING, bytes((kind, meta))
+    if kind == table_map.STRING:
         return kind, bytes((0xFE ^ (meta >> 8 & 3) << 4, meta & 0xFF))
-    if kind == tablemap.NEWDECIMAL:
+    if kind == table_map.NEWDECIMAL:
         return kind, struct.pack(">H", meta)
-    if kind == tablemap.BIT:
+    if kind == table_map.BIT:
         return kind, bytes((meta % 8, meta // 8))
-    sizes = {tablemap.VARCHAR: 2, tablemap.FLOAT: 1, tablemap.DOUBLE: 1, tablemap.BLOB: 1, tablemap.JSON: 1}
+    sizes = {table_map.VARCHAR: 2, table_map.FLOAT: 1, table_map.DOUBLE: 1, table_map.BLOB: 1, table_map.JSON: 1}
     sizes |= dict.fromkeys(
-        (tablemap.TIME2, tablemap.DATETIME2, tablemap.TIMESTAMP2, tablemap.GEOMETRY, tablemap.VECTOR), 1
+        (table_map.TIME2, table_map.DATETIME2, table_map.TIMESTAMP2, table_map.GEOMETRY, table_map.VECTOR), 1
     )
     return kind, meta.to_bytes(sizes.get(kind, 0), "little")
 
 
 def _metadata(event: TableMap) -> Iterable[bytes]:
     columns = event.columns
-    numbers = [c for c in columns if c.type in tablemap.NUMBERS]
-    texts = [c for c in columns if c.type in tablemap.TEXTS]
+    numbers = [c for c in columns if c.type in table_map.NUMBERS]
+    texts = [c for c in columns if c.type in table_map.TEXTS]
     labelled = [c for c in columns if c.labels is not None]
     if numbers and numbers[0].unsigned is not None:
         yield _field(1, high_bits([bool(c.unsigned) for c in numbers]))
     yield from _collations(2, 3, texts)
     if columns and columns[0].name is not None:
         yield _field(4, b"".join(sized(str(c.name).encode()) for c in columns))
-    for number, kind in ((5, tablemap.SET), (6, tablemap.ENUM)):
+    for number, kind in ((5, table_map.SET), (6, table_map.ENUM)):
         these = [c for c in labelled if c.type == kind]
         if these:
             yield _field(
@@ -258,7 +258,7 @@ def _metadata(event: TableMap) -> Iterable[bytes]:
                     for c in these
                 ),
             )
-    for number, kind, attribute in ((7, tablemap.GEOMETRY, "geometry"), (13, tablemap.VECTOR, "dimension")):
+    for number, kind, attribute in ((7, table_map.GEOMETRY, "geometry"), (13, table_map.VECTOR, "dimension")):
         those = [getattr(c, attribute) for c in columns if c.type == kind]
         if those:
             yield _field(number, b"".join(packed_int(value) for value in those))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from cdc.change import UNCHANGED, Row
-from connectors.postgres.pgoutput import (
+from cdc.model.change import UNCHANGED, Row
+from connectors.postgres.pgoutput.messages import (
     POSTGRES_EPOCH_US,
     Begin,
     Commit,

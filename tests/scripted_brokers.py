@@ -1,7 +1,7 @@
 """Brokers that keep the rules of Kafka's transactions, and fail as they are told to: no server can be asked for that.
 
-`Cluster.connect` takes the place of `sinks.wire.Connection`. Requests and answers go through kafka-python's encoder and
-decoder, batches through its reader.
+`Cluster.connect` takes the place of `sinks.client.connection.Connection`. Requests and answers go through
+kafka-python's encoder and decoder, batches through its reader.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kafka.protocol.producer import (
 )
 from kafka.record.memory_records import MemoryRecords
 
-from sinks import producer, waiting
-from sinks.batches import Batch, PlainBatches
-from sinks.producerequest import Said
-from sinks.recordbatch import CODECS
-from sinks.wire import LostError, Way, said
+from sinks.client.connection import LostError, Way, said
+from sinks.client.produce_request import Said
+from sinks.client.record_batch import CODECS
+from sinks.producer import producer, retries
+from sinks.producer.batches import Batch, PlainBatches
 
 Place = tuple[str, int]
 UNKNOWN_TOPIC, NOT_LEADER, NOT_COORDINATOR, NO_COORDINATOR = 3, 6, 16, 15
@@ -95,7 +95,7 @@ class Clock:
         self.now_s = 1000.0
         self.paused = 0
         monkeypatch.setattr(producer, "time", self)
-        monkeypatch.setattr(waiting, "time", self)
+        monkeypatch.setattr(retries, "time", self)
 
     def monotonic(self) -> float:
         return self.now_s
@@ -307,7 +307,7 @@ class Cluster:
 
 
 class Connection:
-    """As `sinks.wire.Connection` is used."""
+    """As `sinks.client.connection.Connection` is used."""
 
     def __init__(self, cluster: Cluster, broker: int, way: Way) -> None:
         self.broker = broker

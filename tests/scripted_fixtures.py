@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sinks import brokers
-from sinks.producer import Producer
-from sinks.recordbatch import CODECS
+from sinks.client import brokers
+from sinks.client.record_batch import CODECS
+from sinks.producer.producer import Producer
 from tests.scripted_brokers import FIRST, SECOND, WAY, Clock, Cluster
 
 

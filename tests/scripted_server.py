@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 
-from sinks.wire import Connection, Way
+from sinks.client.connection import Connection, Way
 
 API_VERSIONS, HANDSHAKE, AUTHENTICATE = 18, 17, 36
 VERSIONS: Final = {0: (3, 11), 3: (0, 12), 22: (0, 4), 17: (0, 1), 36: (0, 2), 24: (4, 5)}

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyspark
 
+from cdc.dev.java import java
 from cdc.dev.launch import family
 from cdc.dev.process import Launch, Server, free_port
-from cdc.java import java
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cdc.cli.main import main
-from cdc.config import load_apply
-from spark_apply import job
-from spark_apply.session import open_session
+from cdc.config.config import load_apply
+from spark_apply.job import job
+from spark_apply.spark.session import open_session
 from spark_apply.stores import opensearch
 
 POINTS: Final = (

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc.config import load_apply
-from spark_apply.job import run_apply
+from cdc.config.config import load_apply
+from spark_apply.job.job import run_apply
 
 _ENDS_WITHIN_S = 300.0
 

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import ApplyConfig, ApplySource, ApplyTable, QuarantineConfig, StoreConfig
-from cdc.errors import OperatorError
-from cdc.state import Phase
-from spark_apply.complete import Complete, lowest
-from spark_apply.contents import Contents, contents, expected, key_of
-from spark_apply.job import ApplySummary, run_apply
-from spark_apply.quarantine import read_entries
-from spark_apply.retrying import run_retry
-from spark_apply.source import schema_versions
-from spark_apply.store import open_store
-from spark_apply.tables import TargetTable, target
+from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, QuarantineConfig, StoreConfig
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase
+from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.quarantine import read_entries
+from spark_apply.job.job import ApplySummary, run_apply
+from spark_apply.model.completeness import Complete, lowest
+from spark_apply.model.store import open_store
+from spark_apply.model.target_table import TargetTable, target
+from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.verify.contents import Contents, contents, expected, key_of
 from tests.spark_kinds import KEY_KINDS, key_rows
 from tests.spark_records import Publisher, SourceTable, position
 

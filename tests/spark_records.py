@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cdc.logged import log_of
-from cdc.state import Phase, State
+from cdc.encode.table_log import log_of
+from cdc.model.state import Phase, State
 
 COMPACT = (",", ":")
 Record = tuple[str, bytes, bytes | None]

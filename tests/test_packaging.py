@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_wheel(tmp_path_factory.mktemp("wheel"))
 
 
-COMPILED = ("cdc", "connectors/mysql", "connectors/postgres")
+COMPILED = ("cdc/encode", "connectors/mysql/binlog", "connectors/postgres/pgoutput")
 
 
 def test_the_hot_path_is_compiled(wheel: Path) -> None:
@@ -57,7 +57,7 @@ def test_without_a_c_compiler_it_is_python_alone(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
         "sys.meta_path = [one for one in sys.meta_path if 'editable' not in f'{one!r}'.lower()]; "  # of these sources
-        "from cdc import envelope, rowcode; assert rowcode.compiled is None; print(envelope.__file__)"
+        "from cdc.encode import envelope, row_codegen; assert row_codegen.compiled is None; print(envelope.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-c", code, str(tmp_path / "there")],

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from cdc.change import Column, Kind, Table
-from cdc.envelope import TableEncoder
+from cdc.encode.envelope import TableEncoder
+from cdc.model.change import Column, Kind, Table
 
 
 def text_column(name: str, type_: str = "text", *, wide: bool = False) -> Column:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from cdc.errors import ConfigError
+from cdc.model.errors import ConfigError
 
 
 @click.command()
@@ -27,17 +27,18 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
     any time. With --plan, exit code 1 says that it would not start.
     """
-    from cdc.config import load_apply  # noqa: PLC0415 - the command line must start fast
+    from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
     config = load_apply(file)
     if importlib.util.find_spec("pyspark") is None:
         msg = "pyspark is not installed; the apply job runs on it"
         raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
     if plan:
-        found = importlib.import_module("spark_apply.plan").run_plan(config).as_json()
+        found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
         click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
         return int(not found["starts"])
-    run_apply = importlib.import_module("spark_apply.job").run_apply  # by name: cdc imports nothing that imports cdc
+    # by name: cdc imports nothing that imports cdc
+    run_apply = importlib.import_module("spark_apply.job.job").run_apply
 
     on_terminal = sys.stderr.isatty()
     progress = _progress if on_terminal else None

@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 import orjson
 
-from cdc import registry, verdicts
-from cdc.change import Table
-from cdc.config import ConnectorConfig, load_connector
-from cdc.errors import CdcError
-from cdc.findings import Checked, Finding, Level, probed, refused
-from cdc.state import State
+from cdc.capture import verdicts
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.model.change import Table
+from cdc.model.errors import CdcError
+from cdc.model.state import State
 
 
 @click.command()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 import orjson
 
-from cdc.errors import BugError, ConfigError
+from cdc.model.errors import BugError, ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -35,8 +35,7 @@ def up(servers: tuple[str, ...], directory: Path, *, as_json: bool) -> None:
     kafka. Printed are their urls, with the password that was drawn for this folder. A mysqld or mariadbd on the path is
     used if it is new enough (8.4, 10.6), else Debian's MySQL 9.7 and MariaDB 10.11 are fetched.
     """
-    from cdc import debs, jars  # noqa: PLC0415 - the command line must start fast
-    from cdc.dev import stack  # noqa: PLC0415 - the command line must start fast
+    from cdc.dev import debs, jars, stack  # noqa: PLC0415 - the command line must start fast
 
     wanted = servers or stack.DEFAULT_SERVERS
     stack.canonical(wanted)

@@ -11,8 +11,8 @@ from typing import Any
 import click
 import orjson
 
-from cdc.config import load_apply
-from cdc.errors import OperatorError
+from cdc.config.config import load_apply
+from cdc.model.errors import OperatorError
 
 _COLOURS = {"won": "green", "late": "yellow", "duplicate": "yellow", "no event": "red"}
 
@@ -28,7 +28,7 @@ def explain(file: Path, *, table: str, key: str, as_json: bool) -> None:
     Reads the table's whole topic. Exit code 1 if it has no record of the key.
     """
     config = load_apply(file)
-    found = importlib.import_module("spark_apply.explain").explain(config, table, key).as_json()
+    found = importlib.import_module("spark_apply.verify.explain").explain(config, table, key).as_json()
     if as_json:
         sys.stdout.buffer.write(orjson.dumps(found) + b"\n")
     else:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from cdc import __version__
-from cdc.errors import CdcError, RetryableError
+from cdc.model.errors import CdcError, RetryableError
 
 _COMMANDS = {
     "check": ("cdc.cli.check", "Ask database and Kafka for all that a run needs; make nothing."),

@@ -13,8 +13,8 @@ from typing import Any
 import click
 import orjson
 
-from cdc.config import load_apply
-from cdc.errors import ConfigError
+from cdc.config.config import load_apply
+from cdc.model.errors import ConfigError
 
 _FILE = click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
 _TABLE = click.option("--table", metavar="SCHEMA.TABLE", help="Only events of this table.")
@@ -35,7 +35,7 @@ def quarantine() -> None:
 def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) -> None:
     """Show which events are in quarantine, and why. Prints keys, and no other value of a row."""
     config = load_apply(file)
-    found = importlib.import_module("spark_apply.quarantine").chosen_entries(config, table=table, store=store)
+    found = importlib.import_module("spark_apply.events.quarantine").chosen_entries(config, table=table, store=store)
     entries = [entry.as_json() for entry in found]
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "entries": entries}))
@@ -60,7 +60,7 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
         msg = "pyspark is not installed; events are applied with it"
         raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
     on_terminal = sys.stderr.isatty()
-    run = importlib.import_module("spark_apply.retrying").run_retry
+    run = importlib.import_module("spark_apply.rebuild.quarantine_retry").run_retry
     found = run(config, store=store, table=table, key=key, progress=_progress if on_terminal else None)
     if on_terminal:
         click.echo("\r\x1b[K", err=True, nl=False)

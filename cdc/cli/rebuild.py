@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from cdc.errors import ConfigError
+from cdc.model.errors import ConfigError
 
 
 @click.command()
@@ -31,13 +31,13 @@ def rebuild(
 
     A history whose log no longer has its beginning is left alone, unless --lose-history says otherwise.
     """
-    from cdc.config import load_apply  # noqa: PLC0415 - the command line must start fast
+    from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
     config = load_apply(file)
     if importlib.util.find_spec("pyspark") is None:
         msg = "pyspark is not installed; a rebuild runs on it"
         raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
-    run = getattr(importlib.import_module("spark_apply.rebuild"), "run_rollback" if rollback else "run_rebuild")
+    run = getattr(importlib.import_module("spark_apply.rebuild.rebuild"), "run_rollback" if rollback else "run_rebuild")
 
     on_terminal = sys.stderr.isatty()
     begun = time.monotonic()

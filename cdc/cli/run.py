@@ -15,13 +15,13 @@ from types import FrameType
 
 import click
 
-from cdc import registry
-from cdc.config import load_connector
-from cdc.errors import OperatorError
-from cdc.figures import Figures, being_read, duration, figures
-from cdc.memory import keep_freed
-from cdc.pipeline import Pipeline, Report, Settings
-from cdc.state import Phase
+from cdc.capture.memory import keep_freed
+from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.capture.snapshot_progress import Figures, being_read, duration, figures
+from cdc.config import registry
+from cdc.config.config import load_connector
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase
 
 _STOP_S = 30.0
 _GC_OBJECTS = 50_000
@@ -63,7 +63,7 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
         open_snapshotter=registry.snapshotter(config),
         sink=registry.sink(config.sink, config.name, logs=config.logs),
         observe=shown,
-        failed=partial(registry.part("sinks.positions:leave_error"), config.sink, config.name),
+        failed=partial(registry.part("sinks.topics.positions:leave_error"), config.sink, config.name),
     )
 
     def stop(_number: int, _frame: FrameType | None) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import orjson
 
-from cdc import registry
-from cdc.commands import Command
-from cdc.config import ConnectorConfig, load_connector, matches
-from cdc.errors import OperatorError
-from cdc.figures import being_read, duration
-from cdc.state import State
+from cdc.capture.signals import Command
+from cdc.capture.snapshot_progress import being_read, duration
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, load_connector, matches
+from cdc.model.errors import OperatorError
+from cdc.model.state import State
 
 _FILE = click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
 _TABLES = click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="One or more; else all.")
@@ -100,12 +100,12 @@ def status(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _state(config: ConnectorConfig) -> State:
-    topic = registry.part("sinks.names:position_topic")(config.sink.prefix, config.name)
-    with registry.part("sinks.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
+    topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
+    with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
         there = topics.exists(topic)
     state: State | None = None
     if there:
-        state = registry.part("sinks.positions:read_standing")(config.sink, config.name).state
+        state = registry.part("sinks.topics.positions:read_standing")(config.sink, config.name).state
     if state is None:
         raise OperatorError(
             f"connector {config.name} has never run: its first run reads every table", hint="cdc run CONNECTOR.yaml"
@@ -116,7 +116,7 @@ def _state(config: ConnectorConfig) -> State:
 def _ask(config: ConnectorConfig, command: Command, *, as_json: bool) -> None:
     identifier = uuid.uuid4().hex
     value = command.to_bytes(identifier)
-    registry.part("sinks.commands:send_command")(config.sink, config.name, identifier.encode(), value)
+    registry.part("sinks.topics.signals:send_command")(config.sink, config.name, identifier.encode(), value)
     if as_json:
         click.echo(orjson.dumps({"id": identifier, "tables": list(command.tables)}).decode())
     else:

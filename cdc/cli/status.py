@@ -12,10 +12,10 @@ from typing import Any
 import click
 import orjson
 
-from cdc import registry
-from cdc.config import ApplyConfig, ConnectorConfig, describes_apply, load_apply, load_connector
-from cdc.errors import CdcError
-from cdc.figures import Figures, being_read, duration, figures
+from cdc.capture.snapshot_progress import Figures, being_read, duration, figures
+from cdc.config import registry
+from cdc.config.config import ApplyConfig, ConnectorConfig, describes_apply, load_apply, load_connector
+from cdc.model.errors import CdcError
 
 
 @click.command()
@@ -43,10 +43,10 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
     """A store has all of a connector's transactions up to its position; the tables it lacks are named."""
     now_ms = time.time_ns() // 1_000_000
     found: dict[str, dict[str, Any]] = {}
-    with registry.part("spark_apply.reading:Reader")(config) as reader:
+    with registry.part("spark_apply.job.progress:Reader")(config) as reader:
         for store, connectors in reader.stores().items():
             found[store] = {name: _freshness(reader.read(store, name), now_ms) for name in connectors}
-    entries = registry.part("spark_apply.quarantine:read_entries")(config).values()
+    entries = registry.part("spark_apply.events.quarantine:read_entries")(config).values()
     for store, connectors in found.items():
         for at in connectors.values():
             lacks = Counter(entry.table for entry in entries if entry.store == store and entry.table in at["tables"])
@@ -66,7 +66,7 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
                 click.echo(f"{'':<32}in quarantine: {held}")
 
 
-def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.reading.Found
+def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.job.progress.Found
     complete = found.complete
     fresh = None if complete is None or complete.source_ms is None else round((now_ms - complete.source_ms) / 1000, 1)
     return {
@@ -80,7 +80,9 @@ def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spa
 
 
 def _status(config: ConnectorConfig) -> dict[str, Any]:
-    kafka = registry.part("sinks.positions:read_standing")(config.sink, config.name) if _has_run(config) else None
+    kafka = (
+        registry.part("sinks.topics.positions:read_standing")(config.sink, config.name) if _has_run(config) else None
+    )
     state = kafka.state if kafka else None
     try:
         server = registry.standing(config)(config, state)
@@ -116,8 +118,8 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
 
 
 def _has_run(config: ConnectorConfig) -> bool:
-    topic = registry.part("sinks.names:position_topic")(config.sink.prefix, config.name)
-    with registry.part("sinks.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
+    topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
+    with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
         return bool(topics.exists(topic))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import orjson
 
-from cdc import registry
-from cdc.config import ConnectorConfig, load_connector
-from cdc.errors import ConfigError, OperatorError
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.model.errors import ConfigError, OperatorError
 
 
 @click.command()
@@ -25,7 +25,7 @@ from cdc.errors import ConfigError, OperatorError
 def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | None, as_json: bool) -> None:
     """Print records as they become visible: topic, partition, offset, key, value; null is a tombstone."""
     config = load_connector(file)
-    follower = registry.part("sinks.follow:Follower")
+    follower = registry.part("sinks.topics.follow:Follower")
 
     pretty = sys.stdout.isatty() and not as_json
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -43,11 +43,11 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
 def _topics(config: ConnectorConfig, table: str | None) -> str:
     """A regular expression over topic names."""
     if table is None:
-        return str(registry.part("sinks.follow:any_event")(config.sink.prefix))
+        return str(registry.part("sinks.topics.follow:any_event")(config.sink.prefix))
     schema, dot, name = table.partition(".")
     if not dot or not name:
         raise ConfigError(f"--table {table} is not schema.table", hint="--table public.orders")
-    return str(registry.part("sinks.follow:one_table")(config.sink.prefix, schema, name))
+    return str(registry.part("sinks.topics.follow:one_table")(config.sink.prefix, schema, name))
 
 
 def _decoded(records: Iterator[tuple[str, int, int, bytes | None, bytes | None]]) -> Iterator[dict[str, Any]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import orjson
 
-from cdc import registry
-from cdc.change import Position
-from cdc.config import ConnectorConfig, load_connector
-from cdc.errors import OperatorError, RetryableError
-from cdc.state import State
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.model.change import Position
+from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.state import State
 
 _TRIES = 3
 
@@ -49,11 +49,11 @@ def _position(config: ConnectorConfig) -> Position:
 
 
 def _state(config: ConnectorConfig) -> State:
-    topic = registry.part("sinks.names:position_topic")(config.sink.prefix, config.name)
-    with registry.part("sinks.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
+    topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
+    with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
         there = topics.exists(topic)
     state: State | None = (
-        registry.part("sinks.positions:read_standing")(config.sink, config.name).state if there else None
+        registry.part("sinks.topics.positions:read_standing")(config.sink, config.name).state if there else None
     )
     if state is None:
         raise OperatorError(

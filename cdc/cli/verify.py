@@ -13,11 +13,11 @@ from typing import Any, Final
 import click
 import orjson
 
-from cdc import registry
-from cdc.commands import Command
-from cdc.config import ConnectorConfig, load_apply, load_connector
-from cdc.errors import ConfigError, OperatorError
-from cdc.state import Key, State
+from cdc.capture.signals import Command
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, load_apply, load_connector
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.state import Key, State
 
 MENDED: Final = 10_000
 """Keys of a table that are asked for at most: beyond that, reading all of it is less work."""
@@ -52,8 +52,8 @@ def verify(
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("pyspark is not installed; stores are read with it", hint="pip install 'cdc-toolkit[spark]'")
     on_terminal = sys.stderr.isatty()
-    with registry.part("cdc.published:open_published")(connector) as published:
-        copies: list[Any] = registry.part("spark_apply.verify:verify")(
+    with registry.part("cdc.capture.published_rows:open_published")(connector) as published:
+        copies: list[Any] = registry.part("spark_apply.verify.verify:verify")(
             config,
             published,
             partial(_standing, connector),
@@ -79,7 +79,7 @@ def verify(
 
 
 def _standing(connector: ConnectorConfig) -> State:
-    state: State | None = registry.part("sinks.positions:read_standing")(connector.sink, connector.name).state
+    state: State | None = registry.part("sinks.topics.positions:read_standing")(connector.sink, connector.name).state
     if state is None:
         raise OperatorError(f"connector {connector.name} has never run", hint="cdc run CONNECTOR.yaml")
     return state
@@ -100,7 +100,7 @@ def ask_again(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> 
                 f"{copy.table}: more than {MENDED:,} rows differ, which is too many to ask for one by one",
                 hint=f"cdc snapshot start {file} --table {copy.table}  # publishes all its rows again",
             )
-    send = registry.part("sinks.commands:send_command")
+    send = registry.part("sinks.topics.signals:send_command")
     for name, keys in wanted.items():
         for part in _parts(list(keys)):
             identifier = uuid.uuid4().hex

@@ -12,10 +12,10 @@ from typing import Any
 import click
 import orjson
 
-from cdc import registry
-from cdc.change import Position
-from cdc.config import ApplyConfig, load_apply
-from cdc.errors import ConfigError
+from cdc.config import registry
+from cdc.config.config import ApplyConfig, load_apply
+from cdc.model.change import Position
+from cdc.model.errors import ConfigError
 
 _TOKEN = re.compile(r"(?P<connector>[a-z][a-z0-9_-]{0,39}):(?P<position>[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
@@ -52,7 +52,7 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
     begun = time.monotonic()
     asked, late = _await(config, parsed["connector"], parsed["position"], stores, timeout_s)
     waited_s = round(time.monotonic() - begun, 3)
-    entries = registry.part("spark_apply.quarantine:read_entries")(config).values()
+    entries = registry.part("spark_apply.events.quarantine:read_entries")(config).values()
     held = Counter(entry.store for entry in entries if entry.store in asked)
     if as_json:
         behind = {store: at.complete.position if at.complete else None for store, at in late.items()}
@@ -71,7 +71,7 @@ def _await(
     config: ApplyConfig, connector: str, position: str, stores: tuple[str, ...], timeout_s: float
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """The stores that were waited for, and those that were not in time."""
-    with registry.part("spark_apply.reading:Reader")(config) as reader:
+    with registry.part("spark_apply.job.progress:Reader")(config) as reader:
         followers = [store for store, connectors in reader.stores().items() if connector in connectors]
         if not stores and not followers:
             known = sorted({name for names in reader.stores().values() for name in names})

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import orjson
 
-from cdc import registry
-from cdc.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
+from cdc.config import registry
+from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
 from cdc.dev.process import Launch, Server
 from cdc.dev.shop import TABLES, Difference, Shop, difference
 from cdc.dev.stack import DevServers
-from cdc.errors import BugError, CdcError
+from cdc.model.errors import BugError, CdcError
 
 WAREHOUSE: Final = TABLES
 SEARCHED: Final = ("public.orders", "public.products")
@@ -105,9 +105,9 @@ class Demo:
             return False  # its topics are not made yet
         return state is not None and state.phase == "stream"
 
-    def standing(self) -> Any:  # noqa: ANN401 - cdc.state.State | None, by way of the registry
+    def standing(self) -> Any:  # noqa: ANN401 - cdc.model.state.State | None, by way of the registry
         """The connector's committed state."""
-        read = registry.part("sinks.positions:read_standing")
+        read = registry.part("sinks.topics.positions:read_standing")
         return read(self.connector_config.sink, self.connector_config.name).state
 
     def start_connector(self) -> None:
@@ -128,7 +128,7 @@ class Demo:
 
         def follow() -> None:
             try:
-                registry.part("spark_apply.session:open_session")(self.apply_config.name, self.apply_config.spark)
+                registry.part("spark_apply.spark.session:open_session")(self.apply_config.name, self.apply_config.spark)
                 while not self._apply_stop.is_set() and not self._topics_made.wait(0.2):
                     pass
                 if self._apply_stop.is_set():
@@ -137,7 +137,7 @@ class Demo:
             except BaseException as exc:  # noqa: BLE001 - raised again where the demo waits
                 self._apply_error = exc
 
-        run = registry.part("spark_apply.job:run_apply")
+        run = registry.part("spark_apply.job.job:run_apply")
         self._apply = threading.Thread(target=follow, name="apply", daemon=True)
         self._apply.start()
 
@@ -156,7 +156,7 @@ class Demo:
         self.stop_apply()
         self.check_apply()
         asked = threading.Event()
-        registry.part("spark_apply.job:run_apply")(self.apply_config, once=True, stop=asked)
+        registry.part("spark_apply.job.job:run_apply")(self.apply_config, once=True, stop=asked)
         if asked.is_set():  # the job takes Ctrl-C for its own end; here it is the demo's
             raise KeyboardInterrupt
 
@@ -167,7 +167,7 @@ class Demo:
 
     def catch_up(self) -> None:
         """Return when the connector has committed all that the shop has."""
-        connection = registry.part("connectors.postgres.standing:standing")
+        connection = registry.part("connectors.postgres.lag:standing")
         deadline = time.monotonic() + 60
         begun_at: int | None = None
         while time.monotonic() < deadline:
@@ -194,13 +194,13 @@ class Demo:
 
     def _messages(self, table: str) -> Iterator[Any]:
         schema, _, name = table.partition(".")
-        topic = registry.part("sinks.names:table_topic")("shop", schema, name)
-        yield from registry.part("sinks.reading:read_to_end")(self.kafka, {}, topic, "read_committed")
+        topic = registry.part("sinks.topics.names:table_topic")("shop", schema, name)
+        yield from registry.part("sinks.topics.read_back:read_to_end")(self.kafka, {}, topic, "read_committed")
 
     def copy(self, store: str, table: str) -> dict[str, dict[str, Any]]:
         """Whole contents of a derived store's table."""
         self._open()
-        contents: dict[str, dict[str, Any]] = registry.part("spark_apply.contents:contents")(
+        contents: dict[str, dict[str, Any]] = registry.part("spark_apply.verify.contents:contents")(
             self._stores[store], self._targets[table]
         )
         return contents
@@ -227,9 +227,11 @@ class Demo:
     def _open(self) -> None:
         if self._stores:
             return
-        self._spark, self._stores = registry.part("spark_apply.store:connect")(self.apply_config)
-        versions = registry.part("spark_apply.source:schema_versions")(self.apply_config.source)
-        self._targets = {table: registry.part("spark_apply.tables:target")(versions[table], {}) for table in TABLES}
+        self._spark, self._stores = registry.part("spark_apply.model.store:connect")(self.apply_config)
+        versions = registry.part("spark_apply.events.kafka_source:schema_versions")(self.apply_config.source)
+        self._targets = {
+            table: registry.part("spark_apply.model.target_table:target")(versions[table], {}) for table in TABLES
+        }
 
     def compare(self) -> list[Comparison]:
         """Source against topic, warehouse and index: whole rows."""
@@ -237,7 +239,7 @@ class Demo:
 
     def _compare(self, table: str) -> Comparison:
         source = self.shop.contents(table)
-        expected = registry.part("spark_apply.contents:expected")
+        expected = registry.part("spark_apply.verify.contents:expected")
         folded: dict[str, dict[str, Any]] = {}
         self._open()
         for message in self._messages(table):

@@ -16,9 +16,9 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cdc import jars
+from cdc.dev import jars
+from cdc.dev.java import java
 from cdc.dev.process import Launch, Settings, run_once
-from cdc.java import java
 
 if TYPE_CHECKING:
     from pathlib import Path

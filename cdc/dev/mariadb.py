@@ -11,10 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from cdc import debs
-from cdc.dev import mysqld
+from cdc.dev import debs, mysqld
 from cdc.dev.process import Launch, Settings
-from cdc.errors import OperatorError
+from cdc.model.errors import OperatorError
 
 _KIND: Final = mysqld.Kind(
     title="MariaDB",

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import orjson
 
-from cdc import registry
-from cdc.config import ConnectorConfig
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig
 from cdc.dev.demo import Demo, Tell
-from cdc.errors import BugError
+from cdc.model.errors import BugError
 
 TABLE: Final = "public.products"
 STATEMENT: Final = "UPDATE warehouse.public.products SET price = 0.01 WHERE id = 107"
@@ -22,7 +22,7 @@ TAKEN: Final = '{"id":108}'
 _PATIENCE_S: Final = 60.0
 
 Report = Sequence[Mapping[str, Any]]
-"""`spark_apply.verify.Copy.as_json` of each copy of the table."""
+"""`spark_apply.verify.verify.Copy.as_json` of each copy of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ def mend(demo: Demo, ask: Ask, tell: Tell) -> Mending:
 
 
 def _verify(demo: Demo, tell: Tell) -> list[Any]:
-    with registry.part("cdc.published:open_published")(demo.connector_config) as published:
-        copies: list[Any] = registry.part("spark_apply.verify:verify")(
+    with registry.part("cdc.capture.published_rows:open_published")(demo.connector_config) as published:
+        copies: list[Any] = registry.part("spark_apply.verify.verify:verify")(
             demo.apply_config, published, demo.standing, table=TABLE, progress=tell
         )
     return copies

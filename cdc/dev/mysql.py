@@ -8,8 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from cdc import debs
-from cdc.dev import mysqld
+from cdc.dev import debs, mysqld
 from cdc.dev.process import Launch, Settings
 
 _KIND: Final = mysqld.Kind(

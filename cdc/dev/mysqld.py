@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cdc import debs
+from cdc.dev import debs
 from cdc.dev.process import Launch, Settings, run_once, write_private
-from cdc.errors import OperatorError
+from cdc.model.errors import OperatorError
 
 DATABASE: Final = "dev"
 _USER: Final = "root"

@@ -13,9 +13,9 @@ import shutil
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from cdc import jars
+from cdc.dev import jars
+from cdc.dev.java import java
 from cdc.dev.process import Launch, Settings
-from cdc.java import java
 
 if TYPE_CHECKING:
     from pathlib import Path

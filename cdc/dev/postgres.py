@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cdc.dev.process import Launch, Settings, run_once, write_private
-from cdc.errors import OperatorError
+from cdc.model.errors import OperatorError
 
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}  # inside the wheel
 _USER = "postgres"

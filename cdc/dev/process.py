@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from cdc.dev import launch
-from cdc.errors import OperatorError
+from cdc.model.errors import OperatorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from cdc.dev import kafka, mariadb, mysql, opensearch, postgres
 from cdc.dev.process import Launch, Server, Settings, write_private
-from cdc.errors import ConfigError
+from cdc.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """In-memory twins of the seams: a log, a source and a snapshotter over it, and a Kafka with its transactions.
 
-They keep the promises of `cdc.interfaces` and break where the real ones break: commits reach the log before a view
-sees them, a commit that raised may have happened, a fenced producer cannot commit, aborted records stay in the topic.
-To test a source of your own, run `cdc.pipeline.Pipeline` with it and a `MemorySink`, and compare
+They keep the promises of `cdc.model.interfaces` and break where the real ones break: commits reach the log before a
+view sees them, a commit that raised may have happened, a fenced producer cannot commit, aborted records stay in the
+topic. To test a source of your own, run `cdc.capture.pipeline.Pipeline` with it and a `MemorySink`, and compare
 `MemoryKafka.committed` with your tables. To see that it survives, pass `at=Faults(("sink.commit.answer", 1))`.
 
 `at` is called with a name of `POINTS` whenever one is passed, before what it names happens; whatever it raises

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Final, TypeAlias, TypeVar
 
-from cdc.errors import RetryableError
+from cdc.model.errors import RetryableError
 
 T = TypeVar("T")
 

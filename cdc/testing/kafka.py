@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
 
-from cdc.change import Table
-from cdc.errors import BugError, OperatorError, TooLargeError
-from cdc.interfaces import Log
-from cdc.logged import log_of
-from cdc.state import State
+from cdc.encode.table_log import log_of
+from cdc.model.change import Table
+from cdc.model.errors import BugError, OperatorError, TooLargeError
+from cdc.model.interfaces import Log
+from cdc.model.state import State
 from cdc.testing.faults import At, nothing
 
 

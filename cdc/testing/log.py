@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from cdc.change import UNCHANGED, Change, Message, Op, Row, Table, Xid
+from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table, Xid
 
 Key: TypeAlias = tuple[bytes, ...]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from cdc.change import Change, Idle, Message, Offset, Place, Row, Several, Table, Transaction, Xid
-from cdc.description import Description
-from cdc.envelope import in_wal
-from cdc.errors import BugError, GapError, OperatorError
-from cdc.interfaces import Chunk, Handover, Start, Window
-from cdc.state import State
+from cdc.encode.envelope import in_wal
+from cdc.model.change import Change, Idle, Message, Offset, Place, Row, Several, Table, Transaction, Xid
+from cdc.model.errors import BugError, GapError, OperatorError
+from cdc.model.interfaces import Chunk, Handover, Start, Window
+from cdc.model.state import State
+from cdc.model.table_schema import Description
 from cdc.testing.faults import At, nothing
 from cdc.testing.log import Key, Logged, MemoryLog, View, key_of
 

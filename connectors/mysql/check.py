@@ -10,17 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from cdc.change import Table
-from cdc.config import ConnectorConfig
-from cdc.errors import CdcError, OperatorError
-from cdc.findings import Checked, Finding, Level, probed, refused
-from cdc.interfaces import LINEAGE
-from cdc.state import Phase, State
-from connectors.mysql import continuity, server, session, values
-from connectors.mysql.catalog import Catalog
+from cdc.config.config import ConnectorConfig
+from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.model.change import Table
+from cdc.model.errors import CdcError, OperatorError
+from cdc.model.interfaces import LINEAGE
+from cdc.model.state import Phase, State
+from connectors.mysql import session
+from connectors.mysql.catalog import server
+from connectors.mysql.catalog.catalog import Catalog
+from connectors.mysql.lag import replicas
+from connectors.mysql.replication import continuity
+from connectors.mysql.replication.dump_stream import replica_host, replica_uuid
 from connectors.mysql.source import duplicates, file_made_at, glance, identity, look_here, server_id
-from connectors.mysql.standing import replicas
-from connectors.mysql.stream import replica_host, replica_uuid
+from connectors.mysql.values import mapping
 
 _CASCADE: Final = re.compile(
     r"CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .* REFERENCES (\S+) \(.*\)"
@@ -52,7 +55,7 @@ class _Check:
     def run(self) -> Checked:
         findings = list(self._connection())
         try:
-            connection = session.connect(self._address, statements=values.SETTINGS)
+            connection = session.connect(self._address, statements=mapping.SETTINGS)
         except CdcError as exc:
             return Checked((*findings, refused("connection", exc)))
         probes: tuple[tuple[str, Callable[[session.Connection], Iterable[Finding]]], ...] = (
@@ -184,7 +187,7 @@ class _Check:
         if not self._server.mariadb and self._server.version >= server.LOGGED_CASCADES:
             return
         for table in self._tables:
-            name = f"{values.quoted_name(table.schema)}.{values.quoted_name(table.name)}"
+            name = f"{mapping.quoted_name(table.schema)}.{mapping.quoted_name(table.name)}"
             ((_, made, *_),) = session.texts(connection, "reading the catalog", f"SHOW CREATE TABLE {name}")
             for key, parent, actions in _CASCADE.findall(made):  # information_schema shows them to owners only
                 if _WRITES.search(actions):
@@ -199,7 +202,7 @@ class _Check:
 
     def _rights(self, connection: session.Connection) -> Iterator[Finding]:
         for table in self._tables:
-            name = f"{values.quoted_name(table.schema)}.{values.quoted_name(table.name)}"
+            name = f"{mapping.quoted_name(table.schema)}.{mapping.quoted_name(table.name)}"
             try:
                 session.rows(connection, f"reading table {table.qualified}", f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608
             except OperatorError as exc:
@@ -209,11 +212,11 @@ class _Check:
             try:
                 session.rows(connection, "locking a table", "SET SESSION lock_wait_timeout = 1")
                 one = self._tables[0]
-                name = f"{values.quoted_name(one.schema)}.{values.quoted_name(one.name)}"
+                name = f"{mapping.quoted_name(one.schema)}.{mapping.quoted_name(one.name)}"
                 session.rows(connection, f"locking table {one.qualified}", f"LOCK TABLES {name} READ")
                 session.rows(connection, "letting go of a table", "UNLOCK TABLES")
             except OperatorError as exc:
-                hint = f"GRANT LOCK TABLES ON {values.quoted_name(one.schema)}.* TO {self._server.account}"
+                hint = f"GRANT LOCK TABLES ON {mapping.quoted_name(one.schema)}.* TO {self._server.account}"
                 yield refused("rights", OperatorError(exc.message, hint=hint))
 
     def _position(self, connection: session.Connection) -> Iterator[Finding]:

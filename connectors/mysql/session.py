@@ -18,7 +18,7 @@ import pymysql.connections
 import pymysql.cursors
 from pymysql.constants import CR, ER
 
-from cdc.errors import CdcError, ConfigError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 Connection: TypeAlias = pymysql.connections.Connection
 

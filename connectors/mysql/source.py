@@ -12,20 +12,23 @@ from uuid import uuid4
 
 import orjson
 
-from cdc.change import Change, Idle, Message, Offset, Several, Table, Transaction
-from cdc.change import Place as At
-from cdc.config import ConnectorConfig
-from cdc.description import Description
-from cdc.errors import BugError, GapError, OperatorError, raise_first
-from cdc.interfaces import LINEAGE, Start
-from cdc.state import State
-from connectors.mysql import binlog, continuity, events, server, session, straight
-from connectors.mysql.catalog import Captured, Catalog
-from connectors.mysql.followed import Followed
-from connectors.mysql.grouping import Block, Committed, Grouper
-from connectors.mysql.places import FIRST, GtidPosition, GtidSet, GtidState, Place, file_named
-from connectors.mysql.statements import meaning
-from connectors.mysql.stream import Binlog, replica_uuid
+from cdc.config.config import ConnectorConfig
+from cdc.model.change import Change, Idle, Message, Offset, Several, Table, Transaction
+from cdc.model.change import Place as At
+from cdc.model.errors import BugError, GapError, OperatorError, raise_first
+from cdc.model.interfaces import LINEAGE, Start
+from cdc.model.state import State
+from cdc.model.table_schema import Description
+from connectors.mysql import session
+from connectors.mysql.binlog import events, fast_path, parser
+from connectors.mysql.binlog.positions import FIRST, GtidPosition, GtidSet, GtidState, Place, file_named
+from connectors.mysql.catalog import server
+from connectors.mysql.catalog.catalog import Captured, Catalog
+from connectors.mysql.replication import continuity
+from connectors.mysql.replication.dump_stream import Binlog, replica_uuid
+from connectors.mysql.rows.relations import Followed
+from connectors.mysql.rows.statements import meaning
+from connectors.mysql.rows.transactions import Block, Committed, Grouper
 
 log = logging.getLogger("cdc")
 
@@ -63,7 +66,7 @@ class MysqlSource:
         self._captured: tuple[Captured, ...] = ()
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
-        self._file = straight.File("", b"", 0)
+        self._file = fast_path.File("", b"", 0)
         self._place = Place("binlog.000000", FIRST)
         """Behind the last block that was read whole, or passed over."""
         self._begun_at: dict[str, int] = {}
@@ -192,7 +195,7 @@ class MysqlSource:
         described: events.FormatDescription | None = None
         file = asked.file
         yielded_s = time.monotonic()
-        read_small: straight.ReadSmall | None = None
+        read_small: fast_path.ReadSmall | None = None
         while True:
             small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:
@@ -210,14 +213,14 @@ class MysqlSource:
             if raw is None:
                 dump.wait(_WAIT_S)
                 continue
-            event = binlog.parse(raw, described) if isinstance(raw, bytes) else binlog.parse_long(raw, described)
+            event = parser.parse(raw, described) if isinstance(raw, bytes) else parser.parse_long(raw, described)
             if isinstance(event, _OF_FILES):
                 file = self._turned(event, file, asked)
                 if isinstance(event, events.FormatDescription):
                     described = event
                     if not self._server.mariadb:
-                        read_small = straight.small(
-                            binlog.MAPS, self._known, checksum=event.checksum, by_gtid=self._by_gtid
+                        read_small = fast_path.small(
+                            parser.MAPS, self._known, checksum=event.checksum, by_gtid=self._by_gtid
                         )
                 continue
             done = self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
@@ -234,16 +237,16 @@ class MysqlSource:
             else:
                 self._passed(done.block)
 
-    def _small(self, dump: Binlog, read: straight.ReadSmall, file: str) -> straight.Small | None:
+    def _small(self, dump: Binlog, read: fast_path.ReadSmall, file: str) -> fast_path.Small | None:
         """Small transactions that have come whole, as `_transaction` has them; None: there are none."""
         if not self._grouper.between:
             return None
         if self._file.name != file:
-            self._file = straight.File.named(file)
+            self._file = fast_path.File.named(file)
 
-        def at_once(buffer: bytearray, at: int) -> tuple[int, straight.Small] | None:
+        def at_once(buffer: bytearray, at: int) -> tuple[int, fast_path.Small] | None:
             found = read(buffer, at, self._file, self._done, _AT_ONCE)
-            return None if found is None else (found[0], straight.Small(*found[1:]))
+            return None if found is None else (found[0], fast_path.Small(*found[1:]))
 
         small = dump.straight(at_once)
         if small is not None:
@@ -253,7 +256,7 @@ class MysqlSource:
             self._reach(Place(file, small.end))
         return small
 
-    def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, straight.Read] | None:
+    def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read] | None:
         found = self._followed.table(told, Place(file, offset))
         return None if found is None else (found[0], found[1].whole())
 
@@ -317,7 +320,7 @@ class MysqlSource:
         rows = done.rows
         described = rows.described
         maps: dict[int, events.TableMap] = {}
-        for event, offset in rows.held.read(lambda raw: binlog.parse(raw, described)):
+        for event, offset in rows.held.read(lambda raw: parser.parse(raw, described)):
             at = Place(rows.begin.file, offset)
             match event:
                 case events.TableMap():
@@ -415,7 +418,7 @@ def file_made_at(connect: Callable[[], Binlog], place: Place) -> int:
         dump.follow(place)
         deadline = time.monotonic() + _HEAD_S
         while True:
-            event = binlog.parse(dump.read(max(0.1, deadline - time.monotonic())), None)
+            event = parser.parse(dump.read(max(0.1, deadline - time.monotonic())), None)
             if isinstance(event, events.FormatDescription):
                 return event.header.timestamp_s
     finally:

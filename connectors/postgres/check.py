@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from cdc.change import Table
-from cdc.config import ConnectorConfig
-from cdc.errors import CdcError
-from cdc.findings import Checked, Finding, Level, probed, refused
-from cdc.interfaces import LINEAGE
-from cdc.state import Phase, State
-from connectors.postgres import continuity, server, session, slot
-from connectors.postgres.catalog import Catalog
-from connectors.postgres.stream import STATUS_EVERY_S, ReplicationConnection
+from cdc.config.config import ConnectorConfig
+from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.model.change import Table
+from cdc.model.errors import CdcError
+from cdc.model.interfaces import LINEAGE
+from cdc.model.state import Phase, State
+from connectors.postgres import session
+from connectors.postgres.catalog import server
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.slot import continuity, slot
+from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
 
 _CAPACITY: Final = """
 SELECT current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),

@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 import psycopg2
 import psycopg2.extensions
 
-from cdc.errors import CdcError, ConfigError, OperatorError, RetryableError
-from cdc.hosts import is_local
+from cdc.config.hosts import is_local
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 SETTINGS: Final = {
     "DateStyle": "ISO",

@@ -8,19 +8,23 @@ from typing import Final
 
 import psycopg2.extensions
 
-from cdc.change import Change, Idle, Message, Offset, Op, Place, Several, Table, Transaction
-from cdc.config import ConnectorConfig
-from cdc.description import Description
-from cdc.envelope import in_wal
-from cdc.errors import BugError, ProtocolError, raise_first
-from cdc.interfaces import LINEAGE, Start
-from cdc.state import State
-from connectors.postgres import continuity, pgoutput, server, session, slot, straight
-from connectors.postgres.assemble import Assembler
-from connectors.postgres.catalog import Captured, Catalog
-from connectors.postgres.followed import Followed
-from connectors.postgres.stream import ReplicationConnection, at_record_end, data, keepalive, lsn_number, lsn_text
-from connectors.postgres.upkeep import OURS, Upkeep
+from cdc.config.config import ConnectorConfig
+from cdc.encode.envelope import in_wal
+from cdc.model.change import Change, Idle, Message, Offset, Op, Place, Several, Table, Transaction
+from cdc.model.errors import BugError, ProtocolError, raise_first
+from cdc.model.interfaces import LINEAGE, Start
+from cdc.model.state import State
+from cdc.model.table_schema import Description
+from connectors.postgres import session
+from connectors.postgres.catalog import server
+from connectors.postgres.catalog.catalog import Captured, Catalog
+from connectors.postgres.catalog.relations import Followed
+from connectors.postgres.lsn import at_record_end, lsn_number, lsn_text
+from connectors.postgres.pgoutput import fast_path, messages
+from connectors.postgres.pgoutput.changes import Assembler
+from connectors.postgres.slot import continuity, slot
+from connectors.postgres.slot.heartbeat import OURS, Upkeep
+from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive
 
 _WAIT_S: Final = 0.5
 _LOOK_S: Final = 5.0
@@ -129,16 +133,16 @@ class PostgresSource:
                 replication.status(every_s=_WAIT_S, reply=True)  # the answer says how far an idle log has got
                 replication.wait(_WAIT_S)
                 continue
-            said: pgoutput.Message | None = begun
+            said: messages.Message | None = begun
             if said is None:
                 if message is None:
                     continue
                 if message[0] != _DATA:
                     self._keepalive(replication, message, between=True)
                     continue
-                said = pgoutput.decode(data(message)[1])
+                said = messages.decode(data(message)[1])
             match said:
-                case pgoutput.Begin(commit_lsn, at_us, xid):
+                case messages.Begin(commit_lsn, at_us, xid):
                     first = (received.changes, message) if begun is not None else ([], None)
                     changes = self._changes(replication, assembler, said, first)
                     if commit_lsn < resume:  # the server resends what a restart had not acknowledged
@@ -148,15 +152,15 @@ class PostgresSource:
                     yield Transaction(f"{xid}:{commit_lsn}", xid, commit_lsn, at_us // 1000, changes, in_wal(xid))
                     if self._read_to <= commit_lsn:
                         raise BugError("a transaction was left before its end")
-                case pgoutput.Relation():
+                case messages.Relation():
                     self._learn(assembler, said, None)
-                case pgoutput.LogicalMessage(_, lsn, prefix, content):
+                case messages.LogicalMessage(_, lsn, prefix, content):
                     if lsn <= resume:
                         continue
                     self._reach(replication, lsn)
                     if not prefix.startswith(OURS):
                         yield Message(prefix, content, lsn)
-                case pgoutput.Skipped():
+                case messages.Skipped():
                     pass
                 case _:
                     raise ProtocolError(0, f"{type(said).__name__} outside a transaction")
@@ -165,7 +169,7 @@ class PostgresSource:
         self,
         replication: ReplicationConnection,
         assembler: Assembler,
-        begin: pgoutput.Begin,
+        begin: messages.Begin,
         first: tuple[list[Change], bytes | None],
     ) -> Iterator[Change | Message]:
         """What a transaction changes, of which the `first` changes have come, and maybe a message behind them."""
@@ -189,33 +193,33 @@ class PostgresSource:
             if received[0] != _DATA:
                 self._keepalive(replication, received, between=False)
                 continue
-            end = straight.commit(received)
+            end = fast_path.commit(received)
             change = assembler.straight.change(received) if end is None else None
             if change is not None:
                 yield change
                 continue
             lsn, payload = data(received)
-            match message := end or pgoutput.decode(payload):
-                case pgoutput.Commit(commit_lsn, end_lsn):
+            match message := end or messages.decode(payload):
+                case messages.Commit(commit_lsn, end_lsn):
                     if commit_lsn != begin.commit_lsn:
                         raise ProtocolError(0, "the commit of another transaction")
                     self._reach(replication, end_lsn)
                     return
-                case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete():
+                case messages.Insert() | messages.Update() | messages.Delete():
                     change = assembler.change(message, lsn)
                     if change is not None:
                         yield change
-                case pgoutput.Relation():
+                case messages.Relation():
                     self._learn(assembler, message, begin.commit_lsn)
-                case pgoutput.Truncate(relations):
+                case messages.Truncate(relations):
                     for relation in relations:
                         table = assembler.table(relation)
                         if table is not None:
                             yield Change(Op.TRUNCATE, table, None, None, lsn)
-                case pgoutput.LogicalMessage(_, at, prefix, content):
+                case messages.LogicalMessage(_, at, prefix, content):
                     if not prefix.startswith(OURS):
                         yield Message(prefix, content, at)
-                case pgoutput.Skipped():
+                case messages.Skipped():
                     pass
                 case _:
                     raise ProtocolError(0, f"{type(message).__name__} inside a transaction")
@@ -239,7 +243,7 @@ class PostgresSource:
             self._read_to = lsn
             replication.written(lsn)
 
-    def _learn(self, assembler: Assembler, relation: pgoutput.Relation, commit: int | None) -> None:
+    def _learn(self, assembler: Assembler, relation: messages.Relation, commit: int | None) -> None:
         with self._tended().asking():
             table = self._followed.table(relation, self._catalog(), commit=commit)
         assembler.learn(relation, table)

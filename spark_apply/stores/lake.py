@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from cdc.config import StoreConfig
-from spark_apply.document import DOCUMENT, document, with_document
-from spark_apply.history import history_type
-from spark_apply.names import quoted
-from spark_apply.places import located
-from spark_apply.store import Due, StoredRow
-from spark_apply.tables import TargetTable
-from spark_apply.typed import OP, POSITION, READ_JSON, row_type
+from cdc.config.config import StoreConfig
+from spark_apply.events.history import history_type
+from spark_apply.events.typed import OP, POSITION, READ_JSON, row_type
+from spark_apply.model.document import DOCUMENT, document, with_document
+from spark_apply.model.store import Due, StoredRow
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.names import quoted
+from spark_apply.spark.paths import located
 
 IDENTITY, APPLIED, MARK = "cdc.identity", "cdc.position", "cdc.mark"
 PREVIOUS_IDENTITY = "cdc.previous-identity"

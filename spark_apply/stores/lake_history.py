@@ -8,9 +8,9 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.errors import OperatorError
-from spark_apply.history import changed, merge
-from spark_apply.tables import TargetTable
+from cdc.model.errors import OperatorError
+from spark_apply.events.history import changed, merge
+from spark_apply.model.target_table import TargetTable
 
 _VIEW: Final = "_cdc_versions"
 _TRIES: Final = 20
@@ -34,7 +34,7 @@ class History:
 
 
 def add_versions(events: DataFrame, to: History) -> None:
-    """Fold `events`, as `spark_apply.typed` gives them, into a history.
+    """Fold `events`, as `spark_apply.events.typed` gives them, into a history.
 
     Again, if another writer's commit came between reading the versions that are there and adding to them: what those
     said of their neighbours was not known yet. Whatever comes in between, the events themselves are added once.

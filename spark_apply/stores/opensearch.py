@@ -6,9 +6,9 @@
 Alias ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower case) names the live index, which is
 ``<alias>.<number>``; ``<alias>.previous`` and ``<alias>.beside`` name others, and one request moves them.
 
-``_id`` is the key's JSON, or its SHA-256 where it is over 512 bytes; the document is `spark_apply.document`'s. Text
-columns are ``text`` with a ``keyword`` beside it; a value an index field cannot take (NaN, the year 12000) stays in the
-document and is not searchable.
+``_id`` is the key's JSON, or its SHA-256 where it is over 512 bytes; the document is `spark_apply.model.document`'s.
+Text columns are ``text`` with a ``keyword`` beside it; a value an index field cannot take (NaN, the year 12000) stays
+in the document and is not searchable.
 
 **The guard.** A version is 63 bits and a position 128, so the version is ``epoch << 52 | commit``: it orders source
 transactions, and two events of one transaction have the same. Hence ``external_gte``: an older transaction's event is
@@ -41,18 +41,18 @@ from opensearchpy.exceptions import NotFoundError, OpenSearchException, RequestE
 from opensearchpy.helpers import scan
 from pyspark.sql import Row, SparkSession
 
-from cdc.change import Kind, Position
-from cdc.config import StoreConfig
-from cdc.errors import ConfigError, OperatorError
-from spark_apply.complete import Mark
-from spark_apply.document import DOCUMENT, with_document
-from spark_apply.foresight import Foreseen
-from spark_apply.identity import identity_of, stamp
-from spark_apply.kinds import spark_type
-from spark_apply.names import index_name
-from spark_apply.store import Applied, Batch, Due, Refused, StoredRow, only_options
-from spark_apply.tables import TargetTable
-from spark_apply.typed import KEY, OFFSET, OP, PARTITION, POSITION
+from cdc.config.config import StoreConfig
+from cdc.model.change import Kind, Position
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION
+from spark_apply.model.completeness import Mark
+from spark_apply.model.document import DOCUMENT, with_document
+from spark_apply.model.foresight import Foreseen
+from spark_apply.model.identity import identity_of, stamp
+from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
+from spark_apply.model.target_table import TargetTable
+from spark_apply.model.types import spark_type
+from spark_apply.spark.names import index_name
 
 MAX_ID_BYTES = 512
 MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
@@ -117,7 +117,7 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 
 
 class OpenSearchStore:
-    """A `spark_apply.store.Store`."""
+    """A `spark_apply.model.store.Store`."""
 
     def __init__(self, client: OpenSearch, prefix: str, settings: Mapping[str, object], suffix: str = "") -> None:
         self._client = client

@@ -40,19 +40,19 @@ import orjson
 import tantivy
 from pyspark.sql import SparkSession
 
-from cdc.change import Kind
-from cdc.config import StoreConfig
-from cdc.errors import ConfigError, OperatorError
-from spark_apply.complete import Mark
-from spark_apply.document import DOCUMENT, with_document
-from spark_apply.foresight import Foreseen
-from spark_apply.identity import identity_of, stamp
-from spark_apply.kinds import spark_type
-from spark_apply.names import folder_name
-from spark_apply.places import local
-from spark_apply.store import Applied, Batch, Due, StoredRow, only_options
-from spark_apply.tables import TargetTable
-from spark_apply.typed import KEY, OP, POSITION
+from cdc.config.config import StoreConfig
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events.typed import KEY, OP, POSITION
+from spark_apply.model.completeness import Mark
+from spark_apply.model.document import DOCUMENT, with_document
+from spark_apply.model.foresight import Foreseen
+from spark_apply.model.identity import identity_of, stamp
+from spark_apply.model.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.model.target_table import TargetTable
+from spark_apply.model.types import spark_type
+from spark_apply.spark.names import folder_name
+from spark_apply.spark.paths import local
 
 FIELD_KEY, FIELD_ROW, FIELD_TEXT = "_cdc_key", "_cdc_row", "_cdc_text"
 MAX_KEY_BYTES = 512
@@ -90,7 +90,7 @@ class _Open:
 
 
 class TantivyStore:
-    """A `spark_apply.store.Store`; one index alone, in `folder`, if that is given."""
+    """A `spark_apply.model.store.Store`; one index alone, in `folder`, if that is given."""
 
     def __init__(self, path: Path, folder: Path | None = None) -> None:
         self._path = path

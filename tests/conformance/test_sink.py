@@ -10,12 +10,12 @@ from typing import Protocol
 
 import pytest
 
-from cdc.change import Table
-from cdc.config import KafkaConfig, LogConfig
-from cdc.errors import BugError, OperatorError, RetryableError, TooLargeError
-from cdc.interfaces import Log, Sink
-from cdc.logged import log_of
-from cdc.state import Phase, State
+from cdc.config.config import KafkaConfig, LogConfig
+from cdc.encode.table_log import log_of
+from cdc.model.change import Table
+from cdc.model.errors import BugError, OperatorError, RetryableError, TooLargeError
+from cdc.model.interfaces import Log, Sink
+from cdc.model.state import Phase, State
 from cdc.testing import MemoryKafka, MemorySink
 from sinks.kafka import KafkaSink
 from tests.text_tables import text_table
@@ -68,7 +68,7 @@ class Real:
         return open_sink(self._config, connector, logs=LOGS)
 
     def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
-        from sinks.reading import read_to_end
+        from sinks.topics.read_back import read_to_end
 
         with closing(read_to_end(self._config.bootstrap_servers, {}, topic, "read_committed")) as messages:
             return [(message.key() or b"", message.value()) for message in messages]
@@ -301,8 +301,8 @@ def test_a_table_s_log_has_every_event(sink: Sink, broker: Broker) -> None:
 
 def test_a_key_has_the_same_partition_in_the_log(kafka: str, prefix: str) -> None:
     """So that what reads both can be placed together; and retention is what was asked for."""
-    from sinks.reading import read_to_end
-    from sinks.topics import Topics
+    from sinks.topics.read_back import read_to_end
+    from sinks.topics.topics import Topics
 
     with closing(Real(kafka, prefix).sink()) as sink:
         sink.create([LOGGED])

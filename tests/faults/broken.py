@@ -13,8 +13,8 @@ import sys
 from typing import Any, Final
 
 from cdc.cli.main import main
-from cdc.state import Phase
-from connectors.postgres import slot
+from cdc.model.state import Phase
+from connectors.postgres.slot import slot
 from tests.faults.crashing import Wrapped, crash_at, wrap
 
 _PIECE: Final = 7

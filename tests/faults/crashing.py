@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from cdc import registry
-from cdc.change import Several, Transaction
 from cdc.cli.main import main
+from cdc.config import registry
+from cdc.model.change import Several, Transaction
 
 POINTS: Final = (
     "source.connect",

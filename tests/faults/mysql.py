@@ -17,7 +17,7 @@ import pymysql
 from cdc.dev import mariadb, mysql
 from cdc.dev.mysqld import DATABASE
 from cdc.dev.process import Launch, Server
-from connectors.mysql.places import Place
+from connectors.mysql.binlog.positions import Place
 from tests.faults.origin import Deck, Origin
 from tests.faults.stage import Stage
 from tests.faults.workload import KINDS, TABLES, Kind, Skipped, Writer

@@ -15,7 +15,7 @@ from psycopg2 import extensions
 
 from cdc.dev import postgres
 from cdc.dev.process import Server
-from connectors.postgres.stream import lsn_number
+from connectors.postgres.lsn import lsn_number
 from tests.faults.origin import Origin
 from tests.faults.workload import KINDS, TABLES, Kind, Writer
 

@@ -12,8 +12,8 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cdc.state import State
-from sinks.names import position_topic, table_topic
+from cdc.model.state import State
+from sinks.topics.names import position_topic, table_topic
 from tests.faults.workload import TABLES
 
 Feed = Callable[[str, bytes, bytes | None], None]

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cdc.state import Phase
+from cdc.model.state import Phase
 from tests.faults.connector import NAME, Connector
 from tests.faults.faults import FAULTS, OPENING, dealt
 from tests.faults.mysql import Mysql

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.stream import lsn_number
+from connectors.postgres.lsn import lsn_number
 from tests.conftest import Database
 from tests.faults.connector import Connector
 from tests.faults.oracles import Findings, Judge

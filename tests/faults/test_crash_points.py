@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.state import Phase
+from cdc.model.state import Phase
 from tests.conftest import Database
 from tests.faults.crashing import POINTS
 from tests.integration.connector import Connector

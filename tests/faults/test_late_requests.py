@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import KafkaConfig
+from cdc.config.config import KafkaConfig
 from cdc.dev import kafka
 from cdc.dev.process import Server
-from cdc.errors import OperatorError
-from cdc.state import Phase, State
-from sinks import coordinator
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
-from sinks.reading import read_to_end
+from sinks.producer import coordinator
+from sinks.topics.read_back import read_to_end
 from tests.faults import proxy
 from tests.faults.proxy import Proxy, Trap
 from tests.text_tables import text_table

@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 import orjson
 import pytest
 
-from cdc.config import KafkaConfig
-from cdc.errors import RetryableError
-from cdc.state import Phase, State
-from sinks import coordinator
+from cdc.config.config import KafkaConfig
+from cdc.model.errors import RetryableError
+from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
-from sinks.reading import read_to_end
+from sinks.producer import coordinator
+from sinks.topics.read_back import read_to_end
 from tests.faults.brokers import COORDINATED, Cluster
 from tests.text_tables import text_table
 

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import psycopg2
 from psycopg2 import extensions, sql
 
-from cdc.config import load_connector
-from cdc.errors import CdcError
-from cdc.state import State
+from cdc.config.config import load_connector
+from cdc.model.errors import CdcError
+from cdc.model.state import State
 from connectors.postgres.check import check
-from sinks.positions import read_standing
+from sinks.topics.positions import read_standing
 from tests.canary import CANARY
 
 _BY_THE_OWNER = re.compile(r"GRANT |CREATE PUBLICATION |ALTER PUBLICATION .* ADD TABLE ")

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from sinks.names import table_topic
-from sinks.reading import read_to_end
+from sinks.topics.names import table_topic
+from sinks.topics.read_back import read_to_end
 from tests.canary import WATCH
 from tests.integration.capture_role import CaptureRole
 from tests.integration.mysql_user import MysqlUser

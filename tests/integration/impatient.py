@@ -6,12 +6,13 @@ python -m tests.integration.impatient run CONNECTOR.yaml
 from __future__ import annotations
 
 from cdc.cli.main import main
-from connectors.mysql import session, stream
+from connectors.mysql import session
+from connectors.mysql.replication import dump_stream
 
 SILENT_S = 4.0
 HEARTBEAT_S = 1
 
 if __name__ == "__main__":
-    stream.SILENT_S, stream.HEARTBEAT_S = SILENT_S, HEARTBEAT_S  # type: ignore[misc]
+    dump_stream.SILENT_S, dump_stream.HEARTBEAT_S = SILENT_S, HEARTBEAT_S  # type: ignore[misc]
     session.STATEMENT_TIMEOUT_S = session.CONNECT_TIMEOUT_S = 3  # type: ignore[misc]
     main()

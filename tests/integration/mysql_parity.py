@@ -9,9 +9,11 @@ from typing import Any
 
 import pymysql
 
-from cdc.change import Value
-from connectors.mysql import binlog, rows, values
-from connectors.mysql.events import Event, FormatDescription, Rows, TableMap, TransactionPayload
+from cdc.model.change import Value
+from connectors.mysql.binlog import parser
+from connectors.mysql.binlog.events import Event, FormatDescription, Rows, TableMap, TransactionPayload
+from connectors.mysql.rows import row_images
+from connectors.mysql.values import mapping
 from tests.integration.mysql_raw import Server
 
 
@@ -329,12 +331,12 @@ def events(server: Server, start: tuple[str, int]) -> Iterator[Event]:
     """The events since `start`, those of compressed transactions one by one."""
     described: FormatDescription | None = None
     for raw in server.events(*start):
-        event = binlog.parse(raw, described)
+        event = parser.parse(raw, described)
         if isinstance(event, FormatDescription):
             described = event
         if isinstance(event, TransactionPayload):
             assert described is not None
-            yield from (inner for inner, _ in binlog.events(event, described))
+            yield from (inner for inner, _ in parser.events(event, described))
         else:
             yield event
 
@@ -345,7 +347,7 @@ def compare(server: Server, flavour: str) -> Parity:
     mine = [case for case in cases() if case.only in (None, flavour)]
     database = f"parity_{uuid.uuid4().hex[:10]}"
     with server.connect() as connection, connection.cursor() as cursor:
-        for statement in values.SETTINGS:
+        for statement in mapping.SETTINGS:
             cursor.execute(statement)
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO'")
         cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
@@ -378,13 +380,13 @@ def _fill(cursor: Any, table: str, case: Case, literals: dict[tuple[str, int], s
         literals[table, -1] = "NULL"
 
 
-def columns(cursor: Any, table: str) -> list[values.TableColumn]:
+def columns(cursor: Any, table: str) -> list[mapping.TableColumn]:
     cursor.execute(
         "SELECT column_name, column_type, character_set_name, is_nullable, extra FROM information_schema.columns"
         f" WHERE table_schema = DATABASE() AND table_name = '{table}' ORDER BY ordinal_position"
     )
     return [
-        values.from_catalog(
+        mapping.from_catalog(
             name.decode(),
             kind.decode(),
             charset.decode() if charset else None,
@@ -400,12 +402,12 @@ def _logged(
 ) -> tuple[dict[tuple[str, int], Value], dict[str, TableMap]]:
     logged: dict[tuple[str, int], Value] = {}
     maps: dict[str, TableMap] = {}
-    by_id: dict[int, tuple[TableMap, rows.Reader]] = {}
+    by_id: dict[int, tuple[TableMap, row_images.Reader]] = {}
     for event in events(server, start):
         if isinstance(event, TableMap) and event.schema == database:
             maps[event.table] = event
-            whole = values.completed(event, columns(cursor, event.table)) or event
-            by_id[event.table_id] = whole, rows.Reader(whole)
+            whole = mapping.completed(event, columns(cursor, event.table)) or event
+            by_id[event.table_id] = whole, row_images.Reader(whole)
         elif isinstance(event, Rows) and event.table_id in by_id:
             told, read = by_id[event.table_id]
             for _, after in read(event):
@@ -427,17 +429,17 @@ def _compare(  # noqa: PLR0917
     if table not in maps:
         return
     _, known = columns(cursor, table)
-    joined = values.completed(maps[table], columns(cursor, table))
+    joined = mapping.completed(maps[table], columns(cursor, table))
     told = maps[table].columns[1]
     if joined is None:
         parity.shapes.append((case.type, repr(told), repr(known)))
-    elif values.printed(joined.columns[1]) != values.printed(known) or (
-        values.printed(told) != values.printed(known) and known.declared not in ("uuid", "inet4", "inet6")
+    elif mapping.printed(joined.columns[1]) != mapping.printed(known) or (
+        mapping.printed(told) != mapping.printed(known) and known.declared not in ("uuid", "inet4", "inet6")
     ):
-        parity.shapes.append((case.type, values.printed(told), values.printed(known)))
-    chosen = values.select_expression(known) or values.quoted_name("v")
+        parity.shapes.append((case.type, mapping.printed(told), mapping.printed(known)))
+    chosen = mapping.select_expression(known) or mapping.quoted_name("v")
     cursor.execute(f"SELECT id, {chosen} FROM {table}")
-    encode = values.column(known).encode
+    encode = mapping.column(known).encode
     for number, selected in cursor.fetchall():
         text = _as_sent(number)
         raw = None if selected is None else _as_sent(selected)

@@ -10,7 +10,7 @@ from typing import Final
 
 from cdc.dev import mariadb, mysql
 from cdc.dev.process import Server
-from cdc.errors import CdcError
+from cdc.model.errors import CdcError
 from tests.conftest import MySQLDatabase, unavailable
 
 _PREPARE: Final = {"mysql": mysql.prepare, "mariadb": mariadb.prepare}

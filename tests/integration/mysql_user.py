@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
-from cdc.config import load_connector
+from cdc.config.config import load_connector
 from connectors.mysql.check import check
 from tests.canary import CANARY
 

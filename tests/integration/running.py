@@ -15,9 +15,9 @@ from typing import Any, Self
 
 import psycopg2
 
-from cdc.config import KafkaConfig
-from cdc.state import State
-from sinks.positions import read_standing
+from cdc.config.config import KafkaConfig
+from cdc.model.state import State
+from sinks.topics.positions import read_standing
 from tests.canary import WATCH
 from tests.conftest import Database
 from tests.integration.connector import Connector

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cdc.built import built
+from cdc.encode.built import built
 from tests.compiler import has_compiler
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
@@ -92,7 +92,7 @@ def pair(tmp_path: Path, prefix: str, url: str, kafka: str, table: str) -> list[
 
 @pytest.fixture(autouse=True)
 def is_compiled() -> None:
-    for name in ("cdc", "connectors.postgres", "connectors.mysql"):
+    for name in ("cdc.encode", "connectors.postgres.pgoutput", "connectors.mysql.binlog"):
         compiled = built(f"{name}.compiled") is not None
         assert compiled or not has_compiler(), "nothing was compiled: this would compare the same with itself"
 

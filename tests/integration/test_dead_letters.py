@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from sinks.names import log_topic, table_topic
-from sinks.reading import read_to_end
+from sinks.topics.names import log_topic, table_topic
+from sinks.topics.read_back import read_to_end
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, ordered, rows, unbroken

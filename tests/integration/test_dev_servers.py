@@ -24,9 +24,8 @@ from confluent_kafka.cimpl import NewTopic
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-from cdc import debs, jars
-from cdc.dev import launch, mysqld, stack
-from cdc.errors import OperatorError
+from cdc.dev import debs, jars, launch, mysqld, stack
+from cdc.model.errors import OperatorError
 from tests.conftest import MySQLDatabase
 
 if TYPE_CHECKING:
@@ -397,7 +396,7 @@ def test_a_package_is_fetched_once_by_two_at_once_and_nothing_is_installed(tmp_p
     """A small package, an empty cache; the machine's own apt and dpkg are as before."""
     own = [path for path in (Path("/var/lib/dpkg/status"), *Path("/var/lib/apt/lists").glob("*")) if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in own}
-    code = "from cdc import debs; print(debs.fetch(debs.Package('mysql-common', 'bookworm')).root)"
+    code = "from cdc.dev import debs; print(debs.fetch(debs.Package('mysql-common', 'bookworm')).root)"
     environment = {**os.environ, "CDC_CACHE": str(tmp_path)}
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
@@ -434,7 +433,7 @@ def test_jars_fetched_by_two_at_once_after_a_killed_third_are_whole(
 ) -> None:
     """A small artifact, an empty cache: a killed process leaves no lock and no half folder behind."""
     monkeypatch.setenv("CDC_CACHE", str(tmp_path))
-    code = "from cdc import jars; print(len(jars.fetch('slf4j', ('org.slf4j:slf4j-api:2.0.17',))), flush=True)"
+    code = "from cdc.dev import jars; print(len(jars.fetch('slf4j', ('org.slf4j:slf4j-api:2.0.17',))), flush=True)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as killed:
         wait_until((tmp_path / "ivy").exists)
         family = launch.family(killed.pid)

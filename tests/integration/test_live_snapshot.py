@@ -13,11 +13,11 @@ import psycopg2
 import pytest
 from confluent_kafka import Producer
 
-from cdc.commands import Command
-from cdc.config import KafkaConfig
+from cdc.capture.signals import Command
+from cdc.config.config import KafkaConfig
 from cdc.dev.stack import DevServers
-from sinks.commands import send_command
-from sinks.names import table_topic
+from sinks.topics.names import table_topic
+from sinks.topics.signals import send_command
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, filled, same, standing, unbroken, writing

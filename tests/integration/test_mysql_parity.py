@@ -8,9 +8,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from cdc.change import UNCHANGED, Op
-from connectors.mysql import rows, values
-from connectors.mysql.events import (
+from cdc.model.change import UNCHANGED, Op
+from connectors.mysql.binlog.events import (
     Event,
     FormatDescription,
     Gtid,
@@ -25,6 +24,8 @@ from connectors.mysql.events import (
     XaPrepare,
     Xid,
 )
+from connectors.mysql.rows import row_images
+from connectors.mysql.values import mapping
 from tests.integration.mysql_parity import columns, compare, events
 from tests.integration.mysql_raw import Server
 
@@ -63,7 +64,7 @@ class Log:
         found = events(self._server, start)
         return [event for event in found if not (event.header.artificial or isinstance(event, FormatDescription))]
 
-    def table(self, table: str) -> list[values.TableColumn]:
+    def table(self, table: str) -> list[mapping.TableColumn]:
         with closing(self._server.connect(database=self._database)) as connection, connection.cursor() as cursor:
             return columns(cursor, table)
 
@@ -92,11 +93,11 @@ def mariadb_log(servers: Callable[[str], str]) -> Iterator[Log]:
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, b text, v varchar(9) CHARACTER SET latin1, e enum('é','y'))"
 
 
-def _changes(found: list[Event]) -> list[tuple[Op, rows.Images]]:
+def _changes(found: list[Event]) -> list[tuple[Op, row_images.Images]]:
     changes, by_id = [], {}
     for event in found:
         if isinstance(event, TableMap):
-            by_id[event.table_id] = rows.Reader(event)
+            by_id[event.table_id] = row_images.Reader(event)
         elif isinstance(event, Rows):
             changes += [(event.op, images) for images in by_id[event.table_id](event)]
     return changes
@@ -195,10 +196,10 @@ def test_a_log_without_names_is_completed_from_the_catalog(servers: Callable[[st
             log.of("SET GLOBAL binlog_row_metadata = FULL")
     (told,) = [event for event in found if isinstance(event, TableMap)]
     assert not told.has_metadata
-    completed = values.completed(told, catalog)
+    completed = mapping.completed(told, catalog)
     assert completed is not None
     (event,) = [event for event in found if isinstance(event, Rows)]
-    assert rows.Reader(completed)(event) == [(None, (b"1", b"b", "é".encode(), "é".encode()))]
+    assert row_images.Reader(completed)(event) == [(None, (b"1", b"b", "é".encode(), "é".encode()))]
 
 
 XA = ("XA START 'a', 'b', 7", "INSERT INTO t (id) VALUES (1)", "XA END 'a', 'b', 7", "XA PREPARE 'a', 'b', 7")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from sinks.names import table_topic
-from sinks.reading import read_to_end
+from sinks.topics.names import table_topic
+from sinks.topics.read_back import read_to_end
 from tests.conftest import Database
 from tests.integration.connector import Connector, Record
 from tests.integration.running import Row, eventually, filled, ordered, rows, same, unbroken, writing

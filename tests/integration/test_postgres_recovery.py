@@ -19,9 +19,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from cdc.dev.stack import DevServers
-from cdc.state import Phase
-from connectors.postgres.stream import lsn_number
-from sinks.names import position_topic, table_topic
+from cdc.model.state import Phase
+from connectors.postgres.lsn import lsn_number
+from sinks.topics.names import position_topic, table_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sinks.names import log_topic
-from sinks.reading import read_to_end
+from sinks.topics.names import log_topic
+from sinks.topics.read_back import read_to_end
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, same, standing, unbroken

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc.change import Idle
-from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
 from cdc.dev.stack import DevServers
-from cdc.errors import RetryableError
-from connectors.postgres import stream, upkeep
+from cdc.model.change import Idle
+from cdc.model.errors import RetryableError
+from connectors.postgres.slot import heartbeat, replication_stream
+from connectors.postgres.slot.heartbeat import MOVED_BYTES
 from connectors.postgres.source import open_source
-from connectors.postgres.upkeep import MOVED_BYTES
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually
@@ -243,8 +243,8 @@ def test_a_half_open_connection_is_noticed(
     heartbeat_s: float, postgres18: Database, line: Line, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the stream that asks for a sign of life, and by a statement that gets no answer."""
-    monkeypatch.setattr(stream, "SILENT_S", 1.5 if not heartbeat_s else 600.0)
-    monkeypatch.setattr(upkeep, "_ANSWER_S", 1.5)
+    monkeypatch.setattr(replication_stream, "SILENT_S", 1.5 if not heartbeat_s else 600.0)
+    monkeypatch.setattr(heartbeat, "_ANSWER_S", 1.5)
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     login, _, address = postgres18.url.partition("@")
     url = f"{login}@127.0.0.1:{line.port}/{address.partition('/')[2]}?options=-c%20wal_sender_timeout%3D1s"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sinks.names import table_topic
+from sinks.topics.names import table_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Row, Running, eventually, ordered, rows, same, standing

@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.change import Row, Table
-from cdc.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
+from cdc.config.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
+from cdc.model.change import Row, Table
 from connectors.postgres.source import PostgresSource
-from snapshot.chunks import copy_statement
 from snapshot.handover import Progress, key_of, key_order, sort_key
 from snapshot.postgres import PostgresSnapshotter
+from snapshot.postgres_copy import copy_statement
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import eventually

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from cdc.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
-from cdc.errors import RetryableError
+from cdc.config.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
+from cdc.model.errors import RetryableError
 from connectors.postgres.source import PostgresSource
 from snapshot.postgres import PostgresSnapshotter
 from tests.conftest import Database

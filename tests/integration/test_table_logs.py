@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.logged import log_of
-from sinks.names import table_topic
-from sinks.reading import read_to_end
+from cdc.encode.table_log import log_of
+from sinks.topics.names import table_topic
+from sinks.topics.read_back import read_to_end
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running

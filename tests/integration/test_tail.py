@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from sinks.names import table_topic
+from sinks.topics.names import table_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
 

@@ -19,15 +19,15 @@ from psycopg2 import sql
 from psycopg2.extensions import make_dsn
 
 from connectors.postgres import session
-from connectors.postgres.catalog import _TYPES
-from connectors.postgres.values import TypeInfo, column
+from connectors.postgres.catalog.catalog import _TYPES
+from connectors.postgres.values.mapping import TypeInfo, column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class
 
-    from cdc.change import Column
+    from cdc.model.change import Column
 
 SCHEMA: Final = """
 CREATE SCHEMA shop;

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from cdc.dev import postgres
 from cdc.dev.process import Launch, Server, free_port
-from sinks.names import position_topic, schema_topic
+from sinks.topics.names import position_topic, schema_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import eventually, same, standing, unbroken

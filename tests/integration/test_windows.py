@@ -8,11 +8,11 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.errors import RetryableError
+from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.model.errors import RetryableError
 from connectors.postgres import session
-from connectors.postgres.catalog import Catalog
-from snapshot.live import Windows
+from connectors.postgres.catalog.catalog import Catalog
+from snapshot.windows import Windows
 from tests.conftest import Database
 
 

@@ -1,4 +1,5 @@
-"""A random workload over four tables of many types, and the source's contents in the form of `spark_apply.document`."""
+"""A random workload over four tables of many types, and the source's contents in the form of
+`spark_apply.model.document`."""
 
 from __future__ import annotations
 
@@ -242,7 +243,7 @@ def key_of(key: Sequence[str], row: Mapping[str, Any]) -> str:
 
 
 def document_value(value: Any) -> Any:
-    """A driver's value in the form of `spark_apply.document`."""
+    """A driver's value in the form of `spark_apply.model.document`."""
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, (bytes, memoryview)):

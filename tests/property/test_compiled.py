@@ -14,24 +14,26 @@ from hypothesis import strategies as st
 from pymysql.connections import MySQLResult
 from pymysql.protocol import MysqlPacket
 
-from cdc import built, jsontext, rowcode
-from cdc.change import UNCHANGED, Change, Column, Kind, Message, Op, Several, Table, Transaction
-from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.envelope import MessageEncoder, PlainFrame, TableEncoder
-from cdc.errors import BugError, CdcError, OperatorError, ProtocolError
-from cdc.straight import way
-from connectors.mysql import events, grouping, rows
-from connectors.mysql import values as mysql_values
-from connectors.mysql.catalog import Captured
-from connectors.mysql.events import TableColumn
-from connectors.mysql.followed import Followed
-from connectors.mysql.places import GtidSet, Place
+from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.encode import built, json_text, row_codegen
+from cdc.encode.envelope import MessageEncoder, PlainFrame, TableEncoder
+from cdc.encode.fast_path import way
+from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Several, Table, Transaction
+from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError
+from connectors.mysql.binlog import events
+from connectors.mysql.binlog.events import TableColumn
+from connectors.mysql.binlog.positions import GtidSet, Place
+from connectors.mysql.catalog.catalog import Captured
+from connectors.mysql.rows import row_images
+from connectors.mysql.rows import transactions as grouping
+from connectors.mysql.rows.relations import Followed
 from connectors.mysql.source import MysqlSource
-from connectors.postgres import pgoutput
-from connectors.postgres import straight as postgres
-from connectors.postgres import values as postgres_values
-from sinks.batches import PlainBatches
-from snapshot.chunks import parse_row, parse_row_plainly
+from connectors.mysql.values import mapping as mysql_values
+from connectors.postgres.pgoutput import fast_path as postgres
+from connectors.postgres.pgoutput import messages as pgoutput
+from connectors.postgres.values import mapping as postgres_values
+from sinks.producer.batches import PlainBatches
+from snapshot.postgres_copy import parse_row, parse_row_plainly
 from tests import mysql_encoder, pgoutput_encoder
 from tests.compiler import has_compiler
 from tests.property.test_mysql_rows import CELLS
@@ -49,7 +51,7 @@ def module(name: str) -> ModuleType:
     return found if found is not None else pytest.skip("no C compiler", allow_module_level=True)
 
 
-core, mysql = module("cdc.compiled"), module("connectors.mysql.compiled")
+core, mysql = module("cdc.encode.compiled"), module("connectors.mysql.binlog.compiled")
 
 
 def outcome(make: Callable[[], Any]) -> Any:
@@ -61,7 +63,7 @@ def outcome(make: Callable[[], Any]) -> Any:
 
 # ---- values ----
 
-ENCODERS = sorted(jsontext.FORMS, key=lambda encode: (jsontext.FORMS[encode], repr(encode)))
+ENCODERS = sorted(json_text.FORMS, key=lambda encode: (json_text.FORMS[encode], repr(encode)))
 DIGITS = st.text("0123456789", max_size=7).map(lambda digits: f".{digits}")
 MOMENTS = st.builds(
     lambda at, fraction, behind: f"{at:%Y-%m-%d %H:%M:%S}{fraction}{behind}".encode(),
@@ -87,7 +89,7 @@ TEXTS = st.one_of(
 )
 
 
-@pytest.mark.parametrize("encode", ENCODERS, ids=lambda encode: f"{encode.__module__}.{jsontext.FORMS[encode]}")
+@pytest.mark.parametrize("encode", ENCODERS, ids=lambda encode: f"{encode.__module__}.{json_text.FORMS[encode]}")
 @given(value=TEXTS)
 @example(value=bytes(range(256)))
 @example(value=bytes(range(128)))
@@ -129,14 +131,14 @@ def test_an_encoder_that_is_not_known_is_called() -> None:
 @given(st.integers(0, 200_000))
 def test_a_value_of_any_size_is_written(size: int) -> None:
     value = b'"' * (size % 1000) + b"x" * size
-    write = core.RowWriter([(b'{"a":', jsontext.text)])
-    assert write((value,)) == b'{"a":' + jsontext.text(value) + b"}"
+    write = core.RowWriter([(b'{"a":', json_text.text)])
+    assert write((value,)) == b'{"a":' + json_text.text(value) + b"}"
 
 
 # ---- events ----
 
 ENCODED = [
-    encoder(Table("s", f"t{n}%d", (Column("a%", "text", Kind("string"), jsontext.text),), ("a%",)), version=n)
+    encoder(Table("s", f"t{n}%d", (Column("a%", "text", Kind("string"), json_text.text),), ("a%",)), version=n)
     for n in range(3)
 ]
 MESSAGES = MessageEncoder(connector="c%b", prefix="p", database="d%d")
@@ -229,7 +231,7 @@ def test_changes_that_have_come_are_what_each_message_says(messages: Sequence[An
         return told
 
     found = []
-    for kind in (postgres.PlainStraight, module("connectors.postgres.compiled").Straight):
+    for kind in (postgres.PlainStraight, module("connectors.postgres.pgoutput.compiled").Straight):
         made = kind()
         made.learn(CAPTURED, len(TABLE.columns), TABLE)
         found.append(read(made))
@@ -302,7 +304,7 @@ def test_transactions_that_have_come_are_what_their_messages_say(
             changed[data.draw(st.sampled_from([0, 25, 33, len(changed) - 1]))] = data.draw(st.integers(0, 255))
             sent[which] = bytes(changed[: data.draw(st.one_of(st.just(len(changed)), st.integers(1, len(changed))))])
     plain = received(postgres.PlainStraight, sent, after, most)
-    found = received(module("connectors.postgres.compiled").Straight, sent, after, most)
+    found = received(module("connectors.postgres.pgoutput.compiled").Straight, sent, after, most)
     # of an old row the plain one makes nothing, and leaves the transaction there
     assume(all(of == "more" or of[4] is None or of[4][25:26] not in (b"U", b"D") for of in plain))
     assert found == plain
@@ -323,7 +325,7 @@ def test_what_is_held_of_transactions_is_bounded() -> None:
             [pgoutput.Begin(16, 946_684_800_000_000, 1), *[wide] * 9, pgoutput.Commit(16, 24)],
         )
     )
-    for kind in (postgres.PlainStraight, module("connectors.postgres.compiled").Straight):
+    for kind in (postgres.PlainStraight, module("connectors.postgres.pgoutput.compiled").Straight):
         told = received(kind, of_one, 0, 1000)
         assert [(len(of[0]), len(of[3])) for of in told] == [(2, 1), (0, 0)] * 3  # then comes what ends the open one
         (whole, _, begun, changes, message, said), *_ = received(kind, of_many, 0, 1000)
@@ -333,7 +335,7 @@ def test_what_is_held_of_transactions_is_bounded() -> None:
 
 # ---- transactions, written ----
 
-TABLES = [Table("s", f"t{n}", (Column("a", "text", Kind("string"), jsontext.text),), ("a",)) for n in range(3)]
+TABLES = [Table("s", f"t{n}", (Column("a", "text", Kind("string"), json_text.text),), ("a",)) for n in range(3)]
 WAYS: dict[int, Any] = {id(table): (f"p.{table.name}", way(encoder(table), None, 99)) for table in TABLES[:2]}
 ONES = st.one_of(
     st.sampled_from([(b"1",), (b"2",), (b"3",)]), st.sampled_from([(b"1",), (b"\xff",), (None,), (UNCHANGED,)])
@@ -646,18 +648,22 @@ def test_an_image_is_what_generated_code_reads(cells: Any, data: st.DataObject) 
     if data.draw(st.booleans()):
         image = data.draw(st.binary(max_size=60))
 
-    def read(reader: rows.Read) -> Any:
+    def read(reader: row_images.Read) -> Any:
         try:
             return reader(image, 0)
         except (IndexError, struct.error, OverflowError, ValueError, ProtocolError):
             return None
 
-    assert read(rows.in_c(columns, present)) == read(rows.generated(columns, present))
+    assert read(row_images.in_c(columns, present)) == read(row_images.generated(columns, present))
 
 
 def test_columns_that_c_reads_by_itself_are_known_to_it() -> None:
     """A name that it does not know would be called for every value, and nobody would see."""
-    forms = [form for column in _every_column() if isinstance(form := rows._form(column), rows._Fixed) and form.known]
+    forms = [
+        form
+        for column in _every_column()
+        if isinstance(form := row_images._form(column), row_images._Fixed) and form.known
+    ]
     assert {form.known[0] for form in forms if form.known} == set(mysql.kinds())
 
 
@@ -835,6 +841,6 @@ def test_what_is_long_is_read_event_by_event() -> None:
 
 def test_writers_are_the_compiled_ones() -> None:
     """The factories that everything uses."""
-    assert isinstance(rowcode.row_writer([(b'{"a":', jsontext.text)]), core.RowWriter)
+    assert isinstance(row_codegen.row_writer([(b'{"a":', json_text.text)]), core.RowWriter)
     with pytest.raises((OperatorError, ValueError)):
         ENCODED[0].row((b"\xff",))

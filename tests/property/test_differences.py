@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_apply.differences import Candidate, CopiedRow, Differences, SourceRow
+from spark_apply.verify.differences import Candidate, CopiedRow, Differences, SourceRow
 
 KEYS = st.text(alphabet="aé\0\"'\U0001f600{", max_size=3)
 VALUES = st.binary(max_size=2)

@@ -15,14 +15,14 @@ from psycopg2 import sql
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
-from cdc.change import Kind
-from spark_apply import pgtables
-from spark_apply.history import changed, history_type
-from spark_apply.intervals import Event, Interval, intervals
-from spark_apply.pghistory import fold_statement
-from spark_apply.store import EVERYTHING
-from spark_apply.tables import TargetColumn, TargetTable
-from spark_apply.typed import row_type
+from cdc.model.change import Kind
+from spark_apply.events.history import changed, history_type
+from spark_apply.events.intervals import Event, Interval, intervals
+from spark_apply.events.typed import row_type
+from spark_apply.model.store import EVERYTHING
+from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres.history import fold_statement
 from tests.conftest import Database
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -180,7 +180,7 @@ def test_spark_says_the_same(apply_spark: SparkSession) -> None:
     assert {place: _read(row) for place, row in table.items()} == expected
 
 
-KEPT = pgtables.Tables(
+KEPT = tables.Tables(
     TargetTable(
         "c", "public", "t", "p.log.public.t", ("id", "No"),
         tuple(
@@ -192,7 +192,7 @@ KEPT = pgtables.Tables(
         1, history=True, untracked=("note",),
     ),
     1,
-    (pgtables.OURS, "copy_1"),
+    (tables.OURS, "copy_1"),
 )  # fmt: skip
 """A key of two columns; columns that know no equality, or one that is too coarse; one with a name the SQL could use."""
 
@@ -223,8 +223,8 @@ def test_postgresql_says_the_same(postgres18: Database) -> None:
     connection.autocommit = False
     with connection.cursor() as cur:
         cur.execute("SET TimeZone = UTC; CREATE SCHEMA cdc_apply")
-        pgtables.create(cur, KEPT, like=None)
-        pgtables.restage(cur, KEPT)
+        tables.create(cur, KEPT, like=None)
+        tables.restage(cur, KEPT)
         insert = sql.SQL(
             "INSERT INTO {} ({}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, timestamptz 'epoch' + %s * interval '1 ms')"
         ).format(KEPT.stage, KEPT.event)

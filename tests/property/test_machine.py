@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-import cdc.pipeline
-import cdc.rereading
-from cdc.commands import Command
-from cdc.errors import GapError, RetryableError
-from cdc.interfaces import Window
-from cdc.rereading import Touched
-from cdc.state import Phase as Stage
+import cdc.capture.incremental_snapshot
+import cdc.capture.pipeline
+from cdc.capture.signals import Command
+from cdc.encode.reread_keys import Touched
+from cdc.model.errors import GapError, RetryableError
+from cdc.model.interfaces import Window
+from cdc.model.state import Phase as Stage
 from cdc.testing import POINTS, Killed, MemorySnapshotter, Outcome, Record
 from tests.property.test_pipeline_laws import (
     CONNECTOR,
@@ -107,12 +107,12 @@ class LiveWorld(World):
 def hurried() -> Iterator[None]:
     """No waiting; commits by records alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
-        patch.setattr(cdc.pipeline, "CUT_AGE_S", 1e9)
-        patch.setattr(cdc.pipeline, "APART_MOST_S", 0.0)
-        patch.setattr(cdc.pipeline, "COMMANDS_S", 0.0)
-        patch.setattr(cdc.pipeline, "CUT_RECORDS", 4)
-        patch.setattr(cdc.rereading, "RETRY_S", 0.0)
+        patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+        patch.setattr(cdc.capture.pipeline, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.capture.pipeline, "APART_MOST_S", 0.0)
+        patch.setattr(cdc.capture.pipeline, "COMMANDS_S", 0.0)
+        patch.setattr(cdc.capture.pipeline, "CUT_RECORDS", 4)
+        patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
         yield
 
 
@@ -288,5 +288,5 @@ def test_control_keys_over_events_that_their_view_did_not_see_are_caught(monkeyp
 
 
 def test_control_keys_that_are_gone_and_stay_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdc.rereading.Rereading, "_stale", lambda *_: [])
+    monkeypatch.setattr(cdc.capture.incremental_snapshot.Rereading, "_stale", lambda *_: [])
     assert caught()

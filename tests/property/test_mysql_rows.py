@@ -11,12 +11,13 @@ from decimal import Decimal, localcontext
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cdc.change import UNCHANGED, Op, Value
-from cdc.errors import ProtocolError
-from connectors.mysql import jsonb, tablemap, texts, values
-from connectors.mysql.binlog import parse
-from connectors.mysql.events import FormatDescription, Rows, TableColumn, TableMap
-from connectors.mysql.rows import Reader
+from cdc.model.change import UNCHANGED, Op, Value
+from cdc.model.errors import ProtocolError
+from connectors.mysql.binlog import table_map
+from connectors.mysql.binlog.events import FormatDescription, Rows, TableColumn, TableMap
+from connectors.mysql.binlog.parser import parse
+from connectors.mysql.rows.row_images import Reader
+from connectors.mysql.values import jsonb, mapping, server_text
 from tests import mysql_encoder as encoder
 from tests.mysql_encoder import header
 
@@ -38,7 +39,7 @@ def _decimal(draw: st.DrawFn) -> tuple[TableColumn, bytes, bytes]:
     number = draw(st.integers(-(10**precision) + 1, 10**precision - 1))
     with localcontext(prec=80):
         value = Decimal(number).scaleb(-scale)
-    column = TableColumn("d", tablemap.NEWDECIMAL, precision << 8 | scale, nullable=True, unsigned=False)
+    column = TableColumn("d", table_map.NEWDECIMAL, precision << 8 | scale, nullable=True, unsigned=False)
     return column, encoder.decimal(value, precision, scale), f"{value:.{scale}f}".encode()
 
 
@@ -49,7 +50,7 @@ def _datetime(draw: st.DrawFn) -> tuple[TableColumn, bytes, bytes]:
     clock = draw(st.integers(0, 23)), draw(st.integers(0, 59)), draw(st.integers(0, 59))
     micros = draw(st.integers(0, 999_999)) // 10 ** (6 - digits) * 10 ** (6 - digits)
     text = f"{year:04}-{month:02}-{day:02} {clock[0]:02}:{clock[1]:02}:{clock[2]:02}"
-    column = TableColumn("dt", tablemap.DATETIME2, digits, nullable=True)
+    column = TableColumn("dt", table_map.DATETIME2, digits, nullable=True)
     raw = encoder.datetime2(year, month, day, clock, micros, digits)
     return column, raw, (text + _digits(micros, digits)).encode()
 
@@ -66,7 +67,7 @@ def _time(draw: st.DrawFn) -> tuple[TableColumn, bytes, bytes]:
     total = draw(st.integers(-most * 10**digits, most * 10**digits)) * unit
     seconds, micros = divmod(abs(total), 1_000_000)
     text = f"{'-' * (total < 0)}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{_digits(micros, digits)}"
-    return TableColumn("t", tablemap.TIME2, digits, nullable=True), encoder.time2(total, digits), text.encode()
+    return TableColumn("t", table_map.TIME2, digits, nullable=True), encoder.time2(total, digits), text.encode()
 
 
 @st.composite
@@ -77,7 +78,7 @@ def _timestamp(draw: st.DrawFn) -> tuple[TableColumn, bytes, bytes]:
     at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds)
     text = at.strftime("%Y-%m-%d %H:%M:%S") + _digits(micros, digits)
     raw = struct.pack(">I", seconds) + encoder.fraction(micros, digits)
-    return TableColumn("ts", tablemap.TIMESTAMP2, digits, nullable=True), raw, text.encode()
+    return TableColumn("ts", table_map.TIMESTAMP2, digits, nullable=True), raw, text.encode()
 
 
 @st.composite
@@ -89,11 +90,11 @@ def _text(draw: st.DrawFn) -> tuple[TableColumn, bytes, bytes]:
     kind, width, meta = draw(
         st.sampled_from(
             [
-                (tablemap.VARCHAR, 1, 255),
-                (tablemap.VARCHAR, 2, 256),
-                (tablemap.STRING, 1, 240),
-                (tablemap.STRING, 2, 1020),
-                *((tablemap.BLOB, size, size) for size in (1, 2, 3, 4)),
+                (table_map.VARCHAR, 1, 255),
+                (table_map.VARCHAR, 2, 256),
+                (table_map.STRING, 1, 240),
+                (table_map.STRING, 2, 1020),
+                *((table_map.BLOB, size, size) for size in (1, 2, 3, 4)),
             ]
         )
     )
@@ -111,7 +112,7 @@ def _binary(draw: st.DrawFn) -> tuple[TableColumn, bytes, bytes]:
     value = draw(st.binary(max_size=size)).ljust(size, b"\0")
     stripped = value.rstrip(b"\0")
     return (
-        TableColumn("b", tablemap.STRING, size, nullable=True, charset="binary"),
+        TableColumn("b", table_map.STRING, size, nullable=True, charset="binary"),
         bytes([len(stripped)]) + stripped,
         value,
     )
@@ -122,11 +123,11 @@ def _labels(draw: st.DrawFn) -> tuple[TableColumn, bytes, bytes]:
     labels = tuple(f"label {i}" for i in range(draw(st.integers(1, 64))))
     if draw(st.booleans()):
         number = draw(st.integers(0, len(labels)))
-        column = TableColumn("e", tablemap.ENUM, 1, nullable=True, charset="utf8mb4", labels=labels)
+        column = TableColumn("e", table_map.ENUM, 1, nullable=True, charset="utf8mb4", labels=labels)
         return column, bytes([number]), (labels[number - 1] if number else "").encode()
     bits = draw(st.integers(0, (1 << len(labels)) - 1))
     size = next(size for size in (1, 2, 3, 4, 8) if size * 8 >= len(labels))
-    column = TableColumn("s", tablemap.SET, size, nullable=True, charset="utf8mb4", labels=labels)
+    column = TableColumn("s", table_map.SET, size, nullable=True, charset="utf8mb4", labels=labels)
     return (
         column,
         bits.to_bytes(size, "little"),
@@ -138,18 +139,18 @@ CELLS = st.one_of(
     *(
         _number(kind, size, unsigned=unsigned)
         for kind, size in (
-            (tablemap.TINY, 1),
-            (tablemap.SHORT, 2),
-            (tablemap.INT24, 3),
-            (tablemap.LONG, 4),
-            (tablemap.LONGLONG, 8),
+            (table_map.TINY, 1),
+            (table_map.SHORT, 2),
+            (table_map.INT24, 3),
+            (table_map.LONG, 4),
+            (table_map.LONGLONG, 8),
         )
         for unsigned in (True, False)
     ),
     st.integers(1, 64).flatmap(
         lambda bits: st.integers(0, (1 << bits) - 1).map(
             lambda n: (
-                TableColumn("b", tablemap.BIT, bits, nullable=True),
+                TableColumn("b", table_map.BIT, bits, nullable=True),
                 n.to_bytes((bits + 7) // 8, "big"),
                 str(n).encode(),
             )
@@ -257,14 +258,14 @@ def test_any_bytes_are_a_document_or_a_protocol_error(raw: bytes) -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_double_reads_back(number: float) -> None:
     """And is JSON: nothing else is made of it."""
-    text = texts.double(number)
+    text = server_text.double(number)
     assert struct.pack("<d", float(text)) == struct.pack("<d", number)
-    assert struct.pack("<d", float(json.loads(values.floating(text)))) == struct.pack("<d", number)
+    assert struct.pack("<d", float(json.loads(mapping.floating(text)))) == struct.pack("<d", number)
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_a_float_reads_back_and_is_the_shortest(number: float) -> None:
-    text = values.floating32(texts.double(number))
+    text = mapping.floating32(server_text.double(number))
     assert struct.pack("<f", json.loads(text)) == struct.pack("<f", number)
     digits = len(text.split(b"e")[0].replace(b".", b"").replace(b"-", b"").strip(b"0"))
     for fewer in range(1, min(digits, 9)):
@@ -275,7 +276,7 @@ def test_a_float_reads_back_and_is_the_shortest(number: float) -> None:
 
 
 def _encoders(cell: tuple[TableColumn, bytes, bytes]) -> Callable[[bytes], bytes]:
-    return values.column(cell[0]).encode
+    return mapping.column(cell[0]).encode
 
 
 @given(CELLS)

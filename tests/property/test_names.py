@@ -7,8 +7,8 @@ import re
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cdc.logged import log_of
-from sinks.names import escape, table_of, table_topic, unescape
+from cdc.encode.table_log import log_of
+from sinks.topics.names import escape, table_of, table_topic, unescape
 
 TRICKY = st.text("_u0024e5fd.-aA", max_size=16)
 NAMES = st.one_of(TRICKY, st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cdc.change import UNCHANGED
-from cdc.errors import ProtocolError
-from connectors.postgres.pgoutput import (
+from cdc.model.change import UNCHANGED
+from cdc.model.errors import ProtocolError
+from connectors.postgres.pgoutput.messages import (
     POSTGRES_EPOCH_US,
     Begin,
     Commit,

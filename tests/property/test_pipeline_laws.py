@@ -18,14 +18,15 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-import cdc.pipeline
-import cdc.rereading
-from cdc.change import UNCHANGED, Change, Column, Kind, Offset, Op, Position, Row, Table
-from cdc.errors import OperatorError, RetryableError
-from cdc.interfaces import Chunk, Handover, Sink, Snapshotter, Source
-from cdc.logged import log_of
-from cdc.pipeline import Pipeline, Settings
-from cdc.state import Phase, State
+import cdc.capture.incremental_snapshot
+import cdc.capture.pipeline
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.encode.table_log import log_of
+from cdc.encode.toast import WideValues
+from cdc.model.change import UNCHANGED, Change, Column, Kind, Offset, Op, Position, Row, Table
+from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.interfaces import Chunk, Handover, Sink, Snapshotter, Source
+from cdc.model.state import Phase, State
 from cdc.testing import (
     POINTS,
     Faults,
@@ -48,7 +49,6 @@ from cdc.testing import (
     truncate,
     update,
 )
-from cdc.wide import WideValues
 
 CONNECTOR, PREFIX = "law", "p"
 LONG = b"w" * 2_100  # long enough for PostgreSQL to store apart, and so to leave out
@@ -260,11 +260,11 @@ def _resumed(world: World) -> bool:
 @contextmanager
 def _hurried(scenario: Scenario) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
-        patch.setattr(cdc.pipeline, "CUT_AGE_S", 1e9)
-        patch.setattr(cdc.pipeline, "APART_MOST_S", 0.0)
-        patch.setattr(cdc.rereading, "RETRY_S", 0.0)
-        patch.setattr(cdc.pipeline, "CUT_RECORDS", scenario.cut_records)
+        patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+        patch.setattr(cdc.capture.pipeline, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.capture.pipeline, "APART_MOST_S", 0.0)
+        patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
+        patch.setattr(cdc.capture.pipeline, "CUT_RECORDS", scenario.cut_records)
         yield
 
 
@@ -622,13 +622,13 @@ def test_control_a_new_view_that_does_not_wait_for_held_commits_is_caught() -> N
 
 def test_control_acknowledging_before_the_commit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source may forget only what Kafka holds."""
-    commit_position = cdc.pipeline._Session._commit_position
+    commit_position = cdc.capture.pipeline._Session._commit_position
 
     def hasty(self: Any) -> None:
         self._source.acknowledge(self._source.position()[0])
         commit_position(self)
 
-    monkeypatch.setattr(cdc.pipeline._Session, "_commit_position", hasty)
+    monkeypatch.setattr(cdc.capture.pipeline._Session, "_commit_position", hasty)
     assert caught()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from connectors.postgres import arrays, temporal, values
+from connectors.postgres.values import arrays, mapping, temporal
 
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - timestamp without time zone
 
@@ -59,7 +59,7 @@ def month_lengths(year: int) -> tuple[int, ...]:
 @given(server_text)
 @example('\x7f\u2028"\\/\x1f')
 def test_text_round_trip(text: str) -> None:
-    assert json.loads(values.text(text.encode())) == text
+    assert json.loads(mapping.text(text.encode())) == text
 
 
 @given(server_text)
@@ -67,7 +67,7 @@ def test_text_leaves_everything_but_json_s_own_marks_alone(text: str) -> None:
     """Non-ASCII and DEL stay raw UTF-8, so the escaped text has the same bytes outside escapes."""
     raw = text.encode()
     if not any(byte < 0x20 or byte in b'"\\' for byte in raw):
-        assert values.text(raw) == b'"%b"' % raw
+        assert mapping.text(raw) == b'"%b"' % raw
 
 
 @given(st.binary(max_size=8))
@@ -77,14 +77,14 @@ def test_text_is_refused_exactly_when_it_is_not_utf8(raw: bytes) -> None:
     except UnicodeDecodeError:
         expected = None
     try:
-        assert json.loads(values.text(raw)) == expected
+        assert json.loads(mapping.text(raw)) == expected
     except ValueError:
         assert expected is None
 
 
 @given(st.binary())
 def test_binary(raw: bytes) -> None:
-    assert base64.b64decode(json.loads(values.binary(b"\\x" + raw.hex().encode())), validate=True) == raw
+    assert base64.b64decode(json.loads(mapping.binary(b"\\x" + raw.hex().encode())), validate=True) == raw
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -92,7 +92,7 @@ def test_binary(raw: bytes) -> None:
 def test_float_round_trip(number: float) -> None:
     """Python's repr and the server's output are both the shortest digits that read back."""
     text = repr(number).removesuffix(".0").encode()
-    read = float(json.loads(values.floating(text)))
+    read = float(json.loads(mapping.floating(text)))
     assert (read, str(read)[0] == "-") == (number, str(number)[0] == "-")
 
 
@@ -102,7 +102,7 @@ def test_hstore_round_trip(pairs: dict[str, str | None]) -> None:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
     text = ", ".join(f"{quote(key)}=>{'NULL' if item is None else quote(item)}" for key, item in pairs.items())
-    assert json.loads(json.loads(values.hstore(text.encode()))) == pairs
+    assert json.loads(json.loads(mapping.hstore(text.encode()))) == pairs
 
 
 def array_out(value: Any, delimiter: str) -> str:
@@ -134,15 +134,15 @@ def rectangles(draw: st.DrawFn) -> list[Any]:
 
 @given(rectangles(), st.sampled_from([",", ";", ":"]))
 def test_array_round_trip(value: list[Any], delimiter: str) -> None:
-    encode = arrays.of(values.text, delimiter.encode())
+    encode = arrays.of(mapping.text, delimiter.encode())
     assert json.loads(encode(array_out(value, delimiter).encode())) == value
 
 
 @given(st.lists(leaves | st.from_regex("[a-zé]+", fullmatch=True)) | rectangles())
 def test_text_arrays_agree_with_the_plain_parser(value: list[Any]) -> None:
     literal = array_out(value, ",").encode()
-    made = arrays.of_texts(values.text, b",")(literal)
-    assert made == arrays.of(values.text, b",")(literal)
+    made = arrays.of_texts(mapping.text, b",")(literal)
+    assert made == arrays.of(mapping.text, b",")(literal)
     assert json.loads(made) == value
 
 
@@ -155,7 +155,7 @@ def test_integer_arrays_agree_with_the_plain_parser(value: list[Any]) -> None:
         return [texts(i) for i in item] if isinstance(item, list) else item if item is None else str(item)
 
     literal = array_out(texts(value), ",").encode()
-    assert arrays.of_integers(literal) == arrays.of(values.as_is, b",")(literal)
+    assert arrays.of_integers(literal) == arrays.of(mapping.as_is, b",")(literal)
 
 
 SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -165,7 +165,7 @@ floats_out = st.floats().map(lambda number: SPECIAL.get(repr(number), repr(numbe
 @given(st.lists(st.none() | floats_out))
 def test_float_arrays_agree_with_the_plain_parser(value: list[str | None]) -> None:
     literal = array_out(value, ",").encode()
-    assert arrays.of_floats(values.floating)(literal) == arrays.of(values.floating, b",")(literal)
+    assert arrays.of_floats(mapping.floating)(literal) == arrays.of(mapping.floating, b",")(literal)
 
 
 @given(
@@ -174,7 +174,7 @@ def test_float_arrays_agree_with_the_plain_parser(value: list[str | None]) -> No
 )
 def test_arrays_never_make_what_is_not_json(raw: bytes) -> None:
     """Any bytes: JSON or ValueError."""
-    for encode in (arrays.of(values.text, b","), arrays.of_texts(values.text, b","), values.hstore):
+    for encode in (arrays.of(mapping.text, b","), arrays.of_texts(mapping.text, b","), mapping.hstore):
         try:
             made = encode(b"{" + raw)
         except ValueError:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sinks import brokers
-from sinks.producer import Producer
-from sinks.recordbatch import CODECS
+from sinks.client import brokers
+from sinks.client.record_batch import CODECS
+from sinks.producer.producer import Producer
 from tests.scripted_brokers import (
     ANSWER_LOST,
     CONCURRENT,

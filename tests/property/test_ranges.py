@@ -9,12 +9,12 @@ import orjson
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from cdc.change import Column, Kind, Table
-from cdc.state import Key
+from cdc.model.change import Column, Kind, Table
+from cdc.model.state import Key
 from cdc.testing import insert
-from snapshot.chunks import Relation
 from snapshot.handover import KeyOrder, Progress, RangeHandover, TableProgress, View, key_order, sort_key
-from snapshot.plan import pieces, wants_cutting
+from snapshot.key_ranges import pieces, wants_cutting
+from snapshot.postgres_copy import Relation
 from tests.text_tables import text_column
 
 KEYS = 24

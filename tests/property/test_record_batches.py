@@ -13,11 +13,11 @@ from kafka.partitioner.default import murmur2
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from kafka.record.memory_records import MemoryRecords
 
-from sinks.batches import Batch, Batches, PlainBatches, partition_of
-from sinks.batches import murmur2 as our_murmur2
-from sinks.producerequest import IMPLICIT, NEWEST, OLDEST, codes, request
-from sinks.recordbatch import CODECS, Identity, first, header
-from sinks.wire import said
+from sinks.client.connection import said
+from sinks.client.produce_request import IMPLICIT, NEWEST, OLDEST, codes, request
+from sinks.client.record_batch import CODECS, Identity, first, header
+from sinks.producer.batches import Batch, Batches, PlainBatches, partition_of
+from sinks.producer.batches import murmur2 as our_murmur2
 
 TEXTS = st.one_of(
     st.binary(max_size=70), st.builds(bytes.__mul__, st.binary(min_size=1, max_size=3), st.integers(0, 900))

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cdc import jsontext, rowcode
-from cdc.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
-from cdc.envelope import Frame, TableEncoder
-from cdc.errors import ProtocolError
-from cdc.rowcode import size_bound
-from cdc.straight import way
-from connectors.mysql import binlog, events
-from connectors.mysql import straight as mysql
-from connectors.postgres import pgoutput
-from connectors.postgres import straight as postgres
-from connectors.postgres.assemble import Assembler
-from connectors.postgres.pgoutput import Insert, Relation, RelationColumn, Update
+from cdc.encode import json_text, row_codegen
+from cdc.encode.envelope import Frame, TableEncoder
+from cdc.encode.fast_path import way
+from cdc.encode.row_codegen import size_bound
+from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
+from cdc.model.errors import ProtocolError
+from connectors.mysql.binlog import events, parser
+from connectors.mysql.binlog import fast_path as mysql
+from connectors.postgres.pgoutput import fast_path as postgres
+from connectors.postgres.pgoutput import messages
+from connectors.postgres.pgoutput.changes import Assembler
+from connectors.postgres.pgoutput.messages import Insert, Relation, RelationColumn, Update
 from tests import mysql_encoder, pgoutput_encoder
 from tests.text_tables import encoder
 
 CAPTURED, ANOTHER = 7, 8
 NAMES = ("id", "note", "of")
-TABLE = Table("s", "t%", tuple(Column(name, "text", Kind("string"), jsontext.text) for name in NAMES), ("id",))
+TABLE = Table("s", "t%", tuple(Column(name, "text", Kind("string"), json_text.text) for name in NAMES), ("id",))
 ENCODER = encoder(TABLE)
 LIMIT = 40
 
@@ -101,8 +101,8 @@ MESSAGES = st.one_of(
     st.builds(Insert, RELATIONS, SENT),
     st.builds(Update, RELATIONS, st.none(), st.just(False), SENT),
     st.builds(Update, RELATIONS, SENT, st.booleans(), SENT),
-    st.builds(pgoutput.Delete, RELATIONS, SENT, st.booleans()),
-    st.builds(pgoutput.Commit, st.just(5), st.just(6)),
+    st.builds(messages.Delete, RELATIONS, SENT, st.booleans()),
+    st.builds(messages.Commit, st.just(5), st.just(6)),
 )
 
 
@@ -123,8 +123,8 @@ def test_a_row_message_says_what_it_says_plainly(message: Any, lsn: int, data: s
     sent = bytes(payload[: data.draw(st.one_of(st.just(len(payload)), st.integers(0, len(payload))))])
     change = made.straight.change(b"w" + struct.pack(">qqq", lsn, 1, 2) + sent)
     if change is not None:
-        read = pgoutput.decode(sent)
-        assert isinstance(read, Insert | Update | pgoutput.Delete)
+        read = messages.decode(sent)
+        assert isinstance(read, Insert | Update | messages.Delete)
         assert change == made.change(read, lsn)
         assert type(change) is Change
 
@@ -142,8 +142,8 @@ def test_nearly_all_row_messages_are_taken(message: Insert | Update) -> None:
 
 @given(
     st.one_of(
-        st.builds(pgoutput.Begin, LSNS, st.integers(946_684_800_000_000, 2**60), st.integers(0, 2**32 - 1)),
-        st.builds(pgoutput.Commit, LSNS, LSNS),
+        st.builds(messages.Begin, LSNS, st.integers(946_684_800_000_000, 2**60), st.integers(0, 2**32 - 1)),
+        st.builds(messages.Commit, LSNS, LSNS),
     ),
     st.data(),
 )  # fmt: skip
@@ -158,19 +158,19 @@ def test_a_beginning_and_an_end_are_what_they_are_plainly(message: Any, data: st
     found = postgres.begin(framed) or postgres.commit(framed)
     assert found is not None or not whole
     if found is not None:
-        plain = pgoutput.decode(sent)
+        plain = messages.decode(sent)
         assert (type(found), found) == (type(plain), plain)
 
 
 OLD = st.builds(
     Update, st.just(CAPTURED), st.tuples(*[st.binary(max_size=9)] * 3), st.booleans(), st.tuples(*[GOOD] * 3)
 )
-GONE = st.builds(pgoutput.Delete, st.just(CAPTURED), st.tuples(*[GOOD] * 3), st.booleans())
+GONE = st.builds(messages.Delete, st.just(CAPTURED), st.tuples(*[GOOD] * 3), st.booleans())
 
 
-@pytest.mark.skipif(rowcode.compiled is None, reason="the plain ones leave old rows alone")
+@pytest.mark.skipif(row_codegen.compiled is None, reason="the plain ones leave old rows alone")
 @given(st.one_of(OLD, GONE))
-def test_what_says_something_of_the_old_row_is_taken(message: Update | pgoutput.Delete) -> None:
+def test_what_says_something_of_the_old_row_is_taken(message: Update | messages.Delete) -> None:
     made = assembler()
     change = made.straight.change(b"w" + bytes(24) + pgoutput_encoder.encode(message))
     assert change is not None
@@ -244,7 +244,7 @@ def both(data: bytes) -> tuple[Any, Any]:
     reader = mysql.READERS.get(header.type)
     short = reader(header, data, end) if reader else None
     try:
-        return short, binlog.plain(header, data, end)
+        return short, parser.plain(header, data, end)
     except ProtocolError:
         return short, ProtocolError
 
@@ -292,5 +292,5 @@ def test_a_begin_is_known_by_all_but_thread_and_seconds(statement: str, taken: b
 def test_a_checksum_matches_only_its_bytes(data: bytes, end: bytes) -> None:
     """By one computation over all: only what ends in its own CRC32 has that remainder."""
     right = struct.pack("<I", zlib.crc32(data))
-    assert binlog._crc_matches(data + right)
-    assert binlog._crc_matches(data + end) is (end == right)
+    assert parser._crc_matches(data + right)
+    assert parser._crc_matches(data + end) is (end == right)

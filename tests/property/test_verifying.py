@@ -13,18 +13,19 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.change import Change, Kind, Op
-from cdc.config import ApplySource
-from cdc.published import Published
-from cdc.state import Phase, State
+from cdc.capture.published_rows import Published
+from cdc.config.config import ApplySource
+from cdc.model.change import Change, Kind, Op
+from cdc.model.state import Phase, State
 from cdc.testing import MemoryLog, MemorySnapshotter, delete, insert, update
 from cdc.testing.log import key_of
-from spark_apply import source, verify
-from spark_apply.complete import Mark
-from spark_apply.form import Form
-from spark_apply.store import StoredRow
-from spark_apply.tables import TargetColumn, TargetTable
-from spark_apply.verify import Copy, _compare, _Compared, _Ground
+from spark_apply.events import kafka_source
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import StoredRow
+from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.verify import verify
+from spark_apply.verify.canonical_row import Form
+from spark_apply.verify.verify import Copy, _compare, _Compared, _Ground
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id", "v"])
@@ -135,10 +136,10 @@ def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> Copy:
     with monkeypatch.context() as patch:
         patch.setattr(verify, "_LOOK_S", 0)
         patch.setattr(verify, "AT_ONCE", world.chance.randrange(1, 6))
-        patch.setattr(source, "committed_ends", world.ends)
-        patch.setattr(source, "written_ends", world.ends)
-        if source.keys_between.__module__ == source.__name__:
-            patch.setattr(source, "keys_between", world.told)
+        patch.setattr(kafka_source, "committed_ends", world.ends)
+        patch.setattr(kafka_source, "written_ends", world.ends)
+        if kafka_source.keys_between.__module__ == kafka_source.__name__:
+            patch.setattr(kafka_source, "keys_between", world.told)
         reader = MemorySnapshotter(world.log, at=world.turn)
         with Published([TABLE], reader, prefix="p") as published:
             topics = ApplySource(bootstrap_servers="nowhere", topic_prefix="p")
@@ -173,7 +174,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> bool:
 
 
 def test_control_keys_that_changed_meanwhile_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "keys_between", lambda *_: iter(()))
+    monkeypatch.setattr(kafka_source, "keys_between", lambda *_: iter(()))
     assert wrong(monkeypatch)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import StoreConfig
-from cdc.errors import ConfigError, OperatorError
-from cdc.state import Phase
-from spark_apply.contents import contents
-from spark_apply.rebuild import run_rebuild, run_rollback
+from cdc.config.config import StoreConfig
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.state import Phase
+from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.stores import lake
-from spark_apply.stores.delta import DeltaStore, open_store
+from spark_apply.stores.delta.store import DeltaStore, open_store
+from spark_apply.verify.contents import contents
 from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
 from tests.spark_laws import LAWS, Setting, merges_by_any_key, order
 from tests.spark_records import SourceTable, position

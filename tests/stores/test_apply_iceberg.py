@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
-from cdc.errors import ConfigError, OperatorError
-from spark_apply import job
-from spark_apply.job import run_apply
+from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.job import job
+from spark_apply.job.job import run_apply
 from spark_apply.stores import lake
-from spark_apply.stores.iceberg import IcebergStore, open_store
+from spark_apply.stores.iceberg.store import IcebergStore, open_store
 from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
 from tests.spark_laws import LAWS, ORDERS, Setting, merges_by_any_key, order
 from tests.spark_records import position

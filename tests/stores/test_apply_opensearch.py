@@ -10,12 +10,12 @@ import pytest
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
-from cdc.config import StoreConfig
-from cdc.errors import OperatorError
-from cdc.state import Phase
-from spark_apply.quarantine import read_entries
-from spark_apply.rebuild import run_rebuild
-from spark_apply.retrying import run_retry
+from cdc.config.config import StoreConfig
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase
+from spark_apply.events.quarantine import read_entries
+from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import LAWS, Record, Setting, order

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import ApplyConfig, StoreConfig
-from cdc.errors import OperatorError, RetryableError
-from cdc.state import Phase
-from spark_apply import pglocks, pgtables
-from spark_apply.foresight import Foreseen
-from spark_apply.job import run_apply
-from spark_apply.quarantine import read_entries
-from spark_apply.rebuild import run_rebuild, run_rollback
-from spark_apply.retrying import run_retry
-from spark_apply.store import open_store
+from cdc.config.config import ApplyConfig, StoreConfig
+from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.state import Phase
+from spark_apply.events.quarantine import read_entries
+from spark_apply.job.job import run_apply
+from spark_apply.model.foresight import Foreseen
+from spark_apply.model.store import open_store
+from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
+from spark_apply.stores.postgres import locks, tables
 from tests.conftest import Database
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import LAWS, ORDERS, Setting, order, until
@@ -210,7 +210,7 @@ def test_a_long_reader_is_waited_for_and_keeps_nobody_out(
     publisher.stand(Phase.STREAM, 18, [table], [r for n in range(4) for r in table.event("c", order(n), position(10))])
     setting.apply()
     contents, config = setting.contents(table), setting.config()
-    monkeypatch.setattr(pglocks, "_WITHIN_S", 2.0)
+    monkeypatch.setattr(locks, "_WITHIN_S", 2.0)
 
     def relation() -> object:
         return postgres18.rows("SELECT 'orders'::regclass::oid::int8")
@@ -241,12 +241,12 @@ def test_a_long_reader_is_waited_for_and_keeps_nobody_out(
         assert (relation(), setting.contents(table)) == (before, contents)
         assert len(waited) > 3
         assert max(waited) > 1, "nobody was ever kept waiting: the test shows nothing"
-        assert max(waited) < 3 * pglocks._TRY_MS / 1000
+        assert max(waited) < 3 * locks._TRY_MS / 1000
 
     refused(run_rebuild, "orders")
     first = relation()
     with closing(postgres18.connect()) as reader, reader.cursor() as cursor:
-        monkeypatch.setattr(pglocks, "_WITHIN_S", 60.0)
+        monkeypatch.setattr(locks, "_WITHIN_S", 60.0)
         cursor.execute("BEGIN; SELECT count(*) FROM orders")
         rebuilding = threading.Thread(target=run_rebuild, args=(config,))
         rebuilding.start()
@@ -255,7 +255,7 @@ def test_a_long_reader_is_waited_for_and_keeps_nobody_out(
         cursor.execute("COMMIT")
         rebuilding.join(60)
     assert (relation() != first, setting.contents(table)) == (True, contents)
-    monkeypatch.setattr(pglocks, "_WITHIN_S", 2.0)
+    monkeypatch.setattr(locks, "_WITHIN_S", 2.0)
     ((kept,),) = postgres18.rows("SELECT 'cdc_apply.copy_' || number FROM cdc_apply.copies WHERE role = 'previous'")
     refused(run_rebuild, str(kept))
     refused(run_rollback, "orders")
@@ -304,7 +304,7 @@ def test_a_transaction_that_breaks_off_is_done_again(setting: Setting, monkeypat
     publisher.create([table])
     records = table.event("c", order(1), position(5))
     publisher.publish(records)
-    fold, broken = pgtables.fold, list[str]()
+    fold, broken = tables.fold, list[str]()
 
     def breaking(*given: Any) -> Any:
         if not broken:
@@ -312,7 +312,7 @@ def test_a_transaction_that_breaks_off_is_done_again(setting: Setting, monkeypat
             raise RetryableError("PostgreSQL broke off")
         return fold(*given)
 
-    monkeypatch.setattr(pgtables, "fold", breaking)
+    monkeypatch.setattr(tables, "fold", breaking)
     setting.apply()
     assert broken
     assert setting.contents(table) == setting.folded(table, records)

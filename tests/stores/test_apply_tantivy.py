@@ -9,8 +9,8 @@ import pytest
 import tantivy
 from pyspark.sql import SparkSession
 
-from cdc.config import StoreConfig
-from cdc.errors import OperatorError
+from cdc.config.config import StoreConfig
+from cdc.model.errors import OperatorError
 from spark_apply.stores.tantivy import TantivyStore, document_id
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import LAWS, Setting, order

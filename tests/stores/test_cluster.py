@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import StoreConfig, load_apply
-from spark_apply.job import _EVENTS_ALONE
-from spark_apply.source import written_ends
+from cdc.config.config import StoreConfig, load_apply
+from spark_apply.events.kafka_source import written_ends
+from spark_apply.job.job import _EVENTS_ALONE
 from tests.integration.running import eventually
 from tests.spark_cluster import QUICK, Cluster, Submitted, cluster, executors
 from tests.spark_laws import Record, Setting, order, workload
@@ -53,7 +53,9 @@ def _written(setting: Setting) -> Path:
 
 @contextmanager
 def _submitted(at: Cluster, file: Path) -> Iterator[Submitted]:
-    jars = subprocess.run([sys.executable, "-m", "cdc.jars", "spark"], env=ENVIRONMENT, capture_output=True, check=True)
+    jars = subprocess.run(
+        [sys.executable, "-m", "cdc.dev.jars", "spark"], env=ENVIRONMENT, capture_output=True, check=True
+    )
     settings = {
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": QUICK,
@@ -129,4 +131,4 @@ def test_spark_submit_without_the_jars_says_what_to_give_it(kafka: str, tmp_path
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "error: spark-submit was not given the jars of the apply job" in done.stdout  # Spark merges the two
-    assert 'hint:  spark-submit --jars "$(python -m cdc.jars spark)" …' in done.stdout
+    assert 'hint:  spark-submit --jars "$(python -m cdc.dev.jars spark)" …' in done.stdout

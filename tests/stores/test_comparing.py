@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config import StoreConfig
-from spark_apply.comparing import Differences, compare
-from spark_apply.store import Store, open_store
-from spark_apply.tables import TargetTable
+from cdc.config.config import StoreConfig
+from spark_apply.model.store import Store, open_store
+from spark_apply.model.target_table import TargetTable
+from spark_apply.rebuild.diff import Differences, compare
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import Setting
 from tests.spark_records import position

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cdc import registry
-from cdc.config import ApplyConfig
+from cdc.config import registry
+from cdc.config.config import ApplyConfig
 from cdc.dev.demo import Demo
 
 MARK = "CDC_TEST_DEMO"

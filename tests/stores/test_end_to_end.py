@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from cdc.config import load_apply, load_connector
+from cdc.config.config import load_apply, load_connector
 from cdc.dev.shop import difference
-from cdc.state import Phase
-from sinks.positions import read_standing
-from spark_apply.contents import contents, expected
-from spark_apply.job import run_apply
-from spark_apply.source import schema_versions
-from spark_apply.store import connect
-from spark_apply.tables import target
+from cdc.model.state import Phase
+from sinks.topics.positions import read_standing
+from spark_apply.events.kafka_source import schema_versions
+from spark_apply.job.job import run_apply
+from spark_apply.model.store import connect
+from spark_apply.model.target_table import target
+from spark_apply.verify.contents import contents, expected
 from tests.conftest import _database, _mysql_database
 from tests.integration.connector import Connector, Record
 from tests.integration.mysql_workload import MysqlWorkload

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import StoreConfig
-from spark_apply import rebuild
-from spark_apply.comparing import Differences
-from spark_apply.quarantine import read_entries
-from spark_apply.rebuild import Rebuilt, run_rebuild
-from spark_apply.store import Offsets, open_store
+from cdc.config.config import StoreConfig
+from spark_apply.events.quarantine import read_entries
+from spark_apply.model.store import Offsets, open_store
+from spark_apply.rebuild import rebuild
+from spark_apply.rebuild.diff import Differences
+from spark_apply.rebuild.rebuild import Rebuilt, run_rebuild
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import ORDERS, Record, Setting, order, workload
 from tests.spark_records import Publisher, SourceTable, position

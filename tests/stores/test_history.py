@@ -21,20 +21,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.cli.main import cdc
-from cdc.config import ApplyConfig, ApplyTable, StoreConfig, load_apply
-from cdc.errors import ConfigError, OperatorError
-from cdc.logged import log_of
-from cdc.state import Phase
-from spark_apply import batches, history
-from spark_apply.intervals import Event, intervals
-from spark_apply.job import choose_tables, run_apply
-from spark_apply.losses import Prospect
-from spark_apply.plan import run_plan
-from spark_apply.reading import Reader
-from spark_apply.rebuild import Differences, run_rebuild, run_rollback
-from spark_apply.store import HISTORIES, connect, open_store
+from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig, load_apply
+from cdc.encode.table_log import log_of
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.state import Phase
+from spark_apply.events import history
+from spark_apply.events.intervals import Event, intervals
+from spark_apply.job import microbatch
+from spark_apply.job.job import choose_tables, run_apply
+from spark_apply.job.losses import Prospect
+from spark_apply.job.plan import run_plan
+from spark_apply.job.progress import Reader
+from spark_apply.model.store import HISTORIES, connect, open_store
+from spark_apply.model.target_table import TargetTable, derived
+from spark_apply.rebuild.rebuild import Differences, run_rebuild, run_rollback
 from spark_apply.stores import lake_history
-from spark_apply.tables import TargetTable, derived
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.spark_laws import ORDERS, Record, Setting, order
@@ -159,7 +160,7 @@ def test_any_order_and_any_repetition(setting: Setting, monkeypatch: pytest.Monk
     assert _said(_rows(setting, config)) == _expected(logs[:20])
     publisher.publish(logs[20:] + logs[:7])
     with monkeypatch.context() as patch:
-        patch.setattr(batches.TableCount, "add", _stopped)
+        patch.setattr(microbatch.TableCount, "add", _stopped)
         with pytest.raises(OperatorError, match="stopped behind the commit"):
             setting.apply(config)
     assert _said(_rows(setting, config)) == _expected(events)

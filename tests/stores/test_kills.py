@@ -21,11 +21,11 @@ from typing import Any, Self
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import ApplyConfig, StoreConfig, load_apply
-from cdc.state import Phase
-from spark_apply.complete import Mark
-from spark_apply.contents import Contents, contents
-from spark_apply.store import open_store
+from cdc.config.config import ApplyConfig, StoreConfig, load_apply
+from cdc.model.state import Phase
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import open_store
+from spark_apply.verify.contents import Contents, contents
 from tests.conftest import Database
 from tests.spark_crashing import POINTS
 from tests.spark_laws import Record, Setting

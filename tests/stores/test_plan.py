@@ -20,10 +20,10 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config import ApplyConfig, load_apply
-from cdc.errors import OperatorError
-from spark_apply.job import run_apply
-from spark_apply.rebuild import run_rebuild
+from cdc.config.config import ApplyConfig, load_apply
+from cdc.model.errors import OperatorError
+from spark_apply.job.job import run_apply
+from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.tantivy import _MARK
 from tests.spark_laws import ORDERS, order
 from tests.spark_records import Publisher, SourceTable, position

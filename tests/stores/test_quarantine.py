@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config import ApplyTable, StoreConfig
-from cdc.errors import OperatorError
-from cdc.state import Phase
-from spark_apply import rebuild
-from spark_apply.quarantine import read_entries
-from spark_apply.rebuild import run_rebuild
-from spark_apply.retrying import run_retry
-from spark_apply.store import open_store
+from cdc.config.config import ApplyTable, StoreConfig
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase
+from spark_apply.events.quarantine import read_entries
+from spark_apply.model.store import open_store
+from spark_apply.rebuild import rebuild
+from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.rebuild.rebuild import run_rebuild
 from tests.spark_laws import ORDERS, Record, Setting, order
 from tests.spark_records import SourceTable, logged, position
 

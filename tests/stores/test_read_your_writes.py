@@ -19,10 +19,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config import load_apply
-from spark_apply.source import schema_versions
+from cdc.config.config import load_apply
+from spark_apply.events.kafka_source import schema_versions
+from spark_apply.model.target_table import TargetTable, target
 from spark_apply.stores.tantivy import TantivyStore
-from spark_apply.tables import TargetTable, target
 from tests.conftest import Database, _database, _mysql_database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually

@@ -223,7 +223,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_paths_that_are_named_exist() -> None:
-    """`cdc/pipeline.py`, `docs/adr/`: where things are."""
+    """`cdc/capture/pipeline.py`, `docs/adr/`: where things are."""
     named = re.findall(r"`((?:cdc|connectors|sinks|snapshot|spark_apply|docs)/[\w/.-]*)`", README.read_text())
     assert named
     assert [path for path in named if not (HOME / path).exists()] == []

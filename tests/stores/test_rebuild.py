@@ -22,18 +22,18 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.errors import OperatorError
-from spark_apply import rebuild
-from spark_apply.comparing import Differences
-from spark_apply.contents import Contents, contents
-from spark_apply.job import run_apply
-from spark_apply.rebuild import run_rebuild, run_rollback
-from spark_apply.store import Store, open_store
-from spark_apply.stores.iceberg import IcebergStore
+from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.model.errors import OperatorError
+from spark_apply.job.job import run_apply
+from spark_apply.model.store import Store, open_store
+from spark_apply.model.target_table import TargetTable
+from spark_apply.rebuild import rebuild
+from spark_apply.rebuild.diff import Differences
+from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
+from spark_apply.stores.iceberg.store import IcebergStore
 from spark_apply.stores.opensearch import OpenSearchStore
 from spark_apply.stores.tantivy import TantivyStore, _document
-from spark_apply.tables import TargetTable
+from spark_apply.verify.contents import Contents, contents
 from tests.spark_laws import Record, Setting, order
 from tests.spark_records import Publisher, SourceTable, position
 

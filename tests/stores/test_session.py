@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cdc.config import StoreConfig
-from cdc.state import Phase
+from cdc.config.config import StoreConfig
+from cdc.model.state import Phase
 from tests.spark_laws import Setting, order
 from tests.spark_records import position
 
@@ -25,7 +25,7 @@ _PATIENCE_S = 300.0
 
 _AT_ONCE = """
 import os, threading
-from spark_apply.session import open_session
+from spark_apply.spark.session import open_session
 
 here, stderr, counts = os.getcwd(), os.fstat(2), []
 starts = [threading.Thread(target=lambda: counts.append(open_session("test").range(5).count())) for _ in range(3)]
@@ -39,8 +39,8 @@ print(counts, os.listdir(here))
 
 _FULL = """
 from pyspark.sql import functions as F
-from spark_apply.failures import spark_failure
-from spark_apply.session import open_session
+from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.session import open_session
 
 spark = open_session("test", {"spark.driver.memory": "512m"})
 try:

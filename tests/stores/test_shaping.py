@@ -11,23 +11,23 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.change import Kind, Table
-from cdc.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.errors import ConfigError, OperatorError
-from cdc.published import Part, Published, PublishedRow
-from cdc.state import Phase, State
-from spark_apply.contents import Contents, contents
-from spark_apply.explain import explain
-from spark_apply.expressions import resolved
-from spark_apply.fitting import misfits
-from spark_apply.job import run_apply
-from spark_apply.rebuild import run_rebuild, run_rollback
-from spark_apply.shape import planned
-from spark_apply.shaped import shaped as shaped_rows
-from spark_apply.source import schema_versions
-from spark_apply.store import open_store
-from spark_apply.tables import TargetTable, Version
-from spark_apply.verify import verify
+from cdc.capture.published_rows import Part, Published, PublishedRow
+from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.model.change import Kind, Table
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.state import Phase, State
+from spark_apply.events.expressions import resolved
+from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.projected import shaped as shaped_rows
+from spark_apply.events.projection import planned
+from spark_apply.events.validation import misfits
+from spark_apply.job.job import run_apply
+from spark_apply.model.store import open_store
+from spark_apply.model.target_table import TargetTable, Version
+from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
+from spark_apply.verify.contents import Contents, contents
+from spark_apply.verify.explain import explain
+from spark_apply.verify.verify import verify
 from tests.spark_laws import ORDERS, Setting, order
 from tests.spark_records import SourceTable, position
 
@@ -124,7 +124,7 @@ def test_a_copy_holds_shaped_rows_whatever_becomes_of_them(shaped: Shaped) -> No
 
 
 class Held:
-    """A source whose rows are what a test says: what `cdc.published.Published` is to a database."""
+    """A source whose rows are what a test says: what `cdc.capture.published_rows.Published` is to a database."""
 
     def __init__(self, table: SourceTable, rows: Sequence[dict[str, Any]]) -> None:
         kinds = {"int64": Kind("int64"), "string": Kind("string"), "decimal": Kind("decimal", 10, 2)}

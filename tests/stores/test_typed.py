@@ -9,13 +9,13 @@ from pyspark.sql import Column, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from cdc.change import Kind
-from spark_apply.batches import _ALSO, _marked
-from spark_apply.shaped import columns_read, shaped
-from spark_apply.source import parse
+from cdc.model.change import Kind
+from spark_apply.events.kafka_source import parse
+from spark_apply.events.projected import columns_read, shaped
+from spark_apply.events.typed import _key, texts
+from spark_apply.job.microbatch import _ALSO, _marked
+from spark_apply.model.target_table import TargetTable, Version, parse_version, target
 from spark_apply.stores.lake import lake_row_type, stored_rows
-from spark_apply.tables import TargetTable, Version, parse_version, target
-from spark_apply.typed import _key, texts
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_records import SourceTable, dumps, position
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config import StoreConfig
-from cdc.state import Phase
-from spark_apply.contents import contents
-from spark_apply.rebuild import run_rollback
-from spark_apply.store import Due, open_store
-from spark_apply.stores.iceberg import IcebergStore
+from cdc.config.config import StoreConfig
+from cdc.model.state import Phase
+from spark_apply.model.store import Due, open_store
+from spark_apply.rebuild.rebuild import run_rollback
+from spark_apply.stores.iceberg.store import IcebergStore
+from spark_apply.verify.contents import contents
 from tests.spark_laws import Setting, order
 from tests.spark_records import position
 

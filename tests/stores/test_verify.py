@@ -12,12 +12,12 @@ import tantivy
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config import load_apply
-from spark_apply.source import schema_versions
-from spark_apply.store import connect
-from spark_apply.stores.iceberg import IcebergStore
+from cdc.config.config import load_apply
+from spark_apply.events.kafka_source import schema_versions
+from spark_apply.model.store import connect
+from spark_apply.model.target_table import TargetTable, target
+from spark_apply.stores.iceberg.store import IcebergStore
 from spark_apply.stores.tantivy import FIELD_KEY, FIELD_ROW, TantivyStore
-from spark_apply.tables import TargetTable, target
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, filled, writing

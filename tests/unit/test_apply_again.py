@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import OperatorError
-from spark_apply import job
+from cdc.model.errors import OperatorError
+from spark_apply.job import job
 
 
 class ConflictError(Exception):

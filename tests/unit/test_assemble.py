@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from cdc.change import Table
-from cdc.description import Description
-from cdc.errors import OperatorError
-from connectors.postgres.assemble import Today, table_of
-from connectors.postgres.pgoutput import Relation, RelationColumn
-from connectors.postgres.values import TypeInfo
+from cdc.model.change import Table
+from cdc.model.errors import OperatorError
+from cdc.model.table_schema import Description
+from connectors.postgres.pgoutput.changes import Today, table_of
+from connectors.postgres.pgoutput.messages import Relation, RelationColumn
+from connectors.postgres.values.mapping import TypeInfo
 
 INT = TypeInfo(23, "int4", "pg_catalog", "b", 0, -1, 0, ",", toastable=False)
 TEXT = TypeInfo(25, "text", "pg_catalog", "b", 0, -1, 0, ",", toastable=True)

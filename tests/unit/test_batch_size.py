@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_apply.job import _sized
+from spark_apply.job.job import _sized
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from bench.applied import BARS, CHANGES, P99, VERIFY, Figure, percentile, table
-from bench.backlog import records, row
-from bench.backlog import table as made_table
-from bench.freshness import Moment, waited
+from bench.derived.backlog import records, row
+from bench.derived.backlog import table as made_table
+from bench.derived.freshness import Moment, waited
+from bench.derived.targets import BARS, CHANGES, P99, VERIFY, Figure, percentile, table
 from tests.spark_records import position
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.hotpath import measure
+from bench.capture.hotpath import measure
 
 
 @pytest.mark.parametrize("per_transaction", [1, 100])

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.databases import transactions
-from bench.meter import cpu_ticks
-from bench.report import COLD, OURS, PEER, RAW, Run, as_json, medians, ratios, table
+from bench.capture.databases import transactions
+from bench.measure.meter import cpu_ticks
+from bench.measure.report import COLD, OURS, PEER, RAW, Run, as_json, medians, ratios, table
 
 RUN = Run(
     case="MySQL, the log",

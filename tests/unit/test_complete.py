@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.errors import OperatorError
-from cdc.state import Phase, State
-from spark_apply.batches import Route
-from spark_apply.complete import Barrier, Barriers, Complete, Mark, lowest, position_of, spoken_for
-from spark_apply.publishing import Publisher
-from spark_apply.stores.iceberg import mark_in_folder
-from spark_apply.tables import TargetTable
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase, State
+from spark_apply.job.microbatch import Route
+from spark_apply.job.watermarks import Publisher
+from spark_apply.model.completeness import Barrier, Barriers, Complete, Mark, lowest, position_of, spoken_for
+from spark_apply.model.target_table import TargetTable
+from spark_apply.stores.iceberg.store import mark_in_folder
 
 TOPICS = {"shop.public.a": 2, "shop.public.b": 1}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import GUARANTEED, ConnectorConfig, load_apply, load_connector
-from cdc.errors import CdcError, ConfigError
+from cdc.config.config import GUARANTEED, ConnectorConfig, load_apply, load_connector
+from cdc.model.errors import CdcError, ConfigError
 
 GOOD = """
 name: shop

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.change import UNCHANGED, Change, Message, Op, Row, Table
-from cdc.deadletters import PIECE_BYTES
-from cdc.errors import OperatorError
-from cdc.pipeline import Pipeline, Report, Settings
-from cdc.state import State
+from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.encode.dead_letters import PIECE_BYTES
+from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
+from cdc.model.errors import OperatorError
+from cdc.model.state import State
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, update
 from tests.text_tables import text_column, text_table
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cdc.change import UNCHANGED, Row
-from cdc.pipeline import Pipeline, Settings
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.model.change import UNCHANGED, Row
 from cdc.testing import (
     MemoryKafka,
     MemoryLog,

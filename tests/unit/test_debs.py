@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc import debs
-from cdc.dev import mariadb, mysql, mysqld
+from cdc.dev import debs, mariadb, mysql, mysqld
 from cdc.dev.process import Settings
-from cdc.errors import OperatorError
+from cdc.model.errors import OperatorError
 
 PACKAGE = debs.Package("mysql-server-core", "unstable")
 LISTED = """\

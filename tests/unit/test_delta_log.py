@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
-from cdc.change import Kind
-from spark_apply.stores.delta import _stored
-from spark_apply.stores.deltalog import properties_in_folder
-from spark_apply.tables import TargetColumn, TargetTable
+from cdc.model.change import Kind
+from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.stores.delta.log import properties_in_folder
+from spark_apply.stores.delta.store import _stored
 
 
 def _commit(log: Path, version: int, **properties: str) -> None:

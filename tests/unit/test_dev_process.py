@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.dev import launch, stack
+from cdc.dev.java import java, java_major
 from cdc.dev.process import Launch, Server, Settings, free_port, write_private
-from cdc.errors import ConfigError, OperatorError
-from cdc.java import java, java_major
+from cdc.model.errors import ConfigError, OperatorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

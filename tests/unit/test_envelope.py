@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from cdc import __version__
-from cdc.change import UNCHANGED, Kind, Position
-from cdc.envelope import Frame, in_wal, schema_record
-from cdc.errors import BugError, OperatorError
+from cdc.encode.envelope import Frame, in_wal, schema_record
+from cdc.model.change import UNCHANGED, Kind, Position
+from cdc.model.errors import BugError, OperatorError
 from tests.text_tables import encoder, text_column, text_table
 
 ORDERS = encoder(text_table("orders", ["n", "id", "of"], key=("of", "id")))

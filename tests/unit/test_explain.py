@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cdc.change import Kind
-from cdc.errors import ConfigError
-from spark_apply.explain import Explanation, Record, judged, parse_key
-from spark_apply.tables import Version, target
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError
+from spark_apply.model.target_table import Version, target
+from spark_apply.verify.explain import Explanation, Record, judged, parse_key
 from tests.spark_records import position
 
 

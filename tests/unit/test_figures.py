@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cdc.capture.snapshot_progress import Figures, TableFigures, duration, figures
 from cdc.cli.run import _reading
-from cdc.figures import Figures, TableFigures, duration, figures
 
 AT_MS = 1_700_000_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_apply.retention import Extent, away, gone, kept_from
+from spark_apply.job.retention import Extent, away, gone, kept_from
 
 _WEEK_MS = 7 * 86_400_000
 

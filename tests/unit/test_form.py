@@ -6,19 +6,19 @@ import json
 
 import pytest
 
-from cdc.change import Column, Kind, Table
-from cdc.jsontext import as_is, quoted, text
-from connectors.postgres import temporal, values
-from spark_apply.form import Form
-from spark_apply.keytext import key_text
-from spark_apply.tables import TargetColumn, TargetTable
+from cdc.encode.json_text import as_is, quoted, text
+from cdc.model.change import Column, Kind, Table
+from connectors.postgres.values import mapping, temporal
+from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.verify.canonical_row import Form
+from spark_apply.verify.key_text import key_text
 
 ENCODERS = {
     "int64": as_is,
-    "float32": values.floating,
-    "float64": values.floating,
-    "boolean": values.boolean,
-    "bytes": values.binary,
+    "float32": mapping.floating,
+    "float64": mapping.floating,
+    "boolean": mapping.boolean,
+    "bytes": mapping.binary,
     "date": temporal.date,
     "time_micros": temporal.time,
     "timestamp_micros": temporal.timestamp_micros,
@@ -123,6 +123,6 @@ def test_a_key_back_in_the_sources_terms(kind: str, server: bytes) -> None:
 
 
 def test_a_key_that_no_text_gives() -> None:
-    column = Column("k", "any", Kind("int64"), values.boolean)
+    column = Column("k", "any", Kind("int64"), mapping.boolean)
     assert key_text(Table("s", "t", (column,), ("k",)), form({"k": Kind("int64")}), {"k": [5]}) is None
     assert key_text(Table("s", "t", (column,), ("k",)), form({"k": Kind("int64")}), {"k": 5}) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from cdc.change import UNCHANGED, Change, Column, Kind, Op, Table
-from cdc.errors import BugError
+from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Table
+from cdc.model.errors import BugError
 from cdc.testing import delete, insert, truncate, update
 from snapshot.handover import Progress, Range, RangeHandover, TableProgress, View, key_order, sort_key
 from tests.text_tables import text_column, text_table

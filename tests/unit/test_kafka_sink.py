@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import pytest
 from kafka import errors as codes
 
-from cdc.config import KafkaConfig, LogConfig
-from cdc.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError, TooLargeError
-from cdc.logged import log_of
-from cdc.state import Phase, State
+from cdc.config.config import KafkaConfig, LogConfig
+from cdc.encode.table_log import log_of
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError, TooLargeError
+from cdc.model.state import Phase, State
 from sinks import kafka
-from sinks.batches import Batch, PlainBatches
+from sinks.client.connection import LostError
+from sinks.client.record_batch import BEHIND, CODECS, HEADER
 from sinks.kafka import KafkaSink
-from sinks.positions import Standing
-from sinks.recordbatch import BEHIND, CODECS, HEADER
-from sinks.waiting import RefusedError
-from sinks.wire import LostError
+from sinks.producer.batches import Batch, PlainBatches
+from sinks.producer.retries import RefusedError
+from sinks.topics.positions import Standing
 from tests.text_tables import text_table
 
 A = text_table("a", ["id"])

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.change import Kind
-from spark_apply.losses import Log, Prospect, between, prospect
-from spark_apply.source import Begins
-from spark_apply.tables import TargetColumn, TargetTable
+from cdc.model.change import Kind
+from spark_apply.events.kafka_source import Begins
+from spark_apply.job.losses import Log, Prospect, between, prospect
+from spark_apply.model.target_table import TargetColumn, TargetTable
 
 DAY_MS = 86_400_000
 NOON = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-import cdc.pipeline
-from cdc.change import Message
-from cdc.interfaces import Log
-from cdc.pipeline import Pipeline, Settings
+import cdc.capture.pipeline
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.model.change import Message
+from cdc.model.interfaces import Log
 from cdc.testing import At, Faults, MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, nothing
 from tests.text_tables import text_table
 
@@ -38,9 +38,9 @@ def values(kafka: MemoryKafka, topic: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("passing", [1, 2, 3, 5, 8])
 def test_each_message_is_published_once_and_in_order(point: str, passing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a transaction and in none, with a fault at each point of the cycle."""
-    monkeypatch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
-    monkeypatch.setattr(cdc.pipeline, "CUT_RECORDS", 2)
-    monkeypatch.setattr(cdc.pipeline, "APART_MOST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.pipeline, "CUT_RECORDS", 2)
+    monkeypatch.setattr(cdc.capture.pipeline, "APART_MOST_S", 0.0)
     log, kafka = MemoryLog(), MemoryKafka()
     run(log, kafka)
     for n in range(8):
@@ -63,7 +63,7 @@ def test_each_message_is_published_once_and_in_order(point: str, passing: int, m
 
 def test_transactions_without_events_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty one, and one whose events a snapshot has already; nothing at all unless it is asked for."""
-    monkeypatch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
     log, kafka = MemoryLog(), MemoryKafka()
     log.commit(insert(A, (b"0",)))
     with pytest.raises(BaseException, match="snapshot"):

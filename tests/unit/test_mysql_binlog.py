@@ -9,11 +9,10 @@ import zlib
 import pytest
 import zstandard
 
-from cdc.change import Op
-from cdc.errors import ProtocolError
-from connectors.mysql import charsets, tablemap
-from connectors.mysql.binlog import events, parse, parse_long
-from connectors.mysql.events import (
+from cdc.model.change import Op
+from cdc.model.errors import ProtocolError
+from connectors.mysql.binlog import charsets, table_map
+from connectors.mysql.binlog.events import (
     AnnotateRows,
     AnonymousGtid,
     BinlogCheckpoint,
@@ -42,6 +41,7 @@ from connectors.mysql.events import (
     XaPrepare,
     Xid,
 )
+from connectors.mysql.binlog.parser import events, parse, parse_long
 from tests.mysql_encoder import body, encode, framed, header, packed_int, varlen
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -49,18 +49,18 @@ MYSQL = FormatDescription(header(15), 4, "9.7.4", 0, b"\0\x0d\0\x08" * 10, check
 PLAIN = MYSQL._replace(checksum=False)
 MARIADB = MYSQL._replace(server_version="10.11.18-MariaDB-log")
 COLUMNS = (
-    TableColumn("id", tablemap.LONGLONG, 0, nullable=False, unsigned=True, visible=False),
-    TableColumn("été", tablemap.VARCHAR, 80, nullable=True, charset="utf8mb4", visible=True),
-    TableColumn("c", tablemap.STRING, 1020, nullable=True, charset="utf8mb4", visible=True),
-    TableColumn("b", tablemap.STRING, 16, nullable=True, charset="binary", visible=True),
-    TableColumn("d", tablemap.NEWDECIMAL, 65 << 8 | 30, nullable=True, unsigned=False, visible=True),
-    TableColumn("e", tablemap.ENUM, 1, nullable=True, charset="utf8mb4", labels=("x", "é"), visible=True),
-    TableColumn("s", tablemap.SET, 8, nullable=True, charset="utf8mb4", labels=("a", "b,c"), visible=True),
-    TableColumn("bits", tablemap.BIT, 13, nullable=True, visible=True),
-    TableColumn("t", tablemap.TIME2, 6, nullable=False, visible=True),
-    TableColumn("g", tablemap.GEOMETRY, 4, nullable=True, geometry=3, visible=True),
-    TableColumn("v", tablemap.VECTOR, 4, nullable=True, dimension=300, visible=True),
-    TableColumn("j", tablemap.JSON, 4, nullable=True, visible=True),
+    TableColumn("id", table_map.LONGLONG, 0, nullable=False, unsigned=True, visible=False),
+    TableColumn("été", table_map.VARCHAR, 80, nullable=True, charset="utf8mb4", visible=True),
+    TableColumn("c", table_map.STRING, 1020, nullable=True, charset="utf8mb4", visible=True),
+    TableColumn("b", table_map.STRING, 16, nullable=True, charset="binary", visible=True),
+    TableColumn("d", table_map.NEWDECIMAL, 65 << 8 | 30, nullable=True, unsigned=False, visible=True),
+    TableColumn("e", table_map.ENUM, 1, nullable=True, charset="utf8mb4", labels=("x", "é"), visible=True),
+    TableColumn("s", table_map.SET, 8, nullable=True, charset="utf8mb4", labels=("a", "b,c"), visible=True),
+    TableColumn("bits", table_map.BIT, 13, nullable=True, visible=True),
+    TableColumn("t", table_map.TIME2, 6, nullable=False, visible=True),
+    TableColumn("g", table_map.GEOMETRY, 4, nullable=True, geometry=3, visible=True),
+    TableColumn("v", table_map.VECTOR, 4, nullable=True, dimension=300, visible=True),
+    TableColumn("j", table_map.JSON, 4, nullable=True, visible=True),
 )
 TABLE = TableMap(header(19), 116, 1, "shop", "orders", COLUMNS, ((0, 0),))
 ROWS = Rows(header(30), Op.CREATE, 116, 1, 12, b"", b"\xff\x0f", b"images")
@@ -87,7 +87,7 @@ EVENTS: list[Event] = [
     TABLE,
     TABLE._replace(primary_key=((2, 10), (0, 0))),
     TABLE._replace(columns=COLUMNS[:1], primary_key=None),
-    TableMap(header(19), 2**48 - 1, 0, "é", "t", (TableColumn(None, tablemap.DATE, 0, nullable=False),), None),
+    TableMap(header(19), 2**48 - 1, 0, "é", "t", (TableColumn(None, table_map.DATE, 0, nullable=False),), None),
     ROWS,
     Rows(header(23), Op.CREATE, 7, 0, 9, b"", b"\xff\1", b"x"),
     Rows(header(31), Op.UPDATE, 7, 1, 3, b"\7", b"\5", b"both images"),
@@ -373,7 +373,7 @@ def test_mariadb_counts_geometry_among_text() -> None:
 
 
 def test_labels_are_in_their_columns_character_set() -> None:
-    column = TableColumn("e", tablemap.ENUM, 1, nullable=True, charset="latin1", labels=("é",), visible=True)
+    column = TableColumn("e", table_map.ENUM, 1, nullable=True, charset="latin1", labels=("é",), visible=True)
     content = body(TableMap(header(19), 1, 1, "s", "t", (column,), None))
     content = content.replace(packed_int(2) + "é".encode(), packed_int(1) + b"\xe9").replace(b"\6\4", b"\6\3")
     parsed = parse(framed(header(19), content, checksum=True), MYSQL)

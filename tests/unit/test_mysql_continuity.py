@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import GapError, OperatorError, RetryableError
-from cdc.interfaces import LINEAGE
-from cdc.state import Phase, State
-from connectors.mysql.continuity import Here, moved, refusals
-from connectors.mysql.places import GtidSet, GtidState, Place
-from connectors.mysql.stream import CLOSE_THE_GAP, refused_by_server
+from cdc.model.errors import GapError, OperatorError, RetryableError
+from cdc.model.interfaces import LINEAGE
+from cdc.model.state import Phase, State
+from connectors.mysql.binlog.positions import GtidSet, GtidState, Place
+from connectors.mysql.replication.continuity import Here, moved, refusals
+from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 FILES = {"b.000003": 300, "b.000004": 400}

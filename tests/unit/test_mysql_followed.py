@@ -5,18 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from cdc.change import Op, Table
-from cdc.config import SourceConfig
-from connectors.mysql import events, tablemap, values
-from connectors.mysql.catalog import Captured
-from connectors.mysql.events import TableColumn
-from connectors.mysql.followed import Followed
-from connectors.mysql.places import Place
-from connectors.mysql.statements import Altered, Filled
+from cdc.config.config import SourceConfig
+from cdc.model.change import Op, Table
+from connectors.mysql.binlog import events, table_map
+from connectors.mysql.binlog.events import TableColumn
+from connectors.mysql.binlog.positions import Place
+from connectors.mysql.catalog.catalog import Captured
+from connectors.mysql.rows.relations import Followed
+from connectors.mysql.rows.statements import Altered, Filled
+from connectors.mysql.values import mapping
 from tests.mysql_encoder import header
 
-ID = TableColumn("id", tablemap.LONGLONG, 0, nullable=False, unsigned=False)
-NOTE = TableColumn("note", tablemap.VARCHAR, 80, nullable=True, charset="utf8mb4")
+ID = TableColumn("id", table_map.LONGLONG, 0, nullable=False, unsigned=False)
+NOTE = TableColumn("note", table_map.VARCHAR, 80, nullable=True, charset="utf8mb4")
 AT = Place("b.000001", 4)
 NAME = ("d", "t")
 
@@ -26,7 +27,7 @@ def told(*columns: TableColumn) -> events.TableMap:
 
 
 def captured(*columns: TableColumn, marks: tuple[str, ...] = ("1",)) -> Captured:
-    return Captured(Table(*NAME, tuple(map(values.column, columns)), ("id",), marks), columns, 0)
+    return Captured(Table(*NAME, tuple(map(mapping.column, columns)), ("id",), marks), columns, 0)
 
 
 def followed(*columns: TableColumn) -> Followed:

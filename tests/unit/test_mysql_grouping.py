@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cdc.change import Op
-from cdc.errors import OperatorError, RetryableError
-from connectors.mysql import binlog, events
-from connectors.mysql.events import Header
-from connectors.mysql.grouping import Committed, Grouper, Held, Passed
+from cdc.model.change import Op
+from cdc.model.errors import OperatorError, RetryableError
+from connectors.mysql.binlog import events, parser
+from connectors.mysql.binlog.events import Header
+from connectors.mysql.rows.transactions import Committed, Grouper, Held, Passed
 from tests.mysql_encoder import encode, header
 
 XID = (1, b"x", b"")
@@ -234,7 +234,7 @@ def test_what_is_prepared_and_compressed_comes_at_its_commit() -> None:
     (done,) = fed(group, [log.gtid(2), log.query("XA COMMIT X'78',X'',1")])
     assert isinstance(done, Committed)
     assert names(done) == ["TableMap", "Rows"]
-    assert [event.header.type for event, _ in done.rows.held.read(lambda raw: binlog.parse(raw, done.rows.described))]
+    assert [event.header.type for event, _ in done.rows.held.read(lambda raw: parser.parse(raw, done.rows.described))]
 
 
 @pytest.mark.parametrize(

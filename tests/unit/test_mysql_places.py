@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from cdc.errors import OperatorError
-from connectors.mysql.places import GtidPosition, GtidSet, GtidState, Place, file_named, file_number
+from cdc.model.errors import OperatorError
+from connectors.mysql.binlog.positions import GtidPosition, GtidSet, GtidState, Place, file_named, file_number
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

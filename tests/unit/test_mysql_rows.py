@@ -6,11 +6,12 @@ import struct
 
 import pytest
 
-from cdc.change import UNCHANGED, Op
-from cdc.errors import OperatorError, ProtocolError
-from connectors.mysql import charsets, jsonb, tablemap, texts
-from connectors.mysql.events import Rows, TableColumn, TableMap
-from connectors.mysql.rows import Reader
+from cdc.model.change import UNCHANGED, Op
+from cdc.model.errors import OperatorError, ProtocolError
+from connectors.mysql.binlog import charsets, table_map
+from connectors.mysql.binlog.events import Rows, TableColumn, TableMap
+from connectors.mysql.rows.row_images import Reader
+from connectors.mysql.values import jsonb, server_text
 from tests.mysql_encoder import Opaque, header, image
 from tests.mysql_encoder import jsonb as encoded_json
 
@@ -40,12 +41,12 @@ def _text(column: TableColumn, raw: bytes) -> bytes:
 def test_rows_as_mysql_9_7_wrote_them() -> None:
     """Captured: two rows inserted, then updated; text, decimal, float, timestamp(3), enum."""
     table = _table(
-        TableColumn("id", tablemap.LONG, 0, nullable=False, unsigned=False),
-        TableColumn("a", tablemap.VARCHAR, 80, nullable=True, charset="utf8mb4"),
-        TableColumn("d", tablemap.NEWDECIMAL, 10 << 8 | 2, nullable=True, unsigned=False),
-        TableColumn("f", tablemap.FLOAT, 4, nullable=True, unsigned=False),
-        TableColumn("ts", tablemap.TIMESTAMP2, 3, nullable=True),
-        TableColumn("e", tablemap.ENUM, 1, nullable=True, charset="utf8mb4", labels=("x", "yé")),
+        TableColumn("id", table_map.LONG, 0, nullable=False, unsigned=False),
+        TableColumn("a", table_map.VARCHAR, 80, nullable=True, charset="utf8mb4"),
+        TableColumn("d", table_map.NEWDECIMAL, 10 << 8 | 2, nullable=True, unsigned=False),
+        TableColumn("f", table_map.FLOAT, 4, nullable=True, unsigned=False),
+        TableColumn("ts", table_map.TIMESTAMP2, 3, nullable=True),
+        TableColumn("e", table_map.ENUM, 1, nullable=True, charset="utf8mb4", labels=("x", "yé")),
     )
     body = (
         b"\x00\x01\x00\x00\x00\x03h\xc3\xa9\x7f\xff\xff\xf3\xdd33S@k\x02\x0e\x06$J\x02\x00\x01\x00\x00\x00\x01b\x7f\xff"
@@ -59,50 +60,50 @@ def test_rows_as_mysql_9_7_wrote_them() -> None:
 
 
 TEXTS = [
-    (_column(tablemap.TINY, unsigned=False), b"\x80", "-128"),
-    (_column(tablemap.TINY, unsigned=True), b"\x80", "128"),
-    (_column(tablemap.SHORT, unsigned=False), b"\x00\x80", "-32768"),
-    (_column(tablemap.INT24, unsigned=False), b"\xff\xff\xff", "-1"),
-    (_column(tablemap.INT24, unsigned=True), b"\xff\xff\xff", "16777215"),
-    (_column(tablemap.LONGLONG, unsigned=True), b"\xff" * 8, "18446744073709551615"),
-    (_column(tablemap.LONGLONG, unsigned=False), b"\xff" * 7 + b"\x7f", "9223372036854775807"),
-    (_column(tablemap.DOUBLE, 8), struct.pack("<d", -0.0), "-0"),
-    (_column(tablemap.BIT, 33), b"\x01\x00\x00\x00\x01", "4294967297"),
-    (_column(tablemap.YEAR), b"\x00", "0000"),
-    (_column(tablemap.YEAR), b"\xff", "2155"),
-    (_column(tablemap.DATE), (2024 << 9 | 2 << 5 | 29).to_bytes(3, "little"), "2024-02-29"),
-    (_column(tablemap.DATE), bytes(3), "0000-00-00"),
-    (_column(tablemap.TIMESTAMP2), bytes(4), "0000-00-00 00:00:00"),
-    (_column(tablemap.TIMESTAMP2, 6), bytes(7), "0000-00-00 00:00:00.000000"),
-    (_column(tablemap.TIMESTAMP2), b"\xff\xff\xff\xff", "2106-02-07 06:28:15"),
-    (_column(tablemap.TIME2, 1), b"\x7f\xff\xff\xce", "-00:00:00.5"),
-    (_column(tablemap.TIME2), b"\x80\x00\x00", "00:00:00"),
+    (_column(table_map.TINY, unsigned=False), b"\x80", "-128"),
+    (_column(table_map.TINY, unsigned=True), b"\x80", "128"),
+    (_column(table_map.SHORT, unsigned=False), b"\x00\x80", "-32768"),
+    (_column(table_map.INT24, unsigned=False), b"\xff\xff\xff", "-1"),
+    (_column(table_map.INT24, unsigned=True), b"\xff\xff\xff", "16777215"),
+    (_column(table_map.LONGLONG, unsigned=True), b"\xff" * 8, "18446744073709551615"),
+    (_column(table_map.LONGLONG, unsigned=False), b"\xff" * 7 + b"\x7f", "9223372036854775807"),
+    (_column(table_map.DOUBLE, 8), struct.pack("<d", -0.0), "-0"),
+    (_column(table_map.BIT, 33), b"\x01\x00\x00\x00\x01", "4294967297"),
+    (_column(table_map.YEAR), b"\x00", "0000"),
+    (_column(table_map.YEAR), b"\xff", "2155"),
+    (_column(table_map.DATE), (2024 << 9 | 2 << 5 | 29).to_bytes(3, "little"), "2024-02-29"),
+    (_column(table_map.DATE), bytes(3), "0000-00-00"),
+    (_column(table_map.TIMESTAMP2), bytes(4), "0000-00-00 00:00:00"),
+    (_column(table_map.TIMESTAMP2, 6), bytes(7), "0000-00-00 00:00:00.000000"),
+    (_column(table_map.TIMESTAMP2), b"\xff\xff\xff\xff", "2106-02-07 06:28:15"),
+    (_column(table_map.TIME2, 1), b"\x7f\xff\xff\xce", "-00:00:00.5"),
+    (_column(table_map.TIME2), b"\x80\x00\x00", "00:00:00"),
     # before MySQL 5.6
-    (_column(tablemap.TIMESTAMP), struct.pack("<I", 1_700_000_000), "2023-11-14 22:13:20"),
-    (_column(tablemap.DATETIME), struct.pack("<Q", 20240229123456), "2024-02-29 12:34:56"),
-    (_column(tablemap.DATETIME), bytes(8), "0000-00-00 00:00:00"),
-    (_column(tablemap.TIME), (-8385959).to_bytes(3, "little", signed=True), "-838:59:59"),
-    (_column(tablemap.TIME), (102).to_bytes(3, "little"), "00:01:02"),
-    (_column(tablemap.VARCHAR, 255, charset="latin1"), b"\x02\x80\x81", "€\x81"),
-    (_column(tablemap.VARCHAR, 256, charset="latin1"), b"\x01\x00\xe9", "é"),
-    (_column(tablemap.STRING, 4, charset="binary"), b"\x01a", "a\0\0\0"),
-    (_column(tablemap.STRING, 4, charset="utf8mb4"), b"\x01a", "a"),
-    (_column(tablemap.VARCHAR, 4, charset="binary"), b"\x01a", "a"),
-    (_column(tablemap.BLOB, 3, charset="sjis"), b"\x02\x00\x00\x81\x5f", "\\"),
-    (_column(tablemap.ENUM, 2, charset="binary", labels=("a", "b")), b"\x00\x00", ""),
-    (_column(tablemap.SET, 8, charset="binary", labels=("a", "b", "c")), b"\x05" + bytes(7), "a,c"),
-    (_column(tablemap.GEOMETRY, 4), b"\x03\0\0\0abc", "abc"),
-    (_column(tablemap.VECTOR, 4), b"\x04\0\0\0abcd", "abcd"),
-    (_column(tablemap.JSON, 4), b"\0\0\0\0", "null"),
+    (_column(table_map.TIMESTAMP), struct.pack("<I", 1_700_000_000), "2023-11-14 22:13:20"),
+    (_column(table_map.DATETIME), struct.pack("<Q", 20240229123456), "2024-02-29 12:34:56"),
+    (_column(table_map.DATETIME), bytes(8), "0000-00-00 00:00:00"),
+    (_column(table_map.TIME), (-8385959).to_bytes(3, "little", signed=True), "-838:59:59"),
+    (_column(table_map.TIME), (102).to_bytes(3, "little"), "00:01:02"),
+    (_column(table_map.VARCHAR, 255, charset="latin1"), b"\x02\x80\x81", "€\x81"),
+    (_column(table_map.VARCHAR, 256, charset="latin1"), b"\x01\x00\xe9", "é"),
+    (_column(table_map.STRING, 4, charset="binary"), b"\x01a", "a\0\0\0"),
+    (_column(table_map.STRING, 4, charset="utf8mb4"), b"\x01a", "a"),
+    (_column(table_map.VARCHAR, 4, charset="binary"), b"\x01a", "a"),
+    (_column(table_map.BLOB, 3, charset="sjis"), b"\x02\x00\x00\x81\x5f", "\\"),
+    (_column(table_map.ENUM, 2, charset="binary", labels=("a", "b")), b"\x00\x00", ""),
+    (_column(table_map.SET, 8, charset="binary", labels=("a", "b", "c")), b"\x05" + bytes(7), "a,c"),
+    (_column(table_map.GEOMETRY, 4), b"\x03\0\0\0abc", "abc"),
+    (_column(table_map.VECTOR, 4), b"\x04\0\0\0abcd", "abcd"),
+    (_column(table_map.JSON, 4), b"\0\0\0\0", "null"),
     (
-        _column(tablemap.STRING, 16, charset="binary", declared="uuid"),
+        _column(table_map.STRING, 16, charset="binary", declared="uuid"),
         b"\x10" + bytes(range(16)),
         "00010203-0405-0607-0809-0a0b0c0d0e0f",
     ),
-    (_column(tablemap.STRING, 16, charset="binary", declared="inet6"), b"\x00", "::"),
-    (_column(tablemap.STRING, 4, charset="binary", declared="inet4"), b"\x03\x01\x02\x03", "1.2.3.0"),
-    (_column(tablemap.BLOB_COMPRESSED, 2, charset="utf8mb4"), b"\x03\0\0ab", "ab"),
-    (_column(tablemap.VARCHAR_COMPRESSED, 201, charset="utf8mb4"), b"\x09\x89\xb4KLJ\x1cr\x10\x00", "ab" * 90),
+    (_column(table_map.STRING, 16, charset="binary", declared="inet6"), b"\x00", "::"),
+    (_column(table_map.STRING, 4, charset="binary", declared="inet4"), b"\x03\x01\x02\x03", "1.2.3.0"),
+    (_column(table_map.BLOB_COMPRESSED, 2, charset="utf8mb4"), b"\x03\0\0ab", "ab"),
+    (_column(table_map.VARCHAR_COMPRESSED, 201, charset="utf8mb4"), b"\x09\x89\xb4KLJ\x1cr\x10\x00", "ab" * 90),
 ]
 
 
@@ -134,12 +135,12 @@ DOUBLES = {
 
 @pytest.mark.parametrize(("number", "text"), DOUBLES.items())
 def test_a_double_has_an_exponent_where_the_server_gives_it_one(number: float, text: str) -> None:
-    assert texts.double(number).decode() == text
+    assert server_text.double(number).decode() == text
 
 
 def test_a_column_that_is_not_in_the_image_is_unchanged() -> None:
     """binlog_row_image=MINIMAL: null bits are of the columns that are there."""
-    columns = [TableColumn(f"c{i}", tablemap.TINY, 0, nullable=True, unsigned=True) for i in range(10)]
+    columns = [TableColumn(f"c{i}", table_map.TINY, 0, nullable=True, unsigned=True) for i in range(10)]
     read = Reader(_table(*columns))
     rows = Rows(header(31), Op.UPDATE, 7, 1, 10, b"\x01\x00", b"\x02\x02", b"\x00\x07" + b"\x02\x09")
     before = (b"7", *[UNCHANGED] * 9)
@@ -148,7 +149,7 @@ def test_a_column_that_is_not_in_the_image_is_unchanged() -> None:
 
 
 def test_many_columns_have_many_null_bits() -> None:
-    columns = [TableColumn(f"c{i}", tablemap.TINY, 0, nullable=bool(i % 2), unsigned=True) for i in range(70)]
+    columns = [TableColumn(f"c{i}", table_map.TINY, 0, nullable=bool(i % 2), unsigned=True) for i in range(70)]
     values = [None if i % 3 == 1 and i % 2 else bytes([i]) for i in range(70)]
     for padding in (True, False):
         body = image(values, padding=padding) * 3
@@ -170,7 +171,7 @@ def test_a_row_cut_anywhere_is_a_protocol_error() -> None:
 
 
 def test_rows_of_another_table_are_a_protocol_error() -> None:
-    read = Reader(_table(_column(tablemap.TINY, unsigned=True)))
+    read = Reader(_table(_column(table_map.TINY, unsigned=True)))
     for rows in (_insert(2, b"\0\1\1"), _insert(1, b"\0\1", b"\1\0"), _insert(1, b"\0\1", b"\0")):
         with pytest.raises(ProtocolError):
             read(rows)
@@ -178,19 +179,19 @@ def test_rows_of_another_table_are_a_protocol_error() -> None:
 
 def test_a_label_that_is_not_there_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="ENUM with a label"):
-        _text(_column(tablemap.ENUM, 1, labels=("a",)), b"\x02")
+        _text(_column(table_map.ENUM, 1, labels=("a",)), b"\x02")
     with pytest.raises(ProtocolError, match="SET with a label"):
-        _text(_column(tablemap.SET, 1, labels=("a",)), b"\x02")
+        _text(_column(table_map.SET, 1, labels=("a",)), b"\x02")
 
 
 @pytest.mark.parametrize(
     "column",
     [
-        _column(tablemap.LONG),
-        _column(tablemap.ENUM, 1),
-        _column(tablemap.SET, 1),
-        _column(tablemap.VARCHAR, 10),
-        _column(tablemap.BLOB, 2),
+        _column(table_map.LONG),
+        _column(table_map.ENUM, 1),
+        _column(table_map.SET, 1),
+        _column(table_map.VARCHAR, 10),
+        _column(table_map.BLOB, 2),
     ],
     ids=repr,
 )
@@ -204,7 +205,7 @@ def test_what_the_log_does_not_tell_is_asked_for(column: TableColumn) -> None:
 
 def test_a_character_set_that_is_not_known_is_named() -> None:
     with pytest.raises(OperatorError, match="column v: character set collation 9999 is not known"):
-        Reader(_table(_column(tablemap.VARCHAR, 10, charset="collation 9999")))
+        Reader(_table(_column(table_map.VARCHAR, 10, charset="collation 9999")))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_a_character_set_that_is_not_known_is_named() -> None:
     ],
 )
 def test_bytes_that_are_not_valid_are_a_value_error_without_them(charset: str, raw: bytes) -> None:
-    column = _column(tablemap.VARCHAR, 200, charset=charset)
+    column = _column(table_map.VARCHAR, 200, charset=charset)
     with pytest.raises(ValueError, match=f"^column v: bytes that are not valid {charset}$") as caught:
         _text(column, bytes([len(raw)]) + raw)
     assert caught.value.__cause__ is None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.change import Table
-from connectors.mysql import values
-from connectors.mysql.places import GtidSet
-from snapshot.binlog_view import BinlogView
-from snapshot.selects import (
+from cdc.model.change import Table
+from connectors.mysql.binlog.positions import GtidSet
+from connectors.mysql.values import mapping
+from snapshot.mysql_selects import (
     Relation,
     chunk_statement,
     interpolated,
@@ -17,14 +16,15 @@ from snapshot.selects import (
     row_statement,
     window_statement,
 )
+from snapshot.mysql_visibility import BinlogView
 
 TOLD = (
-    values.from_catalog("id", "bigint unsigned", None, nullable=False),
-    values.from_catalog("na`me", "varchar(20)", "utf8mb4", nullable=False),
-    values.from_catalog("at", "datetime(3)", None, nullable=False),
-    values.from_catalog("e", "enum('a','b')", "utf8mb4", nullable=False),
+    mapping.from_catalog("id", "bigint unsigned", None, nullable=False),
+    mapping.from_catalog("na`me", "varchar(20)", "utf8mb4", nullable=False),
+    mapping.from_catalog("at", "datetime(3)", None, nullable=False),
+    mapping.from_catalog("e", "enum('a','b')", "utf8mb4", nullable=False),
 )
-COLUMNS = tuple(values.column(one) for one in TOLD)
+COLUMNS = tuple(mapping.column(one) for one in TOLD)
 HERE = Relation(TOLD)
 TEXT = "CAST(CONVERT(`na``me` USING utf8mb4) AS BINARY)"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from cdc.errors import ConfigError, OperatorError, RetryableError
+from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from connectors.mysql.session import Address, address, connect_failed, translate, weakness
 
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc.change import Idle, Offset
-from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.errors import GapError
-from connectors.mysql import events, server, source
-from connectors.mysql.places import Place
+from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.model.change import Idle, Offset
+from cdc.model.errors import GapError
+from connectors.mysql import source
+from connectors.mysql.binlog import events
+from connectors.mysql.binlog.positions import Place
+from connectors.mysql.catalog import server
 from connectors.mysql.source import MysqlSource
 from tests.mysql_encoder import encode, header
 

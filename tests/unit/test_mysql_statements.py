@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.mysql.statements import (
+from connectors.mysql.rows.statements import (
     Altered,
     Began,
     ChangesRows,

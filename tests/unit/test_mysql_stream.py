@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdc.errors import GapError, ProtocolError, RetryableError
-from connectors.mysql import stream
-from connectors.mysql.binlog import PAYLOAD
-from connectors.mysql.stream import Binlog
+from cdc.model.errors import GapError, ProtocolError, RetryableError
+from connectors.mysql.binlog.parser import PAYLOAD
+from connectors.mysql.replication import dump_stream
+from connectors.mysql.replication.dump_stream import Binlog
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_events_come_whole_however_they_were_sent(wire: tuple[Binlog, socket.soc
 def test_an_event_of_more_than_a_packet(wire: tuple[Binlog, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet of the greatest size says that more follows, also if that is nothing."""
     dump, server = wire
-    monkeypatch.setattr(stream, "_WHOLE", 10)
+    monkeypatch.setattr(dump_stream, "_WHOLE", 10)
     server.sendall(packet(b"\x00123456789") + packet(b"abcdefghij"))
     assert dump.receive() is None
     server.sendall(packet(b"") + packet(b"\x00next"))
@@ -62,7 +62,7 @@ def test_a_long_compressed_transaction_is_in_a_file(
 ) -> None:
     """It may be a gigabyte, and is nothing that must be in memory at once."""
     dump, server = wire
-    monkeypatch.setattr(stream, "_WHOLE", 10)
+    monkeypatch.setattr(dump_stream, "_WHOLE", 10)
     event = b"time" + bytes([PAYLOAD]) + b"and so on, unt\x00il end"  # whose last part begins as an event does
     sent = b"\x00" + event
     for begin in (0, 10):
@@ -80,9 +80,9 @@ def test_a_long_compressed_transaction_is_in_a_file(
 
 def test_a_dead_connection_is_noticed(wire: tuple[Binlog, socket.socket]) -> None:
     dump, server = wire
-    dump._heard_s = time.monotonic() - stream.SILENT_S + 5
+    dump._heard_s = time.monotonic() - dump_stream.SILENT_S + 5
     assert dump.receive() is None
-    dump._heard_s = time.monotonic() - stream.SILENT_S - 1
+    dump._heard_s = time.monotonic() - dump_stream.SILENT_S - 1
     with pytest.raises(RetryableError, match="said nothing for 60 s"):
         dump.receive()
     server.close()

@@ -7,53 +7,54 @@ import struct
 
 import pytest
 
-from cdc.change import Kind
-from cdc.errors import OperatorError
-from connectors.mysql import tablemap, values
-from connectors.mysql.events import TableColumn, TableMap
+from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
+from connectors.mysql.binlog import table_map
+from connectors.mysql.binlog.events import TableColumn, TableMap
+from connectors.mysql.values import mapping
 from tests.mysql_encoder import header
 
 CATALOG = [
     # COLUMN_TYPE, CHARACTER_SET_NAME, type, meta, printed, kind
-    ("tinyint(1)", None, tablemap.TINY, 0, "tinyint", Kind("int16")),
-    ("tinyint unsigned", None, tablemap.TINY, 0, "tinyint unsigned", Kind("int16")),
-    ("smallint(5) unsigned", None, tablemap.SHORT, 0, "smallint unsigned", Kind("int32")),
-    ("mediumint(9)", None, tablemap.INT24, 0, "mediumint", Kind("int32")),
-    ("int(10) unsigned zerofill", None, tablemap.LONG, 0, "int unsigned", Kind("int64")),
-    ("int", None, tablemap.LONG, 0, "int", Kind("int32")),
-    ("bigint(20)", None, tablemap.LONGLONG, 0, "bigint", Kind("int64")),
-    ("bigint unsigned", None, tablemap.LONGLONG, 0, "bigint unsigned", Kind("uint64")),
-    ("decimal(65,30)", None, tablemap.NEWDECIMAL, 65 << 8 | 30, "decimal(65,30)", Kind("decimal", 65, 30)),
-    ("float", None, tablemap.FLOAT, 4, "float", Kind("float32")),
-    ("float(7,4) unsigned", None, tablemap.FLOAT, 4, "float unsigned", Kind("float32")),
-    ("double", None, tablemap.DOUBLE, 8, "double", Kind("float64")),
-    ("bit(1)", None, tablemap.BIT, 1, "bit(1)", Kind("boolean")),
-    ("bit(63)", None, tablemap.BIT, 63, "bit(63)", Kind("int64")),
-    ("bit(64)", None, tablemap.BIT, 64, "bit(64)", Kind("uint64")),
-    ("year(4)", None, tablemap.YEAR, 0, "year", Kind("int16")),
-    ("date", None, tablemap.DATE, 0, "date", Kind("date")),
-    ("time", None, tablemap.TIME2, 0, "time", Kind("time_micros")),
-    ("time(6)", None, tablemap.TIME2, 6, "time(6)", Kind("time_micros")),
-    ("datetime", None, tablemap.DATETIME2, 0, "datetime", Kind("timestamp_millis")),
-    ("datetime(3)", None, tablemap.DATETIME2, 3, "datetime(3)", Kind("timestamp_millis")),
-    ("datetime(4)", None, tablemap.DATETIME2, 4, "datetime(4)", Kind("timestamp_micros")),
-    ("timestamp(6)", None, tablemap.TIMESTAMP2, 6, "timestamp(6)", Kind("timestamptz")),
-    ("char(20)", "utf8mb4", tablemap.STRING, 80, "char(20)", Kind("string")),
-    ("varchar(20)", "utf8mb3", tablemap.VARCHAR, 60, "varchar(20)", Kind("string")),
-    ("varchar(20) /*M!100301 COMPRESSED*/", "gbk", tablemap.VARCHAR_COMPRESSED, 41, "varchar(20)", Kind("string")),
-    ("binary(20)", None, tablemap.STRING, 20, "binary(20)", Kind("bytes")),
-    ("varbinary(300)", None, tablemap.VARCHAR, 300, "varbinary(300)", Kind("bytes")),
-    ("tinytext", "latin1", tablemap.BLOB, 1, "tinytext", Kind("string")),
-    ("text", "latin1", tablemap.BLOB, 2, "text", Kind("string")),
-    ("mediumblob", None, tablemap.BLOB, 3, "mediumblob", Kind("bytes")),
-    ("longtext", "utf8mb4", tablemap.BLOB, 4, "longtext", Kind("string")),
-    ("json", None, tablemap.JSON, 4, "json", Kind("json")),
-    ("point", None, tablemap.GEOMETRY, 4, "point", Kind("geometry")),
-    ("geomcollection", None, tablemap.GEOMETRY, 4, "geometrycollection", Kind("geometry")),
-    ("vector(3)", None, tablemap.VECTOR, 4, "vector(3)", Kind("vector")),
-    ("uuid", None, tablemap.STRING, 16, "uuid", Kind("string")),
-    ("enum('a','b''c','d,e)')", "utf8mb4", tablemap.ENUM, 1, "enum('a','b''c','d,e)')", Kind("string")),
-    ("set('a','b')", "utf8mb4", tablemap.SET, 1, "set('a','b')", Kind("string")),
+    ("tinyint(1)", None, table_map.TINY, 0, "tinyint", Kind("int16")),
+    ("tinyint unsigned", None, table_map.TINY, 0, "tinyint unsigned", Kind("int16")),
+    ("smallint(5) unsigned", None, table_map.SHORT, 0, "smallint unsigned", Kind("int32")),
+    ("mediumint(9)", None, table_map.INT24, 0, "mediumint", Kind("int32")),
+    ("int(10) unsigned zerofill", None, table_map.LONG, 0, "int unsigned", Kind("int64")),
+    ("int", None, table_map.LONG, 0, "int", Kind("int32")),
+    ("bigint(20)", None, table_map.LONGLONG, 0, "bigint", Kind("int64")),
+    ("bigint unsigned", None, table_map.LONGLONG, 0, "bigint unsigned", Kind("uint64")),
+    ("decimal(65,30)", None, table_map.NEWDECIMAL, 65 << 8 | 30, "decimal(65,30)", Kind("decimal", 65, 30)),
+    ("float", None, table_map.FLOAT, 4, "float", Kind("float32")),
+    ("float(7,4) unsigned", None, table_map.FLOAT, 4, "float unsigned", Kind("float32")),
+    ("double", None, table_map.DOUBLE, 8, "double", Kind("float64")),
+    ("bit(1)", None, table_map.BIT, 1, "bit(1)", Kind("boolean")),
+    ("bit(63)", None, table_map.BIT, 63, "bit(63)", Kind("int64")),
+    ("bit(64)", None, table_map.BIT, 64, "bit(64)", Kind("uint64")),
+    ("year(4)", None, table_map.YEAR, 0, "year", Kind("int16")),
+    ("date", None, table_map.DATE, 0, "date", Kind("date")),
+    ("time", None, table_map.TIME2, 0, "time", Kind("time_micros")),
+    ("time(6)", None, table_map.TIME2, 6, "time(6)", Kind("time_micros")),
+    ("datetime", None, table_map.DATETIME2, 0, "datetime", Kind("timestamp_millis")),
+    ("datetime(3)", None, table_map.DATETIME2, 3, "datetime(3)", Kind("timestamp_millis")),
+    ("datetime(4)", None, table_map.DATETIME2, 4, "datetime(4)", Kind("timestamp_micros")),
+    ("timestamp(6)", None, table_map.TIMESTAMP2, 6, "timestamp(6)", Kind("timestamptz")),
+    ("char(20)", "utf8mb4", table_map.STRING, 80, "char(20)", Kind("string")),
+    ("varchar(20)", "utf8mb3", table_map.VARCHAR, 60, "varchar(20)", Kind("string")),
+    ("varchar(20) /*M!100301 COMPRESSED*/", "gbk", table_map.VARCHAR_COMPRESSED, 41, "varchar(20)", Kind("string")),
+    ("binary(20)", None, table_map.STRING, 20, "binary(20)", Kind("bytes")),
+    ("varbinary(300)", None, table_map.VARCHAR, 300, "varbinary(300)", Kind("bytes")),
+    ("tinytext", "latin1", table_map.BLOB, 1, "tinytext", Kind("string")),
+    ("text", "latin1", table_map.BLOB, 2, "text", Kind("string")),
+    ("mediumblob", None, table_map.BLOB, 3, "mediumblob", Kind("bytes")),
+    ("longtext", "utf8mb4", table_map.BLOB, 4, "longtext", Kind("string")),
+    ("json", None, table_map.JSON, 4, "json", Kind("json")),
+    ("point", None, table_map.GEOMETRY, 4, "point", Kind("geometry")),
+    ("geomcollection", None, table_map.GEOMETRY, 4, "geometrycollection", Kind("geometry")),
+    ("vector(3)", None, table_map.VECTOR, 4, "vector(3)", Kind("vector")),
+    ("uuid", None, table_map.STRING, 16, "uuid", Kind("string")),
+    ("enum('a','b''c','d,e)')", "utf8mb4", table_map.ENUM, 1, "enum('a','b''c','d,e)')", Kind("string")),
+    ("set('a','b')", "utf8mb4", table_map.SET, 1, "set('a','b')", Kind("string")),
 ]
 
 
@@ -61,41 +62,41 @@ CATALOG = [
 def test_a_column_of_the_catalog_is_as_the_log_tells_it(  # noqa: PLR0917
     declared: str, charset: str | None, kind: int, meta: int, printed: str, expected: Kind
 ) -> None:
-    told = values.from_catalog("v", declared, charset, nullable=True)
+    told = mapping.from_catalog("v", declared, charset, nullable=True)
     assert (told.name, told.type, told.meta, told.nullable, told.visible) == ("v", kind, meta, True, True)
-    column = values.column(told)
+    column = mapping.column(told)
     assert (column.name, column.type, column.kind) == ("v", printed, expected)
 
 
 def test_a_log_without_metadata_is_completed_from_the_catalog() -> None:
     """What it tells is kept, what it leaves out is added; another shape is refused."""
     catalog = [
-        values.from_catalog("id", "bigint unsigned", None, nullable=False),
-        values.from_catalog("e", "enum('x','y')", "utf8mb4", nullable=True),
-        values.from_catalog("u", "uuid", None, nullable=True),
+        mapping.from_catalog("id", "bigint unsigned", None, nullable=False),
+        mapping.from_catalog("e", "enum('x','y')", "utf8mb4", nullable=True),
+        mapping.from_catalog("u", "uuid", None, nullable=True),
     ]
     bare = tuple(TableColumn(None, known.type, known.meta, known.nullable) for known in catalog)
     told = TableMap(header(19), 1, 0, "s", "t", bare, None)
     assert not told.has_metadata
-    completed = values.completed(told, catalog)
+    completed = mapping.completed(told, catalog)
     assert completed is not None
     assert completed.columns == tuple(catalog)
     assert completed.has_metadata
-    assert values.completed(told, catalog[:2]) is None
-    assert values.completed(told._replace(columns=(bare[0]._replace(nullable=True), *bare[1:])), catalog) is None
-    assert values.completed(told._replace(columns=(bare[0]._replace(unsigned=False), *bare[1:])), catalog) is None
-    assert values.completed(told._replace(columns=(bare[0]._replace(name="other"), *bare[1:])), catalog) is None
+    assert mapping.completed(told, catalog[:2]) is None
+    assert mapping.completed(told._replace(columns=(bare[0]._replace(nullable=True), *bare[1:])), catalog) is None
+    assert mapping.completed(told._replace(columns=(bare[0]._replace(unsigned=False), *bare[1:])), catalog) is None
+    assert mapping.completed(told._replace(columns=(bare[0]._replace(name="other"), *bare[1:])), catalog) is None
 
 
 def test_a_column_without_a_name_is_refused_with_the_option_to_set() -> None:
     with pytest.raises(OperatorError) as caught:
-        values.column(TableColumn(None, tablemap.DATE, 0, nullable=True))
+        mapping.column(TableColumn(None, table_map.DATE, 0, nullable=True))
     assert caught.value.hint == "SET GLOBAL binlog_row_metadata = FULL"
 
 
 def test_a_type_that_is_not_known_is_named() -> None:
     with pytest.raises(OperatorError, match="column v: the type quux is not known"):
-        values.from_catalog("v", "quux", None, nullable=True)
+        mapping.from_catalog("v", "quux", None, nullable=True)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_a_type_that_is_not_known_is_named() -> None:
     ],
 )
 def test_what_a_snapshot_selects(declared: str, expression: str | None) -> None:
-    assert values.select_expression(values.from_catalog("a`b", declared, None, nullable=True)) == expression
+    assert mapping.select_expression(mapping.from_catalog("a`b", declared, None, nullable=True)) == expression
 
 
 JSON = [
@@ -164,7 +165,7 @@ JSON = [
 @pytest.mark.parametrize("nullable", [True, False])
 def test_a_text_becomes_json(declared: str, text: str, expected: str, nullable: bool) -> None:
     charset = "utf8mb4" if declared.startswith(("varchar", "set")) else None
-    column = values.column(values.from_catalog("v", declared, charset, nullable=nullable))
+    column = mapping.column(mapping.from_catalog("v", declared, charset, nullable=nullable))
     encoded = column.encode(text.encode())
     assert encoded.decode() == expected
     json.loads(encoded)
@@ -185,7 +186,7 @@ ZEROS = [
 @pytest.mark.parametrize(("declared", "text"), ZEROS)
 def test_a_day_that_is_not_is_null_where_the_column_allows_it_else_its_text(declared: str, text: str) -> None:
     nullable, required = (
-        values.column(values.from_catalog("v", declared, None, nullable=allows)).encode for allows in (True, False)
+        mapping.column(mapping.from_catalog("v", declared, None, nullable=allows)).encode for allows in (True, False)
     )
     assert nullable(text.encode()) == b"null"
     assert json.loads(required(text.encode()))[:10] == text[:10]
@@ -193,7 +194,7 @@ def test_a_day_that_is_not_is_null_where_the_column_allows_it_else_its_text(decl
 
 def test_bytes_geometry_and_vectors() -> None:
     def encode(declared: str, raw: bytes) -> object:
-        return json.loads(values.column(values.from_catalog("v", declared, None, nullable=True)).encode(raw))
+        return json.loads(mapping.column(mapping.from_catalog("v", declared, None, nullable=True)).encode(raw))
 
     assert encode("varbinary(9)", b"\x00\xff\x10") == "AP8Q"
     assert encode("blob", b"") == ""
@@ -224,7 +225,7 @@ def test_bytes_geometry_and_vectors() -> None:
 )
 def test_what_is_not_of_the_type_is_a_value_error_without_it(declared: str, raw: bytes) -> None:
     charset = "utf8mb4" if declared.startswith("varchar") else None
-    encode = values.column(values.from_catalog("v", declared, charset, nullable=True)).encode
+    encode = mapping.column(mapping.from_catalog("v", declared, charset, nullable=True)).encode
     with pytest.raises(ValueError) as caught:
         encode(raw)
     assert "secret" not in str(caught.value)

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from cdc.errors import ConfigError
-from sinks.names import LONGEST, escape, position_topic, schema_topic, table_topic, unescape
+from cdc.model.errors import ConfigError
+from sinks.topics.names import LONGEST, escape, position_topic, schema_topic, table_topic, unescape
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.change import UNCHANGED, Row
-from cdc.errors import ProtocolError
-from connectors.postgres.pgoutput import (
+from cdc.model.change import UNCHANGED, Row
+from cdc.model.errors import ProtocolError
+from connectors.postgres.pgoutput.messages import (
     POSTGRES_EPOCH_US,
     Begin,
     Commit,

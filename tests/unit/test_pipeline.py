@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 import pytest
 
-import cdc.pipeline
-import cdc.rereading
-from cdc.change import UNCHANGED, Offset, Row, Several, Table, Transaction
-from cdc.commands import Command
-from cdc.errors import CdcError, GapError, OperatorError, RetryableError
-from cdc.interfaces import Chunk, Handover, Source
-from cdc.pipeline import Pipeline, Report, Settings
-from cdc.state import Phase, State
+import cdc.capture.incremental_snapshot
+import cdc.capture.pipeline
+from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.capture.signals import Command
+from cdc.model.change import UNCHANGED, Offset, Row, Several, Table, Transaction
+from cdc.model.errors import CdcError, GapError, OperatorError, RetryableError
+from cdc.model.interfaces import Chunk, Handover, Source
+from cdc.model.state import Phase, State
 from cdc.testing import (
     At,
     Faults,
@@ -85,7 +85,7 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
     return Bench()
 
 
@@ -354,7 +354,7 @@ def test_commits_that_take_long_come_later_also_where_much_is_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, commit_s: float, apart_s: float
 ) -> None:
     """What would be committed at once by its number of records waits as long."""
-    monkeypatch.setattr(cdc.pipeline, "CUT_RECORDS", 1)
+    monkeypatch.setattr(cdc.capture.pipeline, "CUT_RECORDS", 1)
     assert max(abs(found - apart_s) for found in _apart(bench, monkeypatch, commit_s)) <= 0.025
 
 
@@ -386,7 +386,7 @@ def test_an_idle_connector_moves_its_position_before_it_acknowledges(
 ) -> None:
     """A position-only transaction first: the log is never ahead of the topic."""
     bench.run(A)
-    monkeypatch.setattr(cdc.pipeline, "IDLE_POSITION_S", 0.0)
+    monkeypatch.setattr(cdc.capture.pipeline, "IDLE_POSITION_S", 0.0)
     bench.log.commit(insert(B, _row("1")))
     bench.run(A)
     assert bench.log.acknowledged == bench.state().commit == bench.log.end
@@ -464,7 +464,7 @@ def test_wide_values_survive_a_restart(bench: Bench) -> None:
     long = b"w" * 2_100
     bench.log.commit(insert(docs, (b"1", b"a", long)))
     bench.run(docs)
-    from cdc.change import UNCHANGED
+    from cdc.model.change import UNCHANGED
 
     for note in (b"b", b"c"):
         bench.log.commit(update(docs, (b"1", note, UNCHANGED)))
@@ -520,7 +520,7 @@ def test_a_gap_found_where_the_log_is_followed(bench: Bench) -> None:
 
 def test_rows_asked_for_by_their_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each key's row comes again, those that are gone are deleted, others are left alone; a crash repeats it."""
-    monkeypatch.setattr(cdc.rereading, "KEYS_AT_ONCE", 2)
+    monkeypatch.setattr(cdc.capture.incremental_snapshot, "KEYS_AT_ONCE", 2)
     bench.log.commit(*(insert(A, _row(name)) for name in "123456"))
     bench.run(A)
     before = len(bench.events(A))
@@ -585,7 +585,7 @@ def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench)
 
 def test_a_copy_that_was_cut_off_does_not_come_back_over_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it was away another copy has gone on: it ends, and has fenced nobody off."""
-    monkeypatch.setattr(cdc.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
     bench.log.commit(insert(A, _row("1")))
     bench.run(A)
     once = iter([None])

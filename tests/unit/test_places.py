@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import StoreConfig
-from cdc.errors import ConfigError
-from spark_apply.places import local, located, removal
-from spark_apply.store import open_store
+from cdc.config.config import StoreConfig
+from cdc.model.errors import ConfigError
+from spark_apply.model.store import open_store
+from spark_apply.spark.paths import local, located, removal
 
 HERE = Path.cwd()
 

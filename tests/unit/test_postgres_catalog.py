@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from connectors.postgres.catalog import Catalog
-from connectors.postgres.pgoutput import Relation, RelationColumn
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 
 BEGAN = 0x500
 COLUMNS = (RelationColumn("id", 23, -1, in_identity=True), RelationColumn("note", 25, -1, in_identity=False))

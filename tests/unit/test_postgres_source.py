@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cdc.change import Idle, Op, Several, Transaction
-from cdc.change import Message as PublishedMessage
-from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.errors import BugError, CdcError, OperatorError, ProtocolError, RetryableError
-from connectors.postgres.assemble import Assembler
-from connectors.postgres.catalog import Captured
-from connectors.postgres.followed import Followed
-from connectors.postgres.pgoutput import (
+from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.model.change import Idle, Op, Several, Transaction
+from cdc.model.change import Message as PublishedMessage
+from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError, RetryableError
+from connectors.postgres.catalog.catalog import Captured
+from connectors.postgres.catalog.relations import Followed
+from connectors.postgres.pgoutput.changes import Assembler
+from connectors.postgres.pgoutput.fast_path import Received
+from connectors.postgres.pgoutput.messages import (
     POSTGRES_EPOCH_US,
     Begin,
     Commit,
@@ -31,7 +32,6 @@ from connectors.postgres.pgoutput import (
     Update,
 )
 from connectors.postgres.source import PostgresSource
-from connectors.postgres.straight import Received
 from snapshot import postgres as reading
 from tests.pgoutput_encoder import encode
 from tests.text_tables import text_table

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from connectors.postgres import stream
-from connectors.postgres.stream import ReplicationConnection
+from connectors.postgres.slot import replication_stream
+from connectors.postgres.slot.replication_stream import ReplicationConnection
 
 
 class Server:
@@ -35,7 +35,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     made = Server()
-    monkeypatch.setattr(stream, "time", made)
+    monkeypatch.setattr(replication_stream, "time", made)
     yield made
     made.ours.close()
     made.theirs.close()

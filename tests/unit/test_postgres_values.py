@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from cdc.change import Kind
-from cdc.errors import BugError
-from connectors.postgres import values
-from connectors.postgres.values import TypeInfo, column
+from cdc.model.change import Kind
+from cdc.model.errors import BugError
+from connectors.postgres.values import mapping
+from connectors.postgres.values.mapping import TypeInfo, column
 
 NUMERIC_10_2 = (10 << 16 | 2) + 4
 HEADER = 4
@@ -377,8 +377,8 @@ def test_text_that_is_not_of_the_type_is_refused_without_being_shown(name: str, 
 
 
 def test_generated_code_knows_what_it_may_leave_out() -> None:
-    assert all(column("c", OIDS[name], -1, CATALOG).encode is values.as_is for name in ("int2", "int4", "int8", "oid"))
-    assert all(column("c", OIDS[name], -1, CATALOG).encode is values.quoted for name in ("numeric", "uuid", "varbit"))
+    assert all(column("c", OIDS[name], -1, CATALOG).encode is mapping.as_is for name in ("int2", "int4", "int8", "oid"))
+    assert all(column("c", OIDS[name], -1, CATALOG).encode is mapping.quoted for name in ("numeric", "uuid", "varbit"))
 
 
 def test_toastable_types_are_wide() -> None:
@@ -391,6 +391,6 @@ def test_toastable_types_are_wide() -> None:
 def test_unknown_types() -> None:
     """A user's type that was dropped is text; one of the server's own was forgotten by us."""
     dropped = column("c", 123456, -1, CATALOG)
-    assert (dropped.kind, dropped.encode, dropped.type) == (Kind("string"), values.text, "unknown.dropped_123456")
+    assert (dropped.kind, dropped.encode, dropped.type) == (Kind("string"), mapping.text, "unknown.dropped_123456")
     with pytest.raises(BugError, match="type 3908"):
         column("c", 3908, -1, CATALOG)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import EndTxnRequest, ProduceRequest
 
-from sinks import producer
-from sinks.producer import Producer
-from sinks.waiting import RefusedError
+from sinks.producer import producer
+from sinks.producer.producer import Producer
+from sinks.producer.retries import RefusedError
 from tests.scripted_brokers import ANSWER_LOST, CONCURRENT, ONLY_FIRST, ONLY_SECOND, Cluster, Log, batch
 
 pytest_plugins = ["tests.scripted_fixtures"]

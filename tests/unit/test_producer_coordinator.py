@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sinks import waiting
-from sinks.producer import Producer
-from sinks.waiting import RefusedError
-from sinks.wire import LostError
+from sinks.client.connection import LostError
+from sinks.producer import retries
+from sinks.producer.producer import Producer
+from sinks.producer.retries import RefusedError
 from tests.scripted_brokers import (
     ANSWER_LOST,
     CONCURRENT,
@@ -156,7 +156,7 @@ def test_the_coordinator_is_not_tried_for_ever(
     with pytest.raises((RefusedError, LostError)) as raised:
         opened.commit() if what == "end" else opened.begin_epoch(10)
     assert getattr(raised.value, "code", fault) == fault
-    patience_s = waiting.PATIENCE_S if what == "end" else 10
+    patience_s = retries.PATIENCE_S if what == "end" else 10
     assert patience_s < clock.now_s - began_s < patience_s + 1
 
 

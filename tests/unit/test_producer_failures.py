@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from kafka import errors as codes
 
-from sinks import waiting
-from sinks.batches import Batch
-from sinks.producer import Producer
-from sinks.waiting import RefusedError
-from sinks.wire import LostError
+from sinks.client.connection import LostError
+from sinks.producer import retries
+from sinks.producer.batches import Batch
+from sinks.producer.producer import Producer
+from sinks.producer.retries import RefusedError
 from tests.scripted_brokers import (
     ANSWER_LOST,
     CONCURRENT,
@@ -173,7 +173,7 @@ def test_who_is_fenced_off_stays_so(opened: Producer, cluster: Cluster, clock: C
     with pytest.raises(RefusedError) as refused:
         opened.commit()
     assert refused.value.code == code
-    assert waiting.STALE_S <= clock.now_s - began_s < waiting.STALE_S + 1
+    assert retries.STALE_S <= clock.now_s - began_s < retries.STALE_S + 1
 
 
 def test_an_answer_that_leaves_something_out_is_none(opened: Producer, cluster: Cluster) -> None:
@@ -265,7 +265,7 @@ def test_records_are_not_tried_for_ever(opened: Producer, cluster: Cluster, cloc
         opened.flush()
     assert isinstance(raised.value, LostError) == (fault == ANSWER_LOST)
     assert getattr(raised.value, "code", fault) == fault
-    patience_s = waiting.ABSENT_S if fault == UNKNOWN_TOPIC else waiting.PATIENCE_S
+    patience_s = retries.ABSENT_S if fault == UNKNOWN_TOPIC else retries.PATIENCE_S
     assert patience_s < clock.now_s - began_s < patience_s + 1
 
 
@@ -275,7 +275,7 @@ def test_patience_is_had_anew_for_each_trouble(opened: Producer, cluster: Cluste
         cluster.fail("produce", *[NOT_LEADER] * 100)
         opened.send([batch("t", 0, b"1")])
         opened.commit()
-        clock.now_s += 2 * waiting.PATIENCE_S
+        clock.now_s += 2 * retries.PATIENCE_S
     assert cluster.committed(("t", 0)) == [b"1"] * 5
 
 
@@ -287,7 +287,7 @@ def test_a_topic_is_waited_for_a_while(opened: Producer, cluster: Cluster, clock
     with pytest.raises(RefusedError) as refused:
         opened.partitions("absent")
     assert refused.value.code == UNKNOWN_TOPIC
-    assert waiting.ABSENT_S < clock.now_s - began_s < waiting.ABSENT_S + 1
+    assert retries.ABSENT_S < clock.now_s - began_s < retries.ABSENT_S + 1
 
 
 def test_a_topic_that_may_not_be_seen_is_refused_at_once(opened: Producer, cluster: Cluster, clock: Clock) -> None:

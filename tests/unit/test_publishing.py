@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from spark_apply.batches import Route
-from spark_apply.complete import Barrier, Barriers, Ends, Mark
-from spark_apply.publishing import Publisher
-from spark_apply.tables import TargetTable
-from spark_apply.watching import Watcher
+from spark_apply.job.barriers import Watcher
+from spark_apply.job.microbatch import Route
+from spark_apply.job.watermarks import Publisher
+from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark
+from spark_apply.model.target_table import TargetTable
 
 TOPIC = "shop.public.orders"
 TABLE = TargetTable("shop", "public", "orders", TOPIC, ("id",), (), 1)

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from cdc.cli.verify import report
-from spark_apply.quarantine import Entry
-from spark_apply.verify import Copy, Difference, _Ground, _quarantined
+from spark_apply.events.quarantine import Entry
+from spark_apply.verify.verify import Copy, Difference, _Ground, _quarantined
 
 ENTRY = Entry("lake", "public.orders", "shop.public.orders", 3, 4711, '{"id":1}', "00000001", "not an event", 1)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import OperatorError, RetryableError
-from snapshot.chunks import Relation
-from snapshot.plan import Piece
-from snapshot.readers import Readers, Rows
+from cdc.model.errors import OperatorError, RetryableError
+from snapshot.key_ranges import Piece
+from snapshot.parallel_readers import Readers, Rows
+from snapshot.postgres_copy import Relation
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id"])

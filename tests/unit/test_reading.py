@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cdc.errors import RetryableError
-from sinks import reading
-from spark_apply import source
+from cdc.model.errors import RetryableError
+from sinks.topics import read_back
+from spark_apply.events import kafka_source
 
 
 class Probe:
@@ -39,9 +39,9 @@ def _read(monkeypatch: pytest.MonkeyPatch, errors: list[int]) -> list[Any]:
         made.append(Probe(errors))
         return made[-1]
 
-    monkeypatch.setattr(reading, "Consumer", consumer)
+    monkeypatch.setattr(read_back, "Consumer", consumer)
     try:
-        return list(reading.read_to_end("127.0.0.1:9", {}, "t", "read_committed"))
+        return list(read_back.read_to_end("127.0.0.1:9", {}, "t", "read_committed"))
     finally:
         assert [probe.closed for probe in made] == [True] * len(made)
 
@@ -53,7 +53,7 @@ def test_a_topic_that_is_about_to_be_led_is_waited_for(monkeypatch: pytest.Monke
 
 
 def test_it_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_LED_WITHIN_S", 0.2)
+    monkeypatch.setattr(read_back, "_LED_WITHIN_S", 0.2)
     with pytest.raises(RetryableError, match="reading topic t failed") as raised:
         _read(monkeypatch, [KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000)
     assert raised.value.at_start
@@ -69,11 +69,11 @@ def test_no_other_error_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_apply_job_waits_for_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Any = Probe([KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION])
-    assert source.watermarks(asked, "t", 0) == (0, 0)
-    monkeypatch.setattr(source, "_LED_WITHIN_S", 0.2)
+    assert kafka_source.watermarks(asked, "t", 0) == (0, 0)
+    monkeypatch.setattr(kafka_source, "_LED_WITHIN_S", 0.2)
     for errors in ([KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000, [KafkaError.TOPIC_AUTHORIZATION_FAILED]):
         left = len(errors)
         asked = Probe(errors)
         with pytest.raises(KafkaException):
-            source.watermarks(asked, "t", 0)
+            kafka_source.watermarks(asked, "t", 0)
         assert 0 < left - len(errors) < 1_000

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.change import Kind
-from cdc.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
-from cdc.errors import ConfigError
-from spark_apply.comparing import Differences, compare
-from spark_apply.rebuild import _asked_for
-from spark_apply.store import Due, Store, StoredRow
-from spark_apply.tables import TargetTable, Version, target
+from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError
+from spark_apply.model.store import Due, Store, StoredRow
+from spark_apply.model.target_table import TargetTable, Version, target
+from spark_apply.rebuild.diff import Differences, compare
+from spark_apply.rebuild.rebuild import _asked_for
 
 ORDERS = target(
     [Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")), ("status", Kind("string"))))], {}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc import registry
-from cdc.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.errors import ConfigError
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.model.errors import ConfigError
 
 
 def _config(type_: str) -> ConnectorConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.postgres.retention import HALF, LAST, QUARTER, QUIET, Retention, judge
+from connectors.postgres.slot.retention import HALF, LAST, QUARTER, QUIET, Retention, judge
 
 MB = 1024 * 1024
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc import jsontext
-from cdc.change import UNCHANGED, Column, Kind, Row, Table
-from cdc.envelope import TableEncoder
-from cdc.errors import BugError, OperatorError
-from cdc.rowcode import hole_finder, size_bound
+from cdc.encode import json_text
+from cdc.encode.envelope import TableEncoder
+from cdc.encode.row_codegen import hole_finder, size_bound
+from cdc.model.change import UNCHANGED, Column, Kind, Row, Table
+from cdc.model.errors import BugError, OperatorError
 from tests.text_tables import encoder
 
 
@@ -23,7 +23,7 @@ def refusing(value: bytes) -> bytes:
     return b"[" + value + b"]"
 
 
-ENCODERS = (jsontext.as_is, jsontext.quoted, jsontext.text, refusing)
+ENCODERS = (json_text.as_is, json_text.quoted, json_text.text, refusing)
 GOOD = st.one_of(st.none(), st.sampled_from([b"", b"1", b"%b %d %%", 'é\u2028"\\'.encode(), b"'\n\x00"]))
 ANY = st.one_of(GOOD, st.sampled_from([b"\xff", b"no", UNCHANGED]))
 
@@ -94,7 +94,7 @@ def test_a_table_of_as_many_columns_as_any_server_has() -> None:
 @pytest.mark.parametrize("write", ["row", "key"])
 def test_a_refusal_says_no_value(write: str) -> None:
     """`\\xff` is in the error that Python itself would raise."""
-    made = encoder(Table("s", "t", (Column("a", "t", Kind("string"), jsontext.text),), ("a",)))
+    made = encoder(Table("s", "t", (Column("a", "t", Kind("string"), json_text.text),), ("a",)))
     with pytest.raises(ValueError, match="not valid UTF-8") as caught:
         getattr(made, write)((b"secret \xff",))
     assert "secret" not in str(caught.value)

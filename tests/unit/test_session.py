@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 from psycopg2 import errors
 
-from cdc.errors import CdcError, ConfigError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.postgres import session
 from connectors.postgres.session import connect, connect_failed, identifier, parameters, place, translate
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cdc.change import Kind
-from cdc.config import ApplyTable
-from cdc.errors import ConfigError, OperatorError
-from spark_apply.identity import identity_of, stamp
-from spark_apply.shape import check_places, fingerprint, planned
-from spark_apply.tables import Partition, TargetTable, Version
+from cdc.config.config import ApplyTable
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events.projection import check_places, fingerprint, planned
+from spark_apply.model.identity import identity_of, stamp
+from spark_apply.model.target_table import Partition, TargetTable, Version
 
 COLUMNS = (("id", Kind("int64")), ("status", Kind("string")), ("total", Kind("decimal", 10, 2)))
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from spark_apply import classes, session
+from spark_apply.spark import class_archive, session
 
 
 def test_an_archive_is_named_to_the_jvm_only_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "with a space"
-    monkeypatch.setattr(classes, "cache_folder", lambda: folder)
-    assert "SharedArchiveFile" not in classes.options()
-    archive = classes.archive()
+    monkeypatch.setattr(class_archive, "cache_folder", lambda: folder)
+    assert "SharedArchiveFile" not in class_archive.options()
+    archive = class_archive.archive()
     archive.parent.mkdir(parents=True)
     archive.touch()
-    assert f'"-XX:SharedArchiveFile={archive}"' in classes.options()
-    assert session.class_options is classes.options
+    assert f'"-XX:SharedArchiveFile={archive}"' in class_archive.options()
+    assert session.class_options is class_archive.options
 
 
 def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +27,6 @@ def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.Mo
         (home / "bin").mkdir(parents=True)
         (home / "bin" / "java").touch()
         (home / "release").write_text(f'JAVA_VERSION="{release}"')
-        monkeypatch.setattr(classes, "java", lambda home=home: home / "bin" / "java")
-        names.add(classes.archive().name)
+        monkeypatch.setattr(class_archive, "java", lambda home=home: home / "bin" / "java")
+        names.add(class_archive.archive().name)
     assert len(names) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_apply.session import LOOPBACK, SETTINGS, java_options, settings_of
+from spark_apply.spark.session import LOOPBACK, SETTINGS, java_options, settings_of
 
 ICEBERG = SETTINGS["spark.sql.extensions"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from cdc.errors import OperatorError
-from cdc.state import VERSION, Phase, State, _checksum
+from cdc.model.errors import OperatorError
+from cdc.model.state import VERSION, Phase, State, _checksum
 
 STATE = State(
     connector="shop",

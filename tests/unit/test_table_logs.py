@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.config import KafkaConfig, LogConfig
-from cdc.errors import ConfigError
-from sinks.logged import TableLogs
-from sinks.names import LONGEST, table_topic
+from cdc.config.config import KafkaConfig, LogConfig
+from cdc.model.errors import ConfigError
+from sinks.topics.names import LONGEST, table_topic
+from sinks.topics.table_logs import TableLogs
 
 
 def _logs(*tables: str, retention: str = "1h") -> TableLogs:

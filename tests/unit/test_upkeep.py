@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.config import StoreConfig
-from cdc.errors import ConfigError
-from spark_apply.batches import Route
-from spark_apply.stores.iceberg_upkeep import ancestry, unneeded
-from spark_apply.tables import TargetTable
-from spark_apply.upkeep import Caretaker, Upkeep, upkeep_of
+from cdc.config.config import StoreConfig
+from cdc.model.errors import ConfigError
+from spark_apply.job.maintenance import Caretaker
+from spark_apply.job.microbatch import Route
+from spark_apply.model.target_table import TargetTable
+from spark_apply.model.upkeep import Upkeep, upkeep_of
+from spark_apply.stores.iceberg.maintenance import ancestry, unneeded
 
 TABLE = TargetTable("c", "public", "orders", "t", ("id",), (), 1)
 

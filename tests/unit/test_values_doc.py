@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc.change import Column, Kind
-from connectors.postgres import format_type, values
-from connectors.postgres.values import TypeInfo, column
-from spark_apply import kinds
+from cdc.model.change import Column, Kind
+from connectors.postgres.values import format_type, mapping
+from connectors.postgres.values.mapping import TypeInfo, column
+from spark_apply.model import types as spark_types
 
 PAGE = (Path(__file__).parents[2] / "docs" / "values.md").read_text()
 CELL = r"`([^`]*)`"
@@ -27,9 +27,9 @@ MODIFIERS = {
     "varchar": (-1, 20 + HEADER),
     "bpchar": (5 + HEADER,),
 }
-CATALOG_TYPES = {*values._BUILTIN, *values._BY_MODIFIER}
+CATALOG_TYPES = {*mapping._BUILTIN, *mapping._BY_MODIFIER}
 TEXT_TYPES = {"text", "varchar", "bpchar", "char", "name", "xml", "tsvector", "point", "xid8"}
-EXTENSION_TYPES = {*values._EXTENSION, "citext", "ltree", "sparsevec"}
+EXTENSION_TYPES = {*mapping._EXTENSION, "citext", "ltree", "sparsevec"}
 OTHERS = {  # name -> pg_type.typtype, what a domain is of
     "int4range": ("pg_catalog", "r", ""),
     "int4multirange": ("pg_catalog", "m", ""),
@@ -100,7 +100,7 @@ def test_every_type_the_code_names_has_an_example() -> None:
         for name in CATALOG_TYPES
         for modifier in MODIFIERS.get(name, (-1,))
     }
-    assert named | {f"public.{name}" for name in values._EXTENSION} <= {type_ for type_, *_ in EXAMPLES}
+    assert named | {f"public.{name}" for name in mapping._EXTENSION} <= {type_ for type_, *_ in EXAMPLES}
 
 
 def test_every_kind_of_an_example_is_in_the_table_of_what_is_stored() -> None:
@@ -113,6 +113,6 @@ def test_every_kind_of_an_example_is_in_the_table_of_what_is_stored() -> None:
 def test_what_is_stored_is_what_the_apply_job_stores(row: tuple[str, str, str]) -> None:
     cell, spark_type, note = row
     for kind in map(parsed, re.findall(CELL, cell)):
-        assert kinds.spark_type(kind).simpleString() == spark_type
-        for stand_in in kinds._INFINITE.get(kind.name, ()):
+        assert spark_types.spark_type(kind).simpleString() == spark_type
+        for stand_in in spark_types._INFINITE.get(kind.name, ()):
             assert f"`{stand_in}`" in note

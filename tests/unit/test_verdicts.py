@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from cdc.change import Offset
-from cdc.errors import OperatorError
-from cdc.pipeline import Pipeline, Settings
-from cdc.state import State
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.model.change import Offset
+from cdc.model.errors import OperatorError
+from cdc.model.state import State
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
-from connectors.postgres.stream import lsn_number
-from connectors.postgres.timeline import refusals, switch_point
+from connectors.postgres.lsn import lsn_number
+from connectors.postgres.slot.timeline import refusals, switch_point
 from tests.text_tables import text_table
 
 A, B = text_table("a", ["id"]), text_table("b", ["id"])

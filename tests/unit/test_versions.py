@@ -7,8 +7,8 @@ import dataclasses
 import orjson
 import pytest
 
-from cdc.change import Position, Table
-from cdc.versions import Versions
+from cdc.encode.schema_versions import Versions
+from cdc.model.change import Position, Table
 from tests.text_tables import text_column, text_table
 
 AT = Position(1, 2, 3)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import orjson
 import pytest
 
-from cdc.change import UNCHANGED, Position, Row, Table, Value
-from cdc.envelope import TableEncoder
-from cdc.wide import WideValues
+from cdc.encode.envelope import TableEncoder
+from cdc.encode.toast import WideValues
+from cdc.model.change import UNCHANGED, Position, Row, Table, Value
 from tests.text_tables import encoder, text_column, text_table
 
 LONG = b"w" * 2_100

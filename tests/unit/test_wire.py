@@ -12,8 +12,8 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest, ProduceResponse
 
-from sinks import producerequest
-from sinks.wire import Connection, LostError
+from sinks.client import produce_request
+from sinks.client.connection import Connection, LostError
 from tests.scripted_server import Asked, Broker, Connecting, metadata, way
 
 PAYLOAD: Final = b"a row of somebody's"
@@ -99,7 +99,7 @@ def test_batches_of_any_size_arrive_as_they_are(connect: Connecting, sizes: list
     connection.produce(11, sent, transactional_id="id", timeout_ms=1)
     connection.produced()
     asked = broker.asked[-1]
-    whole = producerequest.request(
+    whole = produce_request.request(
         11, sent, correlation_id=asked.correlation_id, client_id="cdc", transactional_id="id", timeout_ms=1
     )
     assert asked.body == b"".join(whole)[4:]

@@ -12,9 +12,9 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdRequest, ProduceRequest
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
-from cdc.errors import OperatorError
-from sinks import wire
-from sinks.wire import LostError
+from cdc.model.errors import OperatorError
+from sinks.client import connection as wire
+from sinks.client.connection import LostError
 from tests.scripted_server import Asked, Connecting, Script, agree, metadata, way
 
 SECRET: Final = "hunter2"

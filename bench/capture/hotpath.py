@@ -1,0 +1,198 @@
+"""What an event costs from log to sink, in µs of CPU, without a server: `python -m bench.capture.hotpath`.
+
+The bytes that a server would send lie in memory (`bench.capture.recorded`). The connector's own receiving, decoding,
+encoding and writing run over them, up to a sink that hands its batches to a client which throws them away. Each stage
+is run with all the stages before it; what it adds is the difference. CPU is that of this process, and the least of
+several runs counts: what else the machine does only adds. With `--kafka HOST:PORT` there is a last stage, with the real
+client: the CPU of its threads is in the figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import json
+import logging
+import platform
+import pstats
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from bench.capture.recorded import LOGS, MysqlLog, PostgresLog, config
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config.config import KafkaConfig
+from cdc.encode import row_codegen
+from cdc.model.change import Several, Table, Transaction
+from cdc.model.state import Phase, State
+from sinks.kafka import KafkaSink
+from sinks.producer.batches import Batch
+
+RUNS: Final = 5
+PARTITIONS: Final = 6
+_HUNDREDS: Final = 40_000
+_ONES: Final = 10_000
+
+
+class _Snapshotter:
+    """There is nothing left to read."""
+
+    def handover(self, *_: object) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Producer:
+    """One that throws away what it is given."""
+
+    interrupted = False
+
+    def partitions(self, _topic: str, _beside: Sequence[str]) -> int:
+        return PARTITIONS
+
+    def ready(self) -> bool:
+        return True
+
+    def send(self, _batches: Sequence[Batch]) -> None: ...
+    def flush(self) -> None: ...
+    def commit(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Kafka(KafkaSink):
+    """The real sink, which finds that a snapshot was made, and begins with what it is told."""
+
+    def __init__(self, sink: KafkaConfig, state: State) -> None:
+        super().__init__(sink, state.connector)
+        self._state = state
+
+    def check(self, tables: Sequence[Table]) -> bool:
+        super().check(tables)
+        return True
+
+    def fence(self) -> State | None:
+        super().fence()
+        return self._state
+
+    def schemas(self) -> Iterator[bytes]:
+        return iter(())
+
+
+class _Nowhere(_Kafka):
+    """The same, with a producer that throws everything away."""
+
+    def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
+        return True
+
+    def create(self, tables: Sequence[Table]) -> None: ...
+
+    def fence(self) -> State | None:
+        self._producer = _Producer()  # type: ignore[assignment]
+        return self._state
+
+    def commands(self) -> list[tuple[bytes, bytes]]:
+        return []
+
+
+def received(log: PostgresLog | MysqlLog) -> None:
+    log.receive()
+
+
+def decoded(log: PostgresLog | MysqlLog) -> None:
+    source = log.source()
+    source.connect()
+    left = log.events
+    for frame in source.stream(source.start()):
+        whole = frame.transactions if isinstance(frame, Several) else [frame] if isinstance(frame, Transaction) else []
+        for transaction in whole:
+            for _ in transaction.changes:
+                left -= 1
+        if not left:
+            return
+
+
+def written(log: PostgresLog | MysqlLog, servers: str | None = None) -> None:
+    source = log.source()
+    made = config(log.kind)
+    sink = KafkaConfig(bootstrap_servers=servers or "localhost:1", topic_prefix=f"bench-{uuid4()}")
+    state = State(
+        connector=made.name, identity={"server": "memory"}, phase=Phase.STREAM, epoch=1, offset=source.start(),
+        tables=(log.table,),
+    )  # fmt: skip
+    to = _Kafka(sink, state) if servers else _Nowhere(sink, state)
+    snapshotter: Any = _Snapshotter
+    pipeline = Pipeline(
+        Settings(connector=made.name, prefix=sink.prefix),
+        open_source=lambda: source,
+        open_snapshotter=snapshotter,
+        sink=to,
+        observe=lambda report: pipeline.stop() if report.state.commit >= log.end else None,
+    )
+    pipeline.run()
+
+
+def cpu_us(run: Callable[[], None], events: int, runs: int) -> float:
+    """The least CPU of several runs, in µs an event."""
+    least = float("inf")
+    for _ in range(runs):
+        gc.collect()
+        begun_s = time.process_time()
+        run()
+        least = min(least, time.process_time() - begun_s)
+    return least / events * 1e6
+
+
+def measure(kind: str, count: int, per_transaction: int, runs: int, servers: str | None) -> dict[str, float]:
+    """CPU of each stage with all before it, in µs an event."""
+    log = LOGS[kind](count, per_transaction)
+    stages: dict[str, Callable[[], None]] = {
+        "received": lambda: received(log),
+        "decoded": lambda: decoded(log),
+        "written": lambda: written(log),
+    }
+    if servers:
+        stages["produced"] = lambda: written(log, servers)
+    return {name: round(cpu_us(run, count, runs), 2) for name, run in stages.items()}
+
+
+def profile(kind: str, count: int, per_transaction: int) -> None:
+    log = LOGS[kind](count, per_transaction)
+    profiler = cProfile.Profile()
+    profiler.runcall(written, log)
+    pstats.Stats(profiler, stream=sys.stdout).sort_stats("tottime").print_stats(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sources", default="postgres,mysql")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--kafka", help="a broker, for the stage with the real client")
+    parser.add_argument("--profile", action="store_true", help="where the time goes, function by function, instead")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    logging.disable(logging.INFO)
+    found = []
+    for kind in options.sources.split(","):
+        for per_transaction, count in ((100, _HUNDREDS), (1, _ONES)):
+            if options.profile:
+                profile(kind, count, per_transaction)
+                continue
+            stages = measure(kind, count, per_transaction, options.runs, options.kafka)
+            found.append({"source": kind, "per_transaction": per_transaction, "events": count, "us": stages})
+            if len(found) == 1:
+                print(f"CPU µs/event           {''.join(f'{name:>12}' for name in stages)}")
+            title = f"{kind}, {per_transaction} a transaction"
+            print(f"{title:<27}{''.join(f'{us:>12.2f}' for us in stages.values())}", flush=True)
+    if not options.profile:
+        how = "compiled" if row_codegen.compiled is not None else "nothing compiled"
+        python = platform.python_version()
+        print(f"Each stage with all before it; the least of {options.runs} runs; {how}, Python {python}.")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

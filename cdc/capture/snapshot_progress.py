@@ -1,0 +1,100 @@
+"""How far a snapshot is: rows, estimate, time left; from the state alone, so that anyone who reads it can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from cdc.model.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigures:
+    """One table of a snapshot."""
+
+    rows: int
+    """Read so far."""
+    estimate: int | None
+    """Rows it was thought to have before it was read; None where the snapshotter does not guess."""
+    done: bool
+
+    @property
+    def left(self) -> int:
+        return 0 if self.done or self.estimate is None else max(0, self.estimate - self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All tables of a snapshot."""
+
+    tables: Mapping[str, TableFigures]
+    eta_s: float | None
+    """Seconds until the rest is read at the pace of this run; None where nothing tells."""
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables.values())
+
+    @property
+    def left(self) -> int:
+        return sum(table.left for table in self.tables.values())
+
+
+def figures(progress: Mapping[str, Any], at_ms: int) -> Figures:
+    """Of a snapshotter's progress (`cdc.model.interfaces.Chunk`) as it was committed at `at_ms`."""
+    shown = progress.get("tables")
+    tables = {
+        name: TableFigures(table["rows"], table.get("estimate"), table["done"])
+        for name, table in (shown.items() if isinstance(shown, dict) else ())
+    }
+    found = Figures(tables, None)
+    run = progress.get("run")
+    if not isinstance(run, dict):
+        return found
+    read, took_s = found.rows - run["rows_before"], (at_ms - run["started_at_ms"]) / 1000
+    if found.left == 0 or read <= 0 or took_s <= 0:
+        return found
+    return Figures(tables, found.left * took_s / read)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A table being read, for the first time or again."""
+
+    phase: str
+    """``initial`` before the log is followed; else ``waiting``, ``reading`` or ``deleting`` what has gone."""
+    rows: int
+    estimate: int | None
+    required: bool
+    """Its topic is not whole before: not to be stopped."""
+    eta_s: float | None
+
+
+def being_read(state: State, at_ms: int) -> dict[str, Read]:
+    """Tables by name, as committed at `at_ms`."""
+    initial = figures(state.snapshot, at_ms)
+    found = {
+        name: Read("initial", table.rows, table.estimate, required=True, eta_s=initial.eta_s)
+        for name, table in initial.tables.items()
+        if name in state.unread and not table.done
+    }
+    for number, (name, value) in enumerate(state.reading.items()):
+        of = cast("Mapping[str, Any]", value)
+        phase = "waiting" if number else "deleting" if of["read"] else "reading"
+        left = max(0, (of["estimate"] or 0) - of["rows"])
+        took_s = (at_ms - of["started_at_ms"]) / 1000
+        eta_s = left * took_s / of["rows"] if phase == "reading" and left and of["rows"] and took_s > 0 else None
+        found[name] = Read(phase, of["rows"], of["estimate"], required=of["required"], eta_s=eta_s)
+    return found
+
+
+def duration(seconds: float) -> str:
+    """In the two units that matter: ``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:  # noqa: PLR2004 - a minute
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:  # noqa: PLR2004 - an hour
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

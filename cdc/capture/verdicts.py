@@ -1,0 +1,88 @@
+"""Start-up verdicts that need no server: whether a position still belongs to this configuration and this source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import orjson
+
+from cdc.model.errors import OperatorError
+from cdc.model.interfaces import LINEAGE
+from cdc.model.state import State
+
+
+def of_config(state: State, config: Mapping[str, str]) -> Iterator[OperatorError]:
+    """Settings that are not those the position was made under."""
+    for name, now in config.items():
+        then = state.config.get(name, now)
+        if then != now:
+            yield OperatorError(
+                f"config changed: {name} is {now}, but connector {state.connector} stands at a position made with "
+                f"{then}",
+                hint=f"set {name}: {then} again; for {now}, start under a new connector name (a fresh snapshot)",
+            )
+
+
+def of_source(state: State, identity: Mapping[str, str]) -> Iterator[OperatorError]:
+    """Another server, database or slot than the position's; its timeline is the source's own business."""
+    for what, there in state.identity.items():
+        here = identity.get(what)
+        if here != there and what != LINEAGE:
+            yield OperatorError(
+                f"another source: connector {state.connector} stands at a position of {what.replace('_', ' ')} "
+                f"{there}, source.url leads to {here}",
+                hint="point source.url at the server this connector began with; for a new server, a new name",
+            )
+
+
+def of_neighbours(
+    neighbours: Iterable[tuple[str, State]],
+    *,
+    connector: str,
+    prefix: str,
+    identity: Mapping[str, str],
+    topics: Mapping[str, str],
+) -> Iterator[OperatorError]:
+    """What the positions of others say: topics that are theirs, or that this connector has run under another prefix.
+
+    `topics` are this connector's, by table.
+    """
+    for their_prefix, state in neighbours:
+        if state.connector == connector and their_prefix != prefix:
+            if {**state.identity, LINEAGE: ""} == {**identity, LINEAGE: ""}:
+                yield OperatorError(
+                    f"config changed: sink.topic_prefix is {prefix}, but connector {connector} stands at a position "
+                    f"under {their_prefix}",
+                    hint=f"set sink.topic_prefix: {their_prefix} again; for {prefix}, start under a new connector name "
+                    "(a fresh snapshot)",
+                )
+        elif their_prefix == prefix:
+            yield from (_owned(topics[table], state.connector) for table in state.tables if table in topics)
+
+
+def of_records(occupied: Sequence[str], published: Iterable[bytes], connector: str) -> Iterator[OperatorError]:
+    """Topics that hold records of which this connector has no position; the schema topic may know whose they are."""
+    if not occupied:
+        return
+    owners: dict[str, str] = {}
+    for record in map(orjson.loads, published):
+        owners[record["topic"]] = record["connector"]
+    for topic in occupied:
+        owner = owners.get(topic, connector)
+        if owner != connector:
+            yield _owned(topic, owner)
+            continue
+        yield OperatorError(
+            f"topic {topic} holds records already, and connector {connector} has no position for them: rows deleted "
+            "since they were written would stay in it for ever",
+            hint="set another sink.topic_prefix; or delete the topic if nobody needs it: "
+            f"kafka-topics.sh --delete --topic {topic}",
+        )
+
+
+def _owned(topic: str, owner: str) -> OperatorError:
+    return OperatorError(
+        f"topic owned by another connector: {topic} is written by {owner}",
+        hint=f"set another sink.topic_prefix, or leave the table out of this connector or of {owner}; if {owner} is no "
+        f"more and nobody needs its events: kafka-topics.sh --delete --topic {topic}",
+    )

@@ -1,0 +1,403 @@
+"""The two files a user writes, as frozen dataclasses: a connector's and an apply job's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
+from cdc.model.errors import ConfigError
+from cdc.model.interfaces import Log
+
+DEBEZIUM_NAMES = {
+    "topic.prefix": "topic_prefix",
+    "slot.name": "slot",
+    "publication.name": "publication",
+    "bootstrap.servers": "bootstrap_servers",
+    "provide.transaction.metadata": "transaction_metadata",
+}
+"""Debezium's option names taken for ours, where they mean the same."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+_RETENTION = re.compile(r"([1-9]\d{0,8})([mhd])")
+_UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+ON_ERROR = ("stop", "dead_letter")
+MODES = ("latest", "history")
+
+GUARANTEED = frozenset(
+    {
+        "acks",
+        "enable.auto.commit",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "isolation.level",
+        "max.in.flight.requests.per.connection",
+        "partitioner",
+        "log.connection.close",
+        "log_level",
+        "transactional.id",
+    }
+)
+"""Client properties that carry a guarantee: not to be set by a user."""
+
+
+def _require(ok: object, what: str, hint: str | None = None) -> None:
+    if not ok:
+        raise ConfigError(what, hint=hint)
+
+
+def _check_clients(bootstrap_servers: str, topic_prefix: str, options: Mapping[str, str]) -> None:
+    _require(bootstrap_servers.strip(), "bootstrap_servers is empty", "bootstrap_servers: 127.0.0.1:9092")
+    _require(
+        _PREFIX.fullmatch(topic_prefix),
+        f"topic_prefix “{topic_prefix}” is not a prefix for topics",
+        "letters, digits, _ and -; no dot, so that no two tables can share a topic",
+    )
+    refused = sorted(GUARANTEED & set(options))
+    _require(not refused, f"options: {', '.join(refused)} cannot be set: delivery depends on it", "leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTable:
+    """An item of `tables` that says which columns tell its rows apart, where that is not the primary key's to say."""
+
+    table: str
+    key: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _require(not set("*?") & set(self.table), f"table: “{self.table}” is a pattern", "a key is of one table alone")
+        _require(self.key, "key is empty", "key: [id]")
+        _require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """A database and the tables to capture in it."""
+
+    type: str
+    url: str = field(repr=False)
+    tables: tuple[str, ...] = field(metadata={BOUND_AS: tuple[str | KeyedTable, ...]})
+    """Names and patterns. An item may be a `KeyedTable`: its name is kept here, its key in `keys`."""
+    slot: str | None = None
+    publication: str | None = None
+    messages: bool = True
+    """Whether what applications write into the log (pg_logical_emit_message) becomes events too."""
+    server_id: int | None = None
+    """MySQL: as which replica we register; one that no other has. None: made of the connector's name."""
+    heartbeat_s: float = 10.0
+    """How often a sign of ours is put into the log of a source that others write to; 0: never."""
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """For sources of third parties."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
+    """Key columns by table, where an item of `tables` gives them."""
+
+    def __post_init__(self) -> None:
+        items: tuple[str | KeyedTable, ...] = self.tables
+        keys = {item.table: item.key for item in items if isinstance(item, KeyedTable)}
+        object.__setattr__(self, "keys", {**self.keys, **keys})
+        object.__setattr__(self, "tables", tuple(i.table if isinstance(i, KeyedTable) else i for i in items))
+        _require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
+        _require(self.tables, "tables is empty", "tables: [public.orders]")
+        for pattern in self.tables:
+            schema, dot, table = pattern.partition(".")
+            _require(schema and dot and table, f"tables: “{pattern}” is not schema.table", "public.orders, or public.*")
+        _require(
+            self.slot is None or _SLOT.fullmatch(self.slot),
+            f"slot: “{self.slot}” is not a slot's name",
+            "lower-case letters, digits and _, at most 63",
+        )
+        for name in (
+            ("slot", "publication") if self.type == "mysql" else ("server_id",) if self.type == "postgres" else ()
+        ):
+            _require(
+                getattr(self, name) is None, f"{name} means nothing to a source of type {self.type}", "leave it out"
+            )
+        _require(
+            self.server_id is None or 0 < self.server_id < 1 << 32,
+            f"server_id: {self.server_id} is out of range",
+            "1 to 4294967295, another than that of every server and replica",
+        )
+        _require(self.heartbeat_s >= 0, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Tables whose events are kept in a log as well, where none replaces another: what a history is made from."""
+
+    tables: tuple[str, ...]
+    """Names and patterns, as `source.tables` has them."""
+    retention: str
+    """``30d``, ``12h``, ``90m`` or ``forever``."""
+
+    def __post_init__(self) -> None:
+        _require(self.tables, "tables is empty", "tables: [public.orders]")
+        for pattern in self.tables:
+            schema, _, table = pattern.partition(".")
+            _require(schema and table, f"tables: “{pattern}” is not schema.table", "public.orders, or public.*")
+        _require(
+            self.retention == "forever" or _RETENTION.fullmatch(self.retention),
+            f"retention: “{self.retention}” is no time",
+            "30d, 12h, 90m, or forever",
+        )
+
+    @property
+    def retention_ms(self) -> int:
+        """As Kafka has it: -1 is for ever."""
+        found = _RETENTION.fullmatch(self.retention)
+        return int(found[1]) * _UNITS_MS[found[2]] if found else -1
+
+    def has(self, table: str) -> bool:
+        """Whether ``schema.table`` has a log."""
+        return any(matches(pattern, table) for pattern in self.tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig:
+    """Where events go."""
+
+    type: str = "kafka"
+    bootstrap_servers: str
+    topic_prefix: str | None = None
+    partitions: int = 6
+    replication_factor: int | None = None
+    """None: the broker's default.replication.factor."""
+    transaction_metadata: bool = False
+    """Whether each source transaction's beginning and end are told in a topic of their own."""
+    log: LogConfig | None = None
+    """Of which tables every event is kept."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Client properties by librdkafka's names (security.protocol, sasl.username, …)."""
+
+    def __post_init__(self) -> None:
+        _require(self.type == "kafka", f"type: “{self.type}” is not a sink", "type: kafka")
+        _require(self.partitions > 0, f"partitions: {self.partitions} is out of range", "1 or more")
+        _require(
+            self.replication_factor is None or self.replication_factor > 0,
+            "replication_factor: must be 1 or more",
+            "leave it out for the broker's default",
+        )
+        _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
+
+    @property
+    def prefix(self) -> str:
+        """`topic_prefix`, which `load_connector` fills in with the connector's name."""
+        if self.topic_prefix is None:
+            raise ConfigError("topic_prefix is not known", hint="load the file with load_connector")
+        return self.topic_prefix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotConfig:
+    """How the initial snapshot is read."""
+
+    workers: int = 2
+    """Sessions that read side by side: other tables, and of a big table other ranges of its key."""
+    chunk_rows: int = 50_000
+    """Rows whose events and progress share one Kafka transaction."""
+
+    def __post_init__(self) -> None:
+        _require(self.workers > 0, "workers: must be 1 or more")
+        _require(self.chunk_rows > 0, "chunk_rows: must be 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorConfig:
+    """connector.yaml"""
+
+    name: str
+    source: SourceConfig
+    sink: KafkaConfig
+    snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
+    on_error: str = "stop"
+    """What becomes of an event that cannot be written: ``stop``, or ``dead_letter``."""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        _require(
+            self.on_error in ON_ERROR, f"on_error: “{self.on_error}” is not known", f"one of {', '.join(ON_ERROR)}"
+        )
+        for table in self.sink.log.tables if self.sink.log is not None else ():
+            _require(
+                set("*?") & set(table) or any(matches(pattern, table) for pattern in self.source.tables),
+                f"sink.log.tables: “{table}” is not captured",
+                f"add it to source.tables, which has {', '.join(self.source.tables)}",
+            )
+
+    @property
+    def logs(self) -> frozenset[Log]:
+        """The logs beside the tables' topics that this connector writes."""
+        wanted: dict[Log, bool] = {
+            "message": self.source.messages,
+            "transaction": self.sink.transaction_metadata,
+            "dead-letter": self.on_error == "dead_letter",
+        }
+        return frozenset(log for log, on in wanted.items() if on)
+
+    @property
+    def slot(self) -> str:
+        return self.source.slot or f"cdc_{self.name.replace('-', '_')}"
+
+    @property
+    def publication(self) -> str:
+        return self.source.publication or f"cdc_{self.name.replace('-', '_')}"
+
+    @property
+    def binding(self) -> dict[str, str]:
+        """What a position depends on and nothing else notices a change of; kept in the position topic, never a secret.
+
+        Partitions are compared with the topics', the tables with the position's, the server by its identity.
+        """
+        if self.source.type == "mysql":
+            return {"source.type": self.source.type}
+        return {
+            "source.type": self.source.type,
+            "source.slot": self.slot,
+            "source.publication": self.publication,
+        }
+
+
+def _check_name(name: str) -> None:
+    _require(
+        _NAME.fullmatch(name),
+        f"name: “{name}” is not a name",
+        "a lower-case letter, then lower-case letters, digits, _ and -, at most 40 in all",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplySource:
+    """The topics an apply job folds."""
+
+    bootstrap_servers: str
+    topic_prefix: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Client properties by librdkafka's names; docs/deploy.md says which of them the producer heeds."""
+
+    def __post_init__(self) -> None:
+        _check_clients(self.bootstrap_servers, self.topic_prefix, self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """A derived store."""
+
+    type: str
+    path: str | None = None
+    url: str | None = field(default=None, repr=False)
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyTable:
+    """Which stores follow a table, and how its rows are shaped for them. docs/apply.md has examples."""
+
+    stores: tuple[str, ...]
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Column -> ``string``: keep its JSON text as it is."""
+    mode: str = "latest"
+    """What is kept of a row: its ``latest`` version, or its ``history``."""
+    untracked: tuple[str, ...] = ()
+    """Columns whose change alone makes no new version in a history."""
+    columns: tuple[str, ...] = ()
+    """Those of the source's that copies have; the key's are always there. None named: all, also what is added later."""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    """The source's name of a column -> its name in copies."""
+    where: str | None = None
+    """Spark SQL over the source's columns: a row for which it is not true is in no copy."""
+    computed: Mapping[str, str] = field(default_factory=dict)
+    """Name of a further column -> Spark SQL over the source's columns."""
+    target: str | None = None
+    """The copies' name, instead of the table's."""
+    partition_by: tuple[str, ...] = ()
+    """Columns of the copy, or ``days(at)``, ``bucket(16, id)``, …"""
+
+    def __post_init__(self) -> None:
+        history = self.mode == "history"
+        _require(self.mode in MODES, f"mode: “{self.mode}” is not known", f"one of {', '.join(MODES)}")
+        _require(
+            history or not self.untracked,
+            "untracked means nothing where the latest version alone is kept",
+            "mode: history",
+        )
+        shaped = self.columns or self.rename or self.where or self.computed or self.partition_by
+        _require(
+            not (history and shaped),
+            "a history has the source's rows as they are",
+            "leave out columns, rename, where, computed and partition_by; target may stay",
+        )
+        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        _require(not twice, f"columns names {', '.join(twice)} twice", "keep one of them")
+        _require(self.where is None or self.where.strip(), "where is empty", "where: status <> 'draft'")
+        _require(self.target is None or self.target.strip(), "target is empty", "target: orders_of_today")
+        for name, expression in self.computed.items():
+            _require(name and expression.strip(), f"computed.{name} is empty", "computed: {net: price - tax}")
+        for name, other in self.rename.items():
+            _require(other, f"rename.{name} is empty", f"rename: {{{name}: other}}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineConfig:
+    """What becomes of events that cannot be applied."""
+
+    limit: int = 1_000
+    """How many may be in quarantine before the job stops; 0: it stops at the first."""
+
+    def __post_init__(self) -> None:
+        _require(self.limit >= 0, f"limit: {self.limit} is out of range", "how many events; 0 to stop at the first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyConfig:
+    """apply.yaml"""
+
+    name: str
+    source: ApplySource
+    stores: Mapping[str, StoreConfig]
+    tables: Mapping[str, ApplyTable]
+    checkpoint: str
+    quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Spark properties, added to the job's own."""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        _require(self.stores, "stores is empty", "stores: {warehouse: {type: iceberg, path: ./warehouse}}")
+        _require(self.tables, "tables is empty", "tables: {public.orders: {stores: [warehouse]}}")
+        for name, table in self.tables.items():
+            _require("." in name, f"tables: “{name}” is not schema.table", "public.orders, or public.*")
+            _require(table.stores, f"tables.{name}.stores is empty", f"one or more of {', '.join(self.stores)}")
+            for store in table.stores:
+                _require(
+                    store in self.stores,
+                    f"tables.{name}.stores: there is no store “{store}”",
+                    f"stores of this file: {', '.join(self.stores)}",
+                )
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether `pattern` names ``schema.table``: ``*`` is any run of characters, ``?`` any one."""
+    regex = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
+    return re.fullmatch(regex, name, re.DOTALL) is not None
+
+
+def load_connector(path: Path) -> ConnectorConfig:
+    """Read a connector's file. Raises ConfigError."""
+    config = load(path, ConnectorConfig, aliases=DEBEZIUM_NAMES)
+    if config.sink.topic_prefix is not None:
+        return config
+    return replace(config, sink=replace(config.sink, topic_prefix=config.name))
+
+
+def describes_apply(path: Path) -> bool:
+    """Whether a file is an apply job's: those have `stores`, connectors have none. Raises ConfigError."""
+    return "stores" in top_level_keys(path)
+
+
+def load_apply(path: Path) -> ApplyConfig:
+    """Read an apply job's file; relative paths in it are relative to the current directory. Raises ConfigError."""
+    return load(path, ApplyConfig, aliases=DEBEZIUM_NAMES)

@@ -1,0 +1,115 @@
+"""Names to parts, so that `cdc` imports none of them.
+
+A source of a third party is named ``package.module:callable`` in its configuration. The callable takes a
+ConnectorConfig and gives a Source; beside it in its module, ``open_snapshotter`` gives a Snapshotter and
+``standing`` says how the server stands, ``check`` what it lacks (`cdc.config.findings`), ``end`` where its log ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, cast
+
+from cdc.config.config import ConnectorConfig, KafkaConfig
+from cdc.config.findings import Checked
+from cdc.model.errors import ConfigError
+from cdc.model.interfaces import Log, Sink, Snapshotter, Source
+
+SOURCES = {
+    "postgres": (
+        "connectors.postgres.source:open_source",
+        "snapshot.postgres:open_snapshotter",
+        "connectors.postgres.lag:standing",
+        "connectors.postgres.check:check",
+        "connectors.postgres.log_end:end",
+    ),
+    "mysql": (
+        "connectors.mysql.source:open_source",
+        "snapshot.mysql:open_snapshotter",
+        "connectors.mysql.lag:standing",
+        "connectors.mysql.check:check",
+        "connectors.mysql.log_end:end",
+    ),
+}
+
+SINKS = {"kafka": "sinks.kafka:open_sink"}
+
+
+def source(config: ConnectorConfig) -> Callable[[], Source]:
+    """Raises ConfigError for a type nobody knows."""
+    opener = _resolve(_named(config)[0])
+    return lambda: cast("Source", opener(config))
+
+
+def snapshotter(config: ConnectorConfig) -> Callable[[], Snapshotter]:
+    """Raises ConfigError for a type nobody knows."""
+    opener = _resolve(_named(config)[1])
+    return lambda: cast("Snapshotter", opener(config))
+
+
+def standing(config: ConnectorConfig) -> Callable[..., Any]:
+    """What `cdc status` asks about the server: a function of (config, state) that gives JSON values."""
+    return _resolve(_named(config)[2])
+
+
+def check(config: ConnectorConfig) -> Callable[..., Checked]:
+    """What `cdc check` asks the server: a function of (config, state, known=…)."""
+    return _resolve(_named(config)[3])
+
+
+def end(config: ConnectorConfig) -> Callable[..., int]:
+    """What `cdc token` asks the server: a function of (config, state).
+
+    It gives a commit position that all committed before the call lies below, and that an idle log reaches at once.
+    """
+    return _resolve(_named(config)[4])
+
+
+def sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> Sink:
+    """A sink that has not connected yet; `logs` are the topics it has beside those of tables."""
+    return cast("Sink", _resolve(SINKS[config.type])(config, connector, logs=logs))
+
+
+def part(name: str) -> Callable[..., Any]:
+    """Something of another package that a command needs: ``sinks.topics.follow:Follower``. Raises ConfigError."""
+    return _resolve(name)
+
+
+def _named(config: ConnectorConfig) -> tuple[str, str, str, str, str]:
+    wanted = config.source.type
+    if wanted in SOURCES:
+        return SOURCES[wanted]
+    module, colon, _ = wanted.partition(":")
+    if not colon:
+        raise ConfigError(
+            f"source.type: there is no source “{wanted}”",
+            hint=f"known: {', '.join(SOURCES)}, or package.module:callable",
+        )
+    return wanted, f"{module}:open_snapshotter", f"{module}:standing", f"{module}:check", f"{module}:end"
+
+
+def _resolve(name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+        raise ConfigError(f"“{name}” names nothing that Python can import", hint="write package.module:callable")
+    try:
+        module = importlib.import_module(module_name)
+        return cast("Callable[..., Any]", getattr(module, attribute))
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(f"{name} cannot be loaded: {exc}", hint=_hidden_by(module_name)) from exc
+
+
+def _hidden_by(module_name: str) -> str | None:
+    """A user's own folder named like one of our packages hides ours."""
+    top = module_name.partition(".")[0]
+    try:
+        found = importlib.import_module(top)
+    except ImportError:
+        return f"is {top} installed in this environment?"
+    where = next(iter(getattr(found, "__path__", [])), getattr(found, "__file__", None) or "")
+    ours = Path(__file__).parents[2] / top
+    if ours.is_dir() and Path(where).resolve() != ours.resolve():
+        return f"{where} hides the package {top} of this tool: rename it, or start cdc in another folder"
+    return None

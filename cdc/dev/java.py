@@ -1,0 +1,40 @@
+"""Java, asked for before anything that needs it is started."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from cdc.model.errors import OperatorError
+
+_NEEDED = 17
+_HINT = "apt-get install openjdk-17-jre-headless  # or set JAVA_HOME"
+
+
+@functools.cache
+def java() -> Path:
+    """The Java to run with: ``$JAVA_HOME``'s, else the path's. Raises OperatorError below 17 or without one."""
+    home = os.environ.get("JAVA_HOME")
+    program = Path(home) / "bin" / "java" if home else shutil.which("java")
+    if program is None or not os.access(program, os.X_OK):
+        found = f"$JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
+        msg = f"Java {_NEEDED} or newer is needed, {found}"
+        raise OperatorError(msg, hint=_HINT)
+    answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    output = answer.stderr + answer.stdout
+    version = java_major(output)
+    if version is None or version < _NEEDED:
+        first_line = output.partition("\n")[0] or f"exit code {answer.returncode}"
+        msg = f"Java {_NEEDED} or newer is needed, {program} is: {first_line}"
+        raise OperatorError(msg, hint=_HINT)
+    return Path(program)
+
+
+def java_major(output: str) -> int | None:
+    """The major version in what ``java -version`` prints: 8 for "1.8.0_402", 17 for "17.0.15"."""
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(found[1]) if found else None

@@ -1,0 +1,1110 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The hot path in C: rows to JSON, events around them. Optional: what is missing, `cdc.encode.row_codegen` and `cdc.encode.envelope` do.
+
+Nothing is decided here. Each class does what its namesake in Python does, byte for byte, for what nearly all rows are,
+and calls the column's own encoder, or raises, for the rest; the namesakes are the oracles (tests/property/test_compiled.py).
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp, memcpy
+
+from cdc.encode import json_text
+from cdc.model.change import UNCHANGED, Change, Op
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyObject
+    PyObject *PyBytes_New "PyBytes_FromStringAndSize" (const char *, Py_ssize_t)
+    int _PyBytes_Resize(PyObject **, Py_ssize_t) except -1
+    void Py_XDECREF(PyObject *)
+
+
+cdef extern from *:
+    """
+    /* bit 0: a byte that JSON escapes; bit 7: one that is not ASCII. Compilers make vectors of this loop. */
+    static unsigned char cdc_seen(const unsigned char *s, Py_ssize_t n) {
+        unsigned char seen = 0;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            unsigned char c = s[i];
+            seen |= (unsigned char)((c < 0x20) | (c == 0x22) | (c == 0x5C)) | (c & 0x80);
+        }
+        return seen;
+    }
+    """
+    unsigned char cdc_seen(const unsigned char *, Py_ssize_t) noexcept
+
+
+# ---- a buffer that grows ----
+
+cdef struct Out:
+    unsigned char *start
+    size_t size
+    size_t room
+
+cdef enum:
+    ROOM = 1 << 16
+    KEPT = 1 << 20
+
+cdef unsigned char *_spare = NULL
+cdef size_t _spare_room = 0
+
+
+cdef int take(Out *out) except -1:
+    """One at a time is kept for the next: no other thread has it meanwhile, whatever an encoder in Python does."""
+    global _spare
+    out.size = 0
+    if _spare != NULL:
+        out.start, out.room = _spare, _spare_room
+        _spare = NULL
+        return 0
+    out.start = <unsigned char *>malloc(ROOM)
+    out.room = ROOM
+    if out.start == NULL:
+        raise MemoryError
+    return 0
+
+
+cdef void give(Out *out) noexcept:
+    global _spare, _spare_room
+    if _spare == NULL and out.room <= KEPT:
+        _spare, _spare_room = out.start, out.room
+    else:
+        free(out.start)
+    out.start = NULL
+
+
+cdef int grow(Out *out, size_t more) except -1:
+    cdef size_t room = out.room
+    while room - out.size < more:
+        room *= 2
+    cdef unsigned char *start = <unsigned char *>malloc(room)
+    if start == NULL:
+        raise MemoryError
+    memcpy(start, out.start, out.size)
+    free(out.start)
+    out.start, out.room = start, room
+    return 0
+
+
+cdef inline int room_for(Out *out, size_t more) except -1:
+    if out.room - out.size < more:
+        grow(out, more)
+    return 0
+
+
+cdef inline int put(Out *out, const void *text, size_t size) except -1:
+    room_for(out, size)
+    memcpy(out.start + out.size, text, size)
+    out.size += size
+    return 0
+
+
+cdef inline int put_bytes(Out *out, object text) except -1:
+    return put(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+
+
+cdef inline int put_number(Out *out, unsigned long long number) except -1:
+    cdef unsigned char digits[20]
+    cdef int at = 20
+    while True:
+        at -= 1
+        digits[at] = 48 + number % 10
+        number //= 10
+        if number == 0:
+            return put(out, digits + at, 20 - at)
+
+
+cdef inline int put_signed(Out *out, long long number) except -1:
+    if number < 0:
+        put(out, b"-", 1)
+        return put_number(out, 0 - <unsigned long long>number)
+    return put_number(out, number)
+
+
+cdef inline int put_hex(Out *out, unsigned long long number, int least) except -1:
+    """So many digits, more if it takes more."""
+    cdef unsigned char digits[16]
+    cdef int at = 16
+    while number or at > 16 - least:
+        at -= 1
+        digits[at] = b"0123456789abcdef"[number & 15]
+        number >>= 4
+    return put(out, digits + at, 16 - at)
+
+
+# ---- values ----
+
+cdef enum:
+    CALLED, AS_IS, QUOTED, TEXT, T_OR_F, ONE_OR_ZERO, FLOATING, DOUBLE, MICROS, MILLIS, WITH_ZONE, INSTANT, DAYS, CLOCK
+
+cdef dict _CODES = {
+    "as_is": AS_IS, "quoted": QUOTED, "text": TEXT, "t_or_f": T_OR_F, "one_or_zero": ONE_OR_ZERO, "floating": FLOATING,
+    "double": DOUBLE, "micros": MICROS, "millis": MILLIS, "with_zone": WITH_ZONE, "instant": INSTANT, "days": DAYS,
+    "clock": CLOCK,
+}
+
+
+def forms():
+    """The names of `json_text.FORMS` that are known here."""
+    return list(_CODES)
+
+
+cdef int escaped(Out *out, const unsigned char *text, Py_ssize_t size) except -1:
+    """A JSON string. Raises UnicodeDecodeError for what is not UTF-8."""
+    cdef unsigned char seen = cdc_seen(text, size), c
+    cdef Py_ssize_t i
+    cdef unsigned char *to
+    if seen & 0x80:
+        PyUnicode_DecodeUTF8(<const char *>text, size, NULL)
+    if not seen & 1:
+        room_for(out, size + 2)
+        to = out.start + out.size
+        to[0] = 34
+        memcpy(to + 1, text, size)
+        to[size + 1] = 34
+        out.size += size + 2
+        return 0
+    room_for(out, 6 * size + 2)
+    to = out.start + out.size
+    to[0] = 34
+    to += 1
+    for i in range(size):
+        c = text[i]
+        if c >= 0x20 and c != 34 and c != 92:
+            to[0] = c
+            to += 1
+            continue
+        to[0] = 92
+        if c == 34 or c == 92:
+            to[1] = c
+        elif c == 8:
+            to[1] = 98
+        elif c == 9:
+            to[1] = 116
+        elif c == 10:
+            to[1] = 110
+        elif c == 12:
+            to[1] = 102
+        elif c == 13:
+            to[1] = 114
+        else:
+            memcpy(to + 1, b"u00", 3)
+            to[4] = 48 + (c >> 4)
+            to[5] = b"0123456789abcdef"[c & 15]
+            to += 4
+        to += 2
+    to[0] = 34
+    out.size = to + 1 - out.start
+    return 0
+
+
+cdef inline int two(const unsigned char *text) noexcept:
+    """A number of two digits; -1 for anything else."""
+    cdef unsigned int high = text[0] - 48, low = text[1] - 48
+    return <int>(high * 10 + low) if high < 10 and low < 10 else -1
+
+
+cdef const unsigned char *_LENGTHS = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+
+
+cdef inline long long days(const unsigned char *text) noexcept:
+    """Of ``2024-03-05``, since 1970; -1 before that, for a day that is not, and for anything else.
+
+    http://howardhinnant.github.io/date_algorithms.html#days_from_civil
+    """
+    cdef int century = two(text), year = two(text + 2), month, day, era, of_era
+    if text[4] != 45 or text[7] != 45:
+        return -1
+    month, day = two(text + 5), two(text + 8)
+    if century < 0 or year < 0 or month < 1 or month > 12 or day < 1:
+        return -1
+    year += century * 100
+    if day > _LENGTHS[month] and not (
+        month == 2 and day == 29 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    ):
+        return -1
+    if year < 1970:
+        return -1
+    if month <= 2:
+        year -= 1
+    era = year // 400
+    of_era = year - era * 400
+    day = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return <long long>era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + day - 719468
+
+
+cdef inline long seconds_of_day(const unsigned char *text) noexcept:
+    """Of ``12:34:56``; -1 for anything else, 24:00:00 included."""
+    cdef int hours = two(text), minutes = two(text + 3), seconds = two(text + 6)
+    if text[2] != 58 or text[5] != 58 or hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
+        return -1
+    return -1 if seconds < 0 or seconds > 59 else (hours * 60 + minutes) * 60 + seconds
+
+
+cdef inline bint are_digits(const unsigned char *text, Py_ssize_t size) noexcept:
+    cdef Py_ssize_t i
+    for i in range(size):
+        if text[i] < 48 or text[i] > 57:
+            return False
+    return True
+
+
+cdef int with_fraction(
+    Out *out, long long seconds, const unsigned char *text, Py_ssize_t size, int digits
+) except -1:
+    """Seconds and a fraction such as ``.25`` or none, as one number; 0 if that is not what it is."""
+    cdef int i
+    if size == 1 or size > digits + 1 or (size and text[0] != 46) or not are_digits(text + 1, size - 1):
+        return 0
+    put_number(out, seconds)
+    room_for(out, 6)
+    for i in range(digits):
+        out.start[out.size + i] = text[i + 1] if i + 1 < size else 48
+    out.size += digits
+    return 1
+
+
+cdef int instant(Out *out, const unsigned char *text, Py_ssize_t size, bint zero) except -1:
+    """``2024-03-05 12:34:56`` and a fraction as ISO 8601, with six digits of it or none; 0 if it is something else.
+
+    `zero`: a fraction of nothing but zeros is none.
+    """
+    cdef Py_ssize_t i, fraction = size - 20
+    if size < 19 or size == 20 or size > 26 or text[10] != 32 or days(text) < 0 or seconds_of_day(text + 11) < 0:
+        return 0
+    if size > 20 and (text[19] != 46 or not are_digits(text + 20, fraction)):
+        return 0
+    if size > 20:
+        for i in range(fraction):
+            if text[20 + i] != 48:
+                break
+        else:
+            if not zero:
+                return 0
+            size = 19
+    room_for(out, 29)
+    cdef unsigned char *to = out.start + out.size
+    to[0] = 34
+    memcpy(to + 1, text, size)
+    to[11] = 84
+    to += size + 1
+    if size > 19:
+        for i in range(26 - size):
+            to[i] = 48
+        to += 26 - size
+    to[0] = 90
+    to[1] = 34
+    out.size = to + 2 - out.start
+    return 1
+
+
+cdef int known(Out *out, int code, const unsigned char *text, Py_ssize_t size) except -1:
+    """A value of which `code` tells all; 0 if the encoder must be called."""
+    cdef long long day
+    cdef long clock
+    if code == AS_IS:
+        put(out, text, size)
+        return 1
+    if code == TEXT:
+        escaped(out, text, size)
+        return 1
+    if code == QUOTED:
+        room_for(out, size + 2)
+        out.start[out.size] = 34
+        memcpy(out.start + out.size + 1, text, size)
+        out.start[out.size + size + 1] = 34
+        out.size += size + 2
+        return 1
+    if code == T_OR_F or code == ONE_OR_ZERO:
+        if size != 1:
+            return 0
+        if text[0] == (116 if code == T_OR_F else 49):
+            put(out, b"true", 4)
+            return 1
+        if text[0] == (102 if code == T_OR_F else 48):
+            put(out, b"false", 5)
+            return 1
+        return 0
+    if code == MICROS or code == MILLIS:
+        if size < 19 or text[10] != 32:
+            return 0
+        day, clock = days(text), seconds_of_day(text + 11)
+        if day < 0 or clock < 0 or day + clock == 0:
+            return 0
+        return with_fraction(out, day * 86400 + clock, text + 19, size - 19, 6 if code == MICROS else 3)
+    if code == WITH_ZONE:
+        if size < 22 or memcmp(text + size - 3, b"+00", 3) != 0:
+            return 0
+        return instant(out, text, size - 3, False)
+    if code == INSTANT:
+        return instant(out, text, size, True)
+    if code == DAYS:
+        day = days(text) if size == 10 else -1
+        if day < 0:
+            return 0
+        put_number(out, day)
+        return 1
+    if code == CLOCK:
+        clock = seconds_of_day(text) if size >= 8 else -1
+        return with_fraction(out, clock, text + 8, size - 8, 6) if clock > 0 else 0
+    if code == FLOATING or code == DOUBLE:
+        if size == 0 or text[size - 1] > 57 or (size == 2 and text[0] == 45 and text[1] == 48):
+            return 0
+        put(out, text, size)
+        return 1
+    return 0
+
+
+cdef inline int put_value(Out *out, int code, object value, object encode) except -1:
+    if PyBytes_CheckExact(value) and code != CALLED:
+        if known(out, code, <const unsigned char *>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
+            return 0
+    cdef object json = encode(value)
+    if not PyBytes_CheckExact(json):
+        raise TypeError
+    return put_bytes(out, json)
+
+
+cdef class _Columns:
+    """What stands before each value, and how it is written."""
+
+    cdef list befores, encoders
+    cdef Py_ssize_t count
+    cdef unsigned char *codes
+
+    def __cinit__(self, columns, *_):
+        self.befores = [before for before, _ in columns]
+        self.encoders = [encode for _, encode in columns]
+        self.count = len(self.befores)
+        self.codes = <unsigned char *>malloc(self.count + 1)
+        if self.codes == NULL:
+            raise MemoryError
+        for i, encode in enumerate(self.encoders):
+            self.codes[i] = _CODES.get(json_text.FORMS.get(encode), CALLED)
+
+    def __dealloc__(self):
+        free(self.codes)
+
+    def __call__(self, row):
+        cdef Out out
+        take(&out)
+        try:
+            self.write(&out, row if type(row) is tuple else tuple(row))
+            return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    cdef int write(self, Out *out, tuple row) except -1:
+        raise NotImplementedError
+
+
+@cython.final
+cdef class RowWriter(_Columns):
+    """`rowcode.row_writer`."""
+
+    cdef int write(self, Out *out, tuple row) except -1:
+        cdef Py_ssize_t i
+        cdef object value
+        if len(row) != self.count:
+            raise ValueError("a row of another number of columns")
+        for i in range(self.count):
+            put_bytes(out, self.befores[i])
+            value = row[i]
+            if value is None:
+                put(out, b"null", 4)
+            else:
+                put_value(out, self.codes[i], value, self.encoders[i])
+        return put(out, b"}", 1)
+
+    cdef int image(self, Out *out, tuple row) except -1:
+        """What was sent of a row; columns that were not are left out."""
+        cdef Py_ssize_t i
+        cdef object value, before
+        cdef bint first = True
+        if len(row) != self.count:
+            raise ValueError("a row of another number of columns")
+        for i in range(self.count):
+            value = row[i]
+            if value is UNCHANGED:
+                continue
+            before = self.befores[i]
+            put(out, b"{" if first else b",", 1)
+            put(out, PyBytes_AS_STRING(before) + 1, PyBytes_GET_SIZE(before) - 1)
+            first = False
+            if value is None:
+                put(out, b"null", 4)
+            else:
+                put_value(out, self.codes[i], value, self.encoders[i])
+        return put(out, b"{}" if first else b"}", 2 if first else 1)
+
+
+@cython.final
+cdef class KeyWriter(_Columns):
+    """`rowcode.key_writer`."""
+
+    cdef tuple indexes
+
+    def __init__(self, columns, indexes):
+        self.indexes = tuple(indexes)
+
+    cdef int write(self, Out *out, tuple row) except -1:
+        cdef Py_ssize_t i, index
+        cdef object value
+        for i in range(self.count):
+            index = self.indexes[i]
+            if index >= len(row):
+                raise IndexError
+            value = row[index]
+            if value is None or value is UNCHANGED:
+                raise TypeError
+            put_bytes(out, self.befores[i])
+            put_value(out, self.codes[i], value, self.encoders[i])
+        return put(out, b"}", 1)
+
+
+cdef class SizeBound:
+    """`rowcode.size_bound`."""
+
+    cdef long long least
+    cdef list factors
+
+    def __init__(self, least, factors):
+        self.least = least
+        self.factors = list(factors.items())
+
+    def __call__(self, row):
+        return self.of(row)
+
+    cdef long long of(self, tuple row) except -1:
+        cdef long long size = self.least, by
+        cdef Py_ssize_t index
+        cdef object value
+        for index, by in self.factors:
+            if index >= len(row):
+                raise IndexError
+            value = row[index]
+            if value is None:
+                continue
+            if not PyBytes_CheckExact(value):
+                raise TypeError
+            size += PyBytes_GET_SIZE(value) * by
+        return size
+
+
+# ---- events ----
+
+cdef class Shape:
+    """The parts of an event that depend on its table's version alone: literally, without a format's escapes."""
+
+    cdef bytes head, where, tail
+    cdef str topic, name
+    cdef unsigned long long of
+    """The frame that `count` is of, by its serial."""
+    cdef _Count count
+
+    def __init__(self, head, where, tail, topic, name):
+        self.head, self.where, self.tail, self.topic, self.name = head, where, tail, topic, name
+
+
+cdef class _Count:
+    cdef str name
+    cdef unsigned long long events
+
+
+cdef enum:
+    ROOM_OF_FRAME = 512
+    POSITION_AT = 13  # behind the place, where the position begins
+
+cdef unsigned long long _serial = 0
+
+
+cdef class Frame:
+    """`envelope.PlainFrame`. What its events share is put together once, in pieces between which the numbers go."""
+
+    cdef readonly unsigned long long events
+    cdef bint numbered
+    cdef unsigned long long view
+    cdef Out out
+    cdef size_t ends[6]
+    """Of: time and mark · until the first number of the place · until the second · position · id · what is behind op."""
+    cdef int places
+    cdef dict counted
+    cdef unsigned long long serial
+    """No other beginning has it: a table's shape keeps the count of the one that it was used in last."""
+
+    def __cinit__(self):
+        self.out.start = <unsigned char *>malloc(ROOM_OF_FRAME)
+        if self.out.start == NULL:
+            raise MemoryError
+        self.out.room = ROOM_OF_FRAME
+
+    def __init__(
+        self, *, epoch, commit, at_ms, made_at_ms, transaction, bytes where, view=0, str snapshot="true", bint alone=False
+    ):
+        cdef bytes marked = snapshot.encode() if transaction is None and not alone else b"false"
+        cdef str name = None if transaction is None else transaction[0]
+        self.begin(at_ms, name, where, view, marked)
+        put_bytes(&self.out, b"%08x.%016x." % (epoch, commit))
+        self.end(name, made_at_ms)
+
+    cdef int begin(self, long long at_ms, str name, bytes where, unsigned long long view, bytes marked) except -1:
+        """Of a transaction called `name`; None: of rows that were read, or of a message.
+
+        What the position begins with is to be put behind it, then `end`.
+        """
+        global _serial
+        cdef Py_ssize_t i = 0, size = PyBytes_GET_SIZE(where)
+        cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(where)
+        cdef Out *out = &self.out
+        _serial += 1
+        self.serial, self.events, self.view, self.numbered = _serial, 0, view, name is not None
+        self.counted = {}
+        out.size = 0
+        put_signed(out, at_ms)
+        put(out, b',"snapshot":"', 13)
+        put_bytes(out, marked)
+        put(out, b'"', 1)
+        self.ends[0] = out.size
+        self.places = 0
+        room_for(out, size)
+        while i < size:
+            if text[i] != 37:  # %
+                out.start[out.size] = text[i]
+                out.size += 1
+                i += 1
+                continue
+            if i + 1 < size and text[i + 1] == 37:
+                out.start[out.size] = 37
+                out.size += 1
+            elif i + 1 < size and text[i + 1] == 100 and self.places < 2:  # d
+                self.places += 1
+                self.ends[self.places] = out.size
+            else:
+                raise ValueError("a place is not of one or two numbers")
+            i += 2
+        if self.places == 0:
+            raise ValueError("a place is not of one or two numbers")
+        if self.places == 1:
+            self.ends[2] = out.size
+        return put(out, b',"position":"', POSITION_AT)
+
+    cdef int end(self, str name, long long made_at_ms) except -1:
+        cdef Py_ssize_t size
+        cdef const char *called
+        cdef Out *out = &self.out
+        self.ends[3] = out.size
+        if self.numbered:
+            put(out, b'{"id":', 6)
+            called = PyUnicode_AsUTF8AndSize(name, &size)
+            escaped(out, <const unsigned char *>called, size)
+            put(out, b',"total_order":', 15)
+        else:
+            put(out, b"null", 4)
+        self.ends[4] = out.size
+        put(out, b'","ts_ms":', 10)
+        put_signed(out, made_at_ms)
+        put(out, b"}", 1)
+        self.ends[5] = out.size
+        return 0
+
+    def __dealloc__(self):
+        free(self.out.start)
+
+    cdef int behind(self, Out *out, Shape shape, object lsn, bytes op) except -1:
+        """All of an event behind its two rows; counts it."""
+        cdef unsigned long long first, second = 0, number
+        cdef const unsigned char *mine = self.out.start
+        cdef size_t *ends = self.ends
+        cdef _Count count
+        if type(lsn) is tuple:
+            if self.places != 2 or len(<tuple>lsn) != 2:
+                raise TypeError("a place of another kind")
+            first, second = lsn
+        else:
+            if self.places != 1:
+                raise TypeError("a place of another kind")
+            first = lsn
+        if self.numbered:
+            count = shape.count if shape.of == self.serial else self.counter(shape)
+            self.events += 1
+            count.events += 1
+            number = self.events
+        else:
+            number = self.view
+        put_bytes(out, shape.head)
+        put(out, mine, ends[0])
+        put_bytes(out, shape.where)
+        put(out, mine + ends[0], ends[1] - ends[0])
+        put_number(out, first)
+        put(out, mine + ends[1], ends[2] - ends[1])
+        if self.places == 2:
+            put_number(out, second)
+        put(out, mine + ends[2], ends[3] - ends[2])
+        put_hex(out, number, 8)
+        put_bytes(out, shape.tail)
+        put(out, mine + ends[3], ends[4] - ends[3])
+        if self.numbered:
+            put_number(out, number)
+            put(out, b',"data_collection_order":', 25)
+            put_number(out, count.events)
+            put(out, b"}", 1)
+        put(out, b',"op":"', 7)
+        put_bytes(out, op)
+        return put(out, mine + ends[4], ends[5] - ends[4])
+
+    cdef _Count counter(self, Shape shape):
+        cdef _Count count = self.counted.get(shape.topic)
+        if count is None:
+            count = _Count()
+            count.name = shape.name
+            self.counted[shape.topic] = count
+        shape.of, shape.count = self.serial, count
+        return count
+
+    def event(self, encoder, bytes op, bytes before, bytes after, lsn):
+        cdef Out out
+        take(&out)
+        try:
+            put(&out, b'{"before":', 10)
+            put_bytes(&out, before)
+            put(&out, b',"after":', 9)
+            put_bytes(&out, after)
+            self.behind(&out, encoder.shape, lsn, op)
+            return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    def message(self, encoder, message):
+        cdef Out out
+        cdef bytes body = encoder.body(message)
+        take(&out)
+        try:
+            put_bytes(&out, body)
+            self.behind(&out, encoder.shape, message.lsn, b"m")
+            return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    def counts(self):
+        cdef _Count count
+        return sorted([(count.name, count.events) for count in self.counted.values() if count.events])
+
+    def skip(self):
+        if self.numbered:
+            self.events += 1
+
+    def next_position(self):
+        cdef size_t at = self.ends[2] + POSITION_AT
+        before = self.out.start[at : self.ends[3]].decode()
+        return f"{before}{self.events + 1 if self.numbered else self.view:08x}"
+
+
+cdef object _CHANGE = Change, _CREATE = Op.CREATE, _UPDATE = Op.UPDATE, _DELETE = Op.DELETE
+
+
+cdef class Way:
+    """`straight.way`."""
+
+    cdef RowWriter write_row
+    cdef KeyWriter write_key
+    cdef Shape shape
+    cdef object stored
+    cdef long long limit
+
+    def __init__(self, encoder, stored, limit):
+        self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
+        self.stored, self.limit = stored, limit
+
+    def __call__(self, change, Frame frame):
+        return self.record(change, frame)
+
+    cdef tuple record(self, change, Frame frame):
+        """Key and value, or None."""
+        cdef Out out
+        cdef object op = <object>PyTuple_GET_ITEM(change, 0), before = <object>PyTuple_GET_ITEM(change, 2)
+        cdef object after = <object>PyTuple_GET_ITEM(change, 3), key
+        cdef bytes code
+        if op is _CREATE:
+            code = b"c"
+        elif op is _UPDATE:
+            code = b"u"
+        elif op is _DELETE:
+            code = b"d"
+        else:
+            return None
+        if type(before) is not tuple if op is _DELETE else before is not None and type(before) is not tuple:
+            return None
+        if after is not None if op is _DELETE else type(after) is not tuple:
+            return None
+        take(&out)
+        try:
+            try:
+                key = self.gone(&out, before) if op is _DELETE else self.rows(&out, before, after)
+            except Exception:  # a value is missing or none of its type: the plain way says which
+                return None
+            if key is None:
+                return None
+            frame.behind(&out, self.shape, <object>PyTuple_GET_ITEM(change, 4), code)
+            return key, PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    cdef object rows(self, Out *out, object before, tuple after):
+        """The key; the event up to where the rows end. None if it is not for this way."""
+        cdef bytes key
+        if self.stored is not None:
+            if type(self.stored) is SizeBound:
+                if (<SizeBound>self.stored).of(after) >= self.limit:
+                    return None
+            elif self.stored(after) >= self.limit:
+                return None
+        self.write_key.write(out, after)
+        key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        if before is not None:
+            out.size = 0
+            self.write_key.write(out, before)
+            if out.size != <size_t>PyBytes_GET_SIZE(key) or memcmp(out.start, PyBytes_AS_STRING(key), out.size) != 0:
+                return None
+        out.size = 0
+        put(out, b'{"before":', 10)
+        if before is None:
+            put(out, b"null", 4)
+        else:
+            self.write_row.image(out, before)
+        put(out, b',"after":', 9)
+        self.write_row.write(out, after)
+        return key
+
+    cdef object gone(self, Out *out, tuple before):
+        """The same of a delete."""
+        self.write_key.write(out, before)
+        cdef bytes key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        out.size = 0
+        put(out, b'{"before":', 10)
+        self.write_row.image(out, before)
+        put(out, b',"after":null', 13)
+        return key
+
+
+cdef class Reading:
+    """`straight.reading`."""
+
+    cdef RowWriter write_row
+    cdef KeyWriter write_key
+    cdef Shape shape
+    cdef str topic
+    cdef object write
+
+    def __init__(self, encoder, write):
+        self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
+        self.topic, self.write = encoder.topic, write
+
+    def __call__(self, rows, Py_ssize_t begin, Frame frame, lsn):
+        cdef Out out
+        cdef Py_ssize_t at, count = len(rows)
+        cdef object row, key, value, write = self.write
+        cdef str topic = self.topic
+        for at in range(begin, count):
+            row = rows[at]
+            if type(row) is not tuple:
+                return at
+            take(&out)
+            try:
+                try:
+                    self.write_key.write(&out, row)
+                    key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+                    out.size = 0
+                    put(&out, b'{"before":null,"after":', 23)
+                    self.write_row.write(&out, row)
+                except Exception:
+                    return at
+                frame.behind(&out, self.shape, lsn, b"r")
+                value = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+            finally:
+                give(&out)
+            write(topic, key, value)
+        return count
+
+
+cdef class AtOnce:
+    """`straight.at_once`."""
+
+    cdef dict ways
+    cdef object look_up, write
+
+    def __init__(self, ways, look_up, write):
+        self.ways, self.look_up, self.write = ways, look_up, write
+
+    def __call__(self, list transactions, Py_ssize_t begin, epoch, made_at_ms, str touched):
+        cdef Frame frame = Frame.__new__(Frame)
+        cdef Py_ssize_t at, count = len(transactions)
+        cdef long long events = 0
+        cdef object transaction, name, changes, change, table, of_table = None, record, write = self.write
+        cdef tuple way
+        cdef str topic = None
+        cdef Way straight = None
+        cdef list made
+        for at in range(begin, count):
+            transaction = transactions[at]
+            changes = <object>PyTuple_GET_ITEM(transaction, 4)
+            if type(changes) is not list:
+                return at - begin, events
+            name = <object>PyTuple_GET_ITEM(transaction, 0)
+            frame.begin(
+                <object>PyTuple_GET_ITEM(transaction, 3), name, <object>PyTuple_GET_ITEM(transaction, 5), 0, b"false"
+            )
+            put_hex(&frame.out, epoch, 8)
+            put(&frame.out, b".", 1)
+            put_hex(&frame.out, <object>PyTuple_GET_ITEM(transaction, 2), 16)
+            put(&frame.out, b".", 1)
+            frame.end(name, made_at_ms)
+            made = []
+            for change in <list>changes:
+                if type(change) is not _CHANGE:
+                    return at - begin, events
+                table = <object>PyTuple_GET_ITEM(change, 1)
+                if table is not of_table:
+                    way = self.ways.get(id(table)) or self.look_up(table)
+                    if type(way[1]) is not Way or way[0] == touched:
+                        return at - begin, events
+                    topic, straight, of_table = way[0], way[1], table
+                record = straight.record(change, frame)
+                if record is None:
+                    return at - begin, events
+                made.append(
+                    (topic, <object>PyTuple_GET_ITEM(record, 0), <object>PyTuple_GET_ITEM(record, 1))
+                )
+                if <object>PyTuple_GET_ITEM(change, 0) is _DELETE:
+                    made.append((topic, <object>PyTuple_GET_ITEM(record, 0), None))
+            for record in made:
+                write(
+                    <object>PyTuple_GET_ITEM(record, 0),
+                    <object>PyTuple_GET_ITEM(record, 1),
+                    <object>PyTuple_GET_ITEM(record, 2),
+                )
+            events += frame.events
+        return count - begin, events
+
+
+# ---- on the way to the broker ----
+
+cdef inline unsigned int murmur2(const unsigned char *key, Py_ssize_t size) noexcept:
+    """`sinks.producer.batches.murmur2`."""
+    cdef unsigned int found = 0x9747b28cU ^ <unsigned int>size, word
+    cdef Py_ssize_t left = size
+    while left >= 4:
+        word = key[0] | <unsigned int>key[1] << 8 | <unsigned int>key[2] << 16 | <unsigned int>key[3] << 24
+        word *= 0x5bd1e995U
+        word = (word ^ word >> 24) * 0x5bd1e995U
+        found = found * 0x5bd1e995U ^ word
+        key += 4
+        left -= 4
+    if left >= 3:
+        found ^= <unsigned int>key[2] << 16
+    if left >= 2:
+        found ^= <unsigned int>key[1] << 8
+    if left >= 1:
+        found = (found ^ key[0]) * 0x5bd1e995U
+    found = (found ^ found >> 13) * 0x5bd1e995U
+    return found ^ found >> 15
+
+
+cdef inline size_t varint_size(size_t number) noexcept:
+    """Of a number that is not negative."""
+    cdef size_t size = 1
+    number <<= 1
+    while number > 0x7F:
+        number >>= 7
+        size += 1
+    return size
+
+
+cdef inline unsigned char *put_varint(unsigned char *to, size_t number) noexcept:
+    number <<= 1
+    while number > 0x7F:
+        to[0] = number & 0x7F | 0x80
+        to += 1
+        number >>= 7
+    to[0] = number
+    return to + 1
+
+
+cdef struct Part:
+    PyObject *bytes
+    size_t size
+    size_t room
+    size_t last
+    size_t count
+
+cdef enum:
+    PART_ROOM = 1 << 10
+    AROUND = 40
+
+
+cdef class _Topic:
+    """What waits of a topic: for each partition an object of bytes that is written to before anybody else has it."""
+
+    cdef str name
+    cdef _Topic log
+    cdef Part *parts
+    cdef unsigned int partitions
+
+    def __cinit__(self, str name, unsigned int partitions):
+        self.name, self.partitions = name, partitions
+        self.parts = <Part *>calloc(partitions, sizeof(Part))
+        if self.parts == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef unsigned int i
+        if self.parts != NULL:
+            for i in range(self.partitions):
+                Py_XDECREF(self.parts[i].bytes)
+            free(self.parts)
+
+    cdef int room_for(self, Part *part, size_t more) except -1:
+        """As much as the last batch took, at first."""
+        cdef size_t room = part.room
+        if part.bytes != NULL and room - part.size >= more:
+            return 0
+        if part.bytes == NULL:
+            room = max(max(PART_ROOM, part.last + part.last // 16), more)
+            part.bytes = PyBytes_New(NULL, room)
+            if part.bytes == NULL:
+                raise MemoryError
+        else:
+            room = max(room + room // 2, part.size + more)
+            _PyBytes_Resize(&part.bytes, room)
+        part.room = room
+        return 0
+
+    cdef object emptied(self, unsigned int partition):
+        """What waits as a batch."""
+        cdef Part *part = &self.parts[partition]
+        cdef object count = part.count, records
+        _PyBytes_Resize(&part.bytes, part.size)
+        records = <object>part.bytes
+        Py_XDECREF(part.bytes)
+        part.last = part.size
+        part.bytes = NULL
+        part.count = part.size = part.room = 0
+        return self.name, partition, count, records
+
+
+cdef class Batches:
+    """`sinks.producer.batches.PlainBatches`."""
+
+    cdef object begin, send, ask, made
+    cdef dict topics
+    cdef list full, touched
+    cdef str last
+    cdef _Topic of_last
+    cdef size_t most_records, most_bytes, due_records, due_bytes, batch_bytes
+    cdef bint begun
+    cdef readonly size_t records, bytes, waiting_records, waiting_bytes
+
+    def __init__(self, begin, send, partitions, *, most_records, most_bytes, batch_bytes):
+        from sinks.producer.batches import Batch
+
+        self.begin, self.send, self.ask, self.made = begin, send, partitions, Batch._make
+        self.most_records, self.most_bytes, self.batch_bytes = most_records, most_bytes, batch_bytes
+        self.topics = {}
+        self.touched = []
+        self.last = self.of_last = None
+        self.clear()
+
+    def clear(self):
+        cdef _Topic of
+        for of, partition in self.touched:
+            of.emptied(partition)
+        self.touched, self.full = [], []
+        self.records = self.bytes = 0
+        self.begun = False
+        self.is_taken()
+
+    cdef void is_taken(self):
+        self.waiting_records = self.waiting_bytes = 0
+        self.due_records, self.due_bytes = self.most_records, self.most_bytes
+
+    def add(self, str topic, bytes key, bytes value):
+        cdef _Topic of
+        if not self.begun:
+            self.begin()
+            self.begun = True
+        of = self.of_last
+        if of is None or topic is not self.last:
+            of = self.of(topic)
+            self.last, self.of_last = topic, of
+        self.append(of, key, value)
+        if of.log is not None and value is not None:
+            self.append(of.log, key, value)
+        if self.waiting_records >= self.due_records or self.waiting_bytes >= self.due_bytes:
+            self.send()
+            self.due_records = self.waiting_records + self.most_records
+            self.due_bytes = self.waiting_bytes + self.most_bytes
+
+    cdef _Topic of(self, str topic):
+        cdef _Topic of = self.topics.get(topic)
+        if of is None:
+            partitions, log = self.ask(topic)
+            of = _Topic(topic, partitions)
+            if log is not None:
+                of.log = self.topics.get(log) or _Topic(log, self.ask(log)[0])
+                self.topics[log] = of.log
+            self.topics[topic] = of
+        return of
+
+    cdef int append(self, _Topic of, bytes key, bytes value) except -1:
+        cdef size_t key_size = PyBytes_GET_SIZE(key)
+        cdef size_t value_size = 0 if value is None else PyBytes_GET_SIZE(value)
+        cdef const unsigned char *of_key = <const unsigned char *>PyBytes_AS_STRING(key)
+        cdef unsigned int partition = (murmur2(of_key, key_size) & 0x7FFFFFFF) % of.partitions
+        cdef Part *part = &of.parts[partition]
+        cdef unsigned char *start
+        cdef unsigned char *to
+        cdef size_t size
+        if part.count and part.size + key_size + value_size + AROUND > self.batch_bytes:
+            self.full.append(of.emptied(partition))
+        elif part.count == 0:
+            self.touched.append((of, partition))
+        of.room_for(part, key_size + value_size + AROUND)
+        start = <unsigned char *>PyBytes_AS_STRING(<object>part.bytes)
+        size = 3 + varint_size(part.count) + varint_size(key_size) + key_size + value_size
+        size += 1 if value is None else varint_size(value_size)
+        to = put_varint(start + part.size, size)
+        to[0] = to[1] = 0
+        to = put_varint(put_varint(to + 2, part.count), key_size)
+        memcpy(to, of_key, key_size)
+        to += key_size
+        if value is None:
+            to[0] = 1
+            to += 1
+        else:
+            to = put_varint(to, value_size)
+            memcpy(to, PyBytes_AS_STRING(value), value_size)
+            to += value_size
+        to[0] = 0
+        part.size = to + 1 - start
+        part.count += 1
+        self.records += 1
+        self.bytes += key_size + value_size
+        self.waiting_records += 1
+        self.waiting_bytes += key_size + value_size
+        return 0
+
+    def partitions(self):
+        return len(self.touched)
+
+    def take(self):
+        cdef _Topic of
+        cdef list taken = self.full
+        self.full = []
+        for of, partition in self.touched:
+            taken.append(of.emptied(partition))
+        self.touched = []
+        self.is_taken()
+        return [self.made(batch) for batch in taken]

@@ -1,0 +1,331 @@
+"""Changes to records: the wire contract of docs/events.md. Pure.
+
+What depends on the table alone is computed once per table version (`TableEncoder`), what depends on the transaction
+once per transaction (`Frame`), as the format of an event (`%`); a row costs its columns and two formats.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+import orjson
+
+from cdc import __version__
+from cdc.encode.row_codegen import compiled, hole_finder, key_writer, row_writer
+from cdc.model.change import UNCHANGED, Column, Kind, Message, Place, Position, Row, Table, Xid
+from cdc.model.errors import BugError, OperatorError
+
+_NULL: Final = b"null"
+
+
+class TableEncoder:
+    """JSON of rows and keys of one version of one table."""
+
+    def __init__(self, table: Table, *, connector: str, prefix: str, database: str, version: int, topic: str) -> None:
+        self.table = table
+        self.version = version
+        self.topic = topic
+        self.wide = any(column.wide for column in table.columns)
+        self.key_indexes = table.key_indexes
+        self._columns = tuple(_Encoded.of(column, first=i == 0) for i, column in enumerate(table.columns))
+        self._key = tuple(
+            (index, _Encoded.of(table.columns[index], first=i == 0)) for i, index in enumerate(self.key_indexes)
+        )
+        self.has_holes = hole_finder(tuple(index for index, column in enumerate(table.columns) if column.wide))
+        """Whether a whole row lacks values that the source left out: it may leave out wide ones."""
+        # the generated ones by themselves: they raise whatever comes, see `cdc.encode.row_codegen`
+        self.write_row = row_writer([(column.prefix, column.encode) for column in self._columns])
+        self.write_key = key_writer([(column.prefix, column.encode) for _, column in self._key], self.key_indexes)
+        head, self.source_where = _source(connector, prefix, database, table.schema, table.name)
+        self.source_head = b'{"before":%b,"after":%b,' + head
+        self.source_tail = b'","schema_version":%d},"transaction":' % version
+        self.shape = _shape(b"," + head, self.source_where, self.source_tail, topic, table.qualified)
+
+    def key(self, row: Row) -> bytes:
+        """The key of a row or key image."""
+        try:
+            return self.write_key(row)
+        except Exception:  # noqa: BLE001, S110 - the plain one says what is wrong, outside: this error holds values
+            pass
+        return self.key_plainly(row)
+
+    def key_plainly(self, row: Row) -> bytes:
+        """`key`, column by column."""
+        parts = []
+        for index, column in self._key:
+            value = row[index]
+            if value is None:
+                raise OperatorError(
+                    f"table {self.table.qualified}: key column {column.name} is null in a row, and a key never is",
+                    hint=f"make that row whole, then: ALTER TABLE {self.table.qualified} "
+                    f"ALTER COLUMN {column.name} SET NOT NULL; or choose other columns in tables: key",
+                )
+            if value is UNCHANGED:
+                raise BugError(f"table {self.table.qualified}: key column {column.name} has no value")
+            parts.append(column.prefix)
+            parts.append(column.encode(value))
+        parts.append(b"}")
+        return b"".join(parts)
+
+    def row(self, row: Row, fragments: Mapping[str, bytes] | None = None) -> bytes:
+        """A whole row; `fragments` has the JSON of columns that are UNCHANGED in it."""
+        if not fragments:
+            try:
+                return self.write_row(row)
+            except Exception:  # noqa: BLE001, S110 - as in `key`
+                pass
+        return self.row_plainly(row, fragments)
+
+    def row_plainly(self, row: Row, fragments: Mapping[str, bytes] | None = None) -> bytes:
+        """`row`, column by column."""
+        parts = []
+        for column, value in zip(self._columns, row, strict=True):
+            parts.append(column.prefix)
+            if value is None:
+                parts.append(_NULL)
+            elif value is UNCHANGED:
+                if fragments is None or column.name not in fragments:
+                    raise BugError(f"table {self.table.qualified}: a row with a hole in column {column.name}")
+                parts.append(fragments[column.name])
+            else:
+                parts.append(column.encode(value))
+        parts.append(b"}")
+        return b"".join(parts)
+
+    def image(self, row: Row) -> bytes:
+        """What was sent of a row; columns that were not are left out."""
+        parts = []
+        first = True
+        for column, value in zip(self._columns, row, strict=True):
+            if value is UNCHANGED:
+                continue
+            parts.append((b"{" if first else b",") + column.prefix[1:])
+            parts.append(_NULL if value is None else column.encode(value))
+            first = False
+        return b"".join(parts) + b"}" if parts else b"{}"
+
+    def blame(self, row: Row) -> tuple[str, ...]:
+        """Names of the columns whose values their encoders refuse."""
+        names = []
+        for column, value in zip(self._columns, row, strict=True):
+            try:
+                if value is not None and value is not UNCHANGED:
+                    column.encode(value)
+            except ValueError:
+                names.append(column.name)
+        return tuple(names)
+
+    def key_only(self, row: Row) -> Row:
+        """`row` without what is not of the key."""
+        return tuple(value if index in self.key_indexes else UNCHANGED for index, value in enumerate(row))
+
+    def fragments(self, row: Row, names: frozenset[str]) -> dict[str, bytes]:
+        """The JSON of single columns."""
+        found = {}
+        for column, value in zip(self._columns, row, strict=True):
+            if column.name in names and value is not UNCHANGED:
+                found[column.name] = _NULL if value is None else column.encode(value)
+        return found
+
+
+class MessageEncoder:
+    """JSON of what an application wrote into the log: events of no table."""
+
+    topic: Final = "message"
+
+    def __init__(self, *, connector: str, prefix: str, database: str) -> None:
+        head, self.source_where = _source(connector, prefix, database, "", "")
+        self.source_head = b"%b,%b" + head
+        self.source_tail = b'"},"transaction":'
+        self.shape = _shape(b"," + head, self.source_where, self.source_tail, self.topic, self.topic)
+
+    def key(self, message: Message) -> bytes:
+        return orjson.dumps({"prefix": message.prefix})
+
+    def body(self, message: Message) -> bytes:
+        content = base64.b64encode(message.content).decode()
+        return b'{"message":' + orjson.dumps({"prefix": message.prefix, "content": content})
+
+
+def _source(connector: str, prefix: str, database: str, schema: str, table: str) -> tuple[bytes, bytes]:
+    """The parts of the source block that depend on nothing else, as parts of a format."""
+    source = {"version": __version__, "connector": connector, "name": prefix}
+    where = {"db": database, "schema": schema, "table": table} if database else {"db": schema, "table": table}
+    return (
+        _literally(b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":'),
+        _literally(b"," + orjson.dumps(where)[1:-1] + b","),
+    )
+
+
+def _shape(head: bytes, where: bytes, tail: bytes, topic: str, name: str) -> object:
+    """The same for `compiled.Frame`, which needs no formats."""
+    return compiled and compiled.Shape(*(part.replace(b"%%", b"%") for part in (head, where, tail)), topic, name)
+
+
+def _literally(part: bytes) -> bytes:
+    """A part of a format that stands for itself."""
+    return part.replace(b"%", b"%%")
+
+
+def in_wal(xid: int | None) -> bytes:
+    """`Transaction.where` of PostgreSQL."""
+    return b'"txId":%b,"lsn":%%d' % (_NULL if xid is None else b"%d" % xid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A column ready to be written: ``,"name":`` (``{`` for the first) and the value's encoder."""
+
+    name: str
+    prefix: bytes
+    encode: Callable[[bytes], bytes]
+
+    @classmethod
+    def of(cls, column: Column, *, first: bool) -> _Encoded:
+        return cls(column.name, (b"{" if first else b",") + orjson.dumps(column.name) + b":", column.encode)
+
+
+@dataclass(slots=True)
+class _Count:
+    """How many events of one topic a frame has made."""
+
+    name: str
+    events: int = 0
+
+
+class PlainFrame:
+    """What the events of one source transaction, or of one snapshot chunk, have in common."""
+
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        commit: int,
+        at_ms: int,
+        made_at_ms: int,
+        transaction: tuple[str, Xid] | None,
+        where: bytes,
+        view: int = 0,
+        snapshot: str = "true",
+        alone: bool = False,
+    ) -> None:
+        """`transaction` is the source's (id, xid); None for rows of a snapshot, read under `view`.
+
+        `where` is as a Transaction has it. `snapshot` is Debezium's mark of a snapshot's rows: ``true``, or
+        ``incremental`` for rows read while the log is followed.
+        `alone`: of the log, but of no transaction.
+        """
+        self._epoch, self._commit, self._view = epoch, commit, view
+        marked = snapshot if transaction is None and not alone else "false"
+        self._at = b'%d,"snapshot":"%b"' % (at_ms, marked.encode())
+        self._where = b'%b,"position":"%08x.%016x.%%08x' % (where, epoch, commit)
+        self._numbered = transaction is not None
+        of = b"null"
+        if transaction is not None:
+            of = b'{"id":%b,"total_order":%%d,"data_collection_order":%%d}' % _literally(orjson.dumps(transaction[0]))
+        self._end = b'%b,"op":"%%b","ts_ms":%d}' % (of, made_at_ms)
+        self._forms: dict[TableEncoder | MessageEncoder, tuple[bytes, _Count]] = {}
+        self._counts: dict[str, _Count] = {}
+        self.events = 0
+
+    def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: Place) -> bytes:
+        """One event's value. `before` and `after` are JSON."""
+        return self._event(encoder, before, after, op, lsn)
+
+    def message(self, encoder: MessageEncoder, message: Message) -> bytes:
+        """A message's value."""
+        return self._event(encoder, encoder.body(message), b"", b"m", message.lsn)
+
+    def _event(
+        self, encoder: TableEncoder | MessageEncoder, first: bytes, second: bytes, op: bytes, lsn: Place
+    ) -> bytes:
+        try:
+            form, count = self._forms[encoder]
+        except KeyError:
+            form, count = self._form(encoder)
+        if not self._numbered:
+            at = lsn if isinstance(lsn, tuple) else (lsn,)
+            return form % (first, second, *at, self._view, op)
+        self.events = number = self.events + 1
+        count.events = of_topic = count.events + 1
+        if type(lsn) is int:
+            return form % (first, second, lsn, number, number, of_topic, op)
+        return form % (first, second, *cast("tuple[int, int]", lsn), number, number, of_topic, op)
+
+    def _form(self, encoder: TableEncoder | MessageEncoder) -> tuple[bytes, _Count]:
+        """The format of all events that `encoder` makes in this frame."""
+        count = self._counts.get(encoder.topic)
+        if count is None:
+            name = encoder.table.qualified if isinstance(encoder, TableEncoder) else encoder.topic
+            count = self._counts[encoder.topic] = _Count(name)
+        form = b"".join(
+            (encoder.source_head, self._at, encoder.source_where, self._where, encoder.source_tail, self._end)
+        )
+        self._forms[encoder] = form, count
+        return form, count
+
+    def counts(self) -> list[tuple[str, int]]:
+        """How many events of each table were made so far, those of messages under ``message``; sorted."""
+        return sorted((of.name, of.events) for of in self._counts.values() if of.events)
+
+    def skip(self) -> None:
+        """Count an event that is not written, so that the others keep their numbers when it is."""
+        if self._numbered:
+            self.events += 1
+
+    def next_position(self) -> str:
+        """The position the next event will have."""
+        return Position(self._epoch, self._commit, self.events + 1 if self._numbered else self._view).text
+
+
+if TYPE_CHECKING or compiled is None:  # noqa: SIM108 - type checkers read the branch
+    Frame = PlainFrame
+else:
+    Frame = compiled.Frame
+
+
+def transaction_records(transaction: str, at_ms: int, counts: list[tuple[str, int]]) -> list[tuple[bytes, bytes]]:
+    """Keys and values of a transaction's beginning and end, in Debezium's terms."""
+    key = orjson.dumps({"id": transaction})
+    begin = {"status": "BEGIN", "id": transaction, "ts_ms": at_ms, "event_count": None, "data_collections": None}
+    end = {
+        "status": "END",
+        "id": transaction,
+        "ts_ms": at_ms,
+        "event_count": sum(count for _, count in counts),
+        "data_collections": [{"data_collection": name, "event_count": count} for name, count in counts],
+    }
+    return [(key, orjson.dumps(begin)), (key, orjson.dumps(end))]
+
+
+def schema_record(
+    table: Table, *, connector: str, source: str, database: str, topic: str, version: int, position: Position
+) -> tuple[bytes, bytes]:
+    """Key and value of one version of a table for the schema topic."""
+    key = {"schema": table.schema, "table": table.name, "version": version}
+    value = {
+        "connector": connector,
+        "source": source,
+        "db": database or table.schema,
+        "schema": table.schema,
+        "table": table.name,
+        "topic": topic,
+        "version": version,
+        "position": position.text,
+        "key": list(table.key),
+        "columns": [{"name": c.name, "type": c.type, **_kind(c.kind)} for c in table.columns],
+        **({"marks": list(table.marks)} if table.marks else {}),
+    }
+    return orjson.dumps(key), orjson.dumps(value)
+
+
+def _kind(kind: Kind) -> dict[str, object]:
+    described: dict[str, object] = {"kind": kind.name}
+    if kind.precision is not None:
+        described |= {"precision": kind.precision, "scale": kind.scale or 0}
+    if kind.element is not None:
+        described["element"] = _kind(kind.element)
+    return described

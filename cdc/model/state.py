@@ -1,0 +1,144 @@
+"""What a connector must know to go on, as one record of its position topic.
+
+A record that cannot be read whole is an error, never a fresh start: a connector that forgets its position loses data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+import orjson
+
+from cdc.model.change import Offset
+from cdc.model.errors import OperatorError
+
+VERSION = 1
+
+Key: TypeAlias = tuple[bytes, ...]
+"""A key's parts as the server prints them, in key order."""
+
+
+def key_to_json(key: Key) -> list[object]:
+    """Each part as text where it is UTF-8, which a SQL_ASCII database does not promise."""
+    return [_text(part) for part in key]
+
+
+def key_from_json(value: Sequence[str | Mapping[str, str]]) -> Key:
+    """What `key_to_json` was given."""
+    return tuple(part.encode() if isinstance(part, str) else bytes.fromhex(part["hex"]) for part in value)
+
+
+def _text(part: bytes) -> str | dict[str, str]:
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        return {"hex": part.hex()}
+
+
+class Phase(StrEnum):
+    """How far a connector is; the pipeline sets each as it commits the step before."""
+
+    CREATING = "creating"
+    """About to make the log's hold (slot). Nothing is published: what is half made can be made again."""
+    SNAPSHOT = "snapshot"
+    """The hold stands at `offset`; rows are being read."""
+    STREAM = "stream"
+    """All rows read; the log is followed from `offset`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """One position record."""
+
+    connector: str
+    identity: Mapping[str, str]
+    """Which server, database and slot this position belongs to."""
+    phase: Phase
+    epoch: int
+    """First part of every position: goes up when the order of positions starts anew."""
+    offset: Offset = field(default_factory=dict)
+    commit: int = 0
+    """`offset` as the commit part of a position: every transaction that lies below it has been read."""
+    source_ms: int = 0
+    """A time, in ms since 1970, up to which all that was committed at the source has been read; 0: not known yet."""
+    tables: tuple[str, ...] = ()
+    """The captured tables, `schema.table`."""
+    carried: Mapping[str, str] = field(default_factory=dict)
+    """Since when the log carries each table, in the source's own terms."""
+    unread: tuple[str, ...] = ()
+    """Those of them that the snapshot at hand reads; of the others it would hide what they have had since."""
+    snapshot: Mapping[str, object] = field(default_factory=dict)
+    """The snapshotter's progress and read views, in its own terms."""
+    reading: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Tables whose rows are read while the log is followed, the one in hand first: see
+    `cdc.capture.incremental_snapshot.Reading`."""
+    windows: int = 0
+    """The greatest number that a view's rows have had as the last part of their position."""
+    dead_letters: int = 0
+    """Events that went to the dead-letter topic instead of their own, ever."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """The settings that a running state depends on, by their names in the file; none is secret."""
+    sequence: int = 0
+    """Counts the records; each commit adds one."""
+
+    def next(self, **changes: object) -> State:
+        """The record that follows this one."""
+        return replace(self, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]
+
+    def to_bytes(self) -> bytes:
+        body = {
+            "version": VERSION,
+            "sequence": self.sequence,
+            "connector": self.connector,
+            "identity": dict(self.identity),
+            "phase": self.phase.value,
+            "epoch": self.epoch,
+            "offset": self.offset,
+            "commit": self.commit,
+            "source_ms": self.source_ms,
+            "tables": list(self.tables),
+            "carried": dict(self.carried),
+            "unread": list(self.unread),
+            "snapshot": dict(self.snapshot),
+            "reading": {name: dict(reading) for name, reading in self.reading.items()},
+            "windows": self.windows,
+            "dead_letters": self.dead_letters,
+            "config": dict(self.config),
+        }
+        return orjson.dumps({**body, "checksum": _checksum(body)})
+
+    @classmethod
+    def from_bytes(cls, record: bytes, *, where: str) -> State:
+        """Raises OperatorError for a record that is damaged or of a newer version."""
+        try:
+            body = orjson.loads(record)
+            checksum = body.pop("checksum")
+            version = body.pop("version")
+            if version > VERSION:
+                raise OperatorError(
+                    f"{where}: the position was written by a newer release (record version {version})",
+                    hint="run that release or a later one",
+                )
+            if checksum != _checksum({"version": version, **body}):
+                raise ValueError("checksum")
+            return cls(
+                **{
+                    **body,
+                    "phase": Phase(body["phase"]),
+                    "tables": tuple(body["tables"]),
+                    "unread": tuple(body["unread"]),
+                }
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise OperatorError(
+                f"{where}: the position record is damaged; going on from anywhere else would lose or double changes",
+                hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
+            ) from exc
+
+
+def _checksum(body: Mapping[str, object]) -> str:
+    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -1,0 +1,93 @@
+"""What the topics say of a table at one time, and what changed since without an event. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.model.change import Table
+
+_TYPE: Final = re.compile(r"(character varying|bit varying|numeric)(?:\((\d+)(?:,(-?\d+))?\))?").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A table as a record of the schema topic has it: enough to know it again."""
+
+    columns: tuple[tuple[str, str], ...]
+    """Name and type of each."""
+    key: tuple[str, ...]
+    marks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: Table) -> Description:
+        return cls(tuple((c.name, c.type) for c in table.columns), table.key, table.marks)
+
+
+def rewritten(before: Sequence[str], now: Sequence[str]) -> bool:
+    """Whether a table with the marks `now` may hold values no event told of since it had the marks `before`.
+
+    Only if every mark is another one: each alone changes for reasons that leave the values as they are.
+    """
+    return bool(before and now) and not any(a == b for a, b in zip(before, now, strict=False))
+
+
+def carried(before: Description, now: Description) -> dict[str, str]:
+    """Names of the columns whose values are still those of `before`, each with its name `now`.
+
+    A column of the same type at the same place under a new name was renamed. Columns in another order were dropped and
+    added, or renamed crosswise: then no name is sure.
+    """
+    if rewritten(before.marks, now.marks):
+        return {}
+    were, are = dict(before.columns), dict(now.columns)
+    in_order = [name for name in were if name in are] == [name for name in are if name in were]
+    kept = {name: name for name, type_ in were.items() if in_order and name in are and _same(type_, are[name])}
+    return kept | _renamed(before, now)
+
+
+def _renamed(before: Description, now: Description) -> dict[str, str]:
+    were, are = dict(before.columns), dict(now.columns)
+    return {
+        old: new
+        for (old, old_type), (new, new_type) in zip(before.columns, now.columns, strict=False)
+        if old not in are and new not in were and old_type == new_type
+    }
+
+
+def unsaid(before: Description, table: Table) -> str | None:
+    """Why the topic's records are no longer the table's rows, though no event said so; None where they are."""
+    now = Description.of(table)
+    if before.key != now.key:
+        return f"its key is now ({', '.join(now.key)}), it was ({', '.join(before.key)})"
+    if rewritten(before.marks, now.marks):
+        return "its rows were rewritten without events, or another table has taken its name"
+    were = dict(before.columns)
+    renamed = _renamed(before, now)
+    if renamed:
+        return "; ".join(f"column {old} is now named {new}" for old, new in renamed.items())
+    filled = [column.name for column in table.columns if column.filled and column.name not in were]
+    if filled:
+        return f"column {', '.join(filled)} was added with a default, which older rows have without an event"
+    if before.marks and now.marks:
+        return None
+    retyped = [(name, type_) for name, type_ in now.columns if not _same(were.get(name, type_), type_)]
+    if retyped:
+        return "; ".join(f"column {name} is {type_}, it was {were[name]}" for name, type_ in retyped)
+    return None
+
+
+def _same(was: str, now: str) -> bool:
+    """Whether a value of the one type is, as text, the same value of the other."""
+    if was == now:
+        return True
+    then, here = _TYPE(was), _TYPE(now)
+    if then is None:
+        return False
+    if then[1] == "character varying" and now == "text":
+        return True
+    if here is None or then[1] != here[1]:
+        return False
+    return here[2] is None or (then[2] is not None and int(then[2]) <= int(here[2]) and then[3] == here[3])

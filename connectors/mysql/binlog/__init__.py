@@ -1,0 +1,5 @@
+"""Bytes of the binlog to events and positions.
+
+In: packets of a dump. Out: frozen events. No I/O but for temporary files of long transactions.
+All of `connectors.mysql` may import it.
+"""

@@ -1,0 +1,457 @@
+"""The events of a binlog, as values. `connectors.mysql.binlog.parser` makes them; nothing here reads or decides.
+
+Names and numbers: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html and
+https://mariadb.com/kb/en/replication-protocol/. Times ending in `_us` are microseconds since 1970, in `_s` seconds.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import IO, Final, NamedTuple, TypeAlias
+
+from cdc.model.change import Op
+
+TYPE_NAMES: Final = {
+    0: "UNKNOWN_EVENT",
+    1: "START_EVENT_V3",
+    2: "QUERY_EVENT",
+    3: "STOP_EVENT",
+    4: "ROTATE_EVENT",
+    5: "INTVAR_EVENT",
+    6: "LOAD_EVENT",
+    7: "SLAVE_EVENT",
+    8: "CREATE_FILE_EVENT",
+    9: "APPEND_BLOCK_EVENT",
+    10: "EXEC_LOAD_EVENT",
+    11: "DELETE_FILE_EVENT",
+    12: "NEW_LOAD_EVENT",
+    13: "RAND_EVENT",
+    14: "USER_VAR_EVENT",
+    15: "FORMAT_DESCRIPTION_EVENT",
+    16: "XID_EVENT",
+    17: "BEGIN_LOAD_QUERY_EVENT",
+    18: "EXECUTE_LOAD_QUERY_EVENT",
+    19: "TABLE_MAP_EVENT",
+    20: "PRE_GA_WRITE_ROWS_EVENT",
+    21: "PRE_GA_UPDATE_ROWS_EVENT",
+    22: "PRE_GA_DELETE_ROWS_EVENT",
+    23: "WRITE_ROWS_EVENT_V1",
+    24: "UPDATE_ROWS_EVENT_V1",
+    25: "DELETE_ROWS_EVENT_V1",
+    26: "INCIDENT_EVENT",
+    27: "HEARTBEAT_LOG_EVENT",
+    28: "IGNORABLE_LOG_EVENT",
+    29: "ROWS_QUERY_LOG_EVENT",
+    30: "WRITE_ROWS_EVENT",
+    31: "UPDATE_ROWS_EVENT",
+    32: "DELETE_ROWS_EVENT",
+    33: "GTID_LOG_EVENT",
+    34: "ANONYMOUS_GTID_LOG_EVENT",
+    35: "PREVIOUS_GTIDS_LOG_EVENT",
+    36: "TRANSACTION_CONTEXT_EVENT",
+    37: "VIEW_CHANGE_EVENT",
+    38: "XA_PREPARE_LOG_EVENT",
+    39: "PARTIAL_UPDATE_ROWS_EVENT",
+    40: "TRANSACTION_PAYLOAD_EVENT",
+    41: "HEARTBEAT_LOG_EVENT_V2",
+    42: "GTID_TAGGED_LOG_EVENT",
+    160: "ANNOTATE_ROWS_EVENT",
+    161: "BINLOG_CHECKPOINT_EVENT",
+    162: "GTID_EVENT",
+    163: "GTID_LIST_EVENT",
+    164: "START_ENCRYPTION_EVENT",
+    165: "QUERY_COMPRESSED_EVENT",
+    166: "WRITE_ROWS_COMPRESSED_EVENT_V1",
+    167: "UPDATE_ROWS_COMPRESSED_EVENT_V1",
+    168: "DELETE_ROWS_COMPRESSED_EVENT_V1",
+    169: "WRITE_ROWS_COMPRESSED_EVENT",
+    170: "UPDATE_ROWS_COMPRESSED_EVENT",
+    171: "DELETE_ROWS_COMPRESSED_EVENT",
+}
+"""Event types by number, as SHOW BINLOG EVENTS and the servers' sources name them."""
+
+ARTIFICIAL: Final = 0x20
+"""Header flag: made for the reader, in no file."""
+
+IGNORABLE: Final = 0x80
+"""Header flag: the server says that whoever does not know the event may go on."""
+
+
+class Header(NamedTuple):
+    """What every event begins with.
+
+    `log_pos` is where the event ends in its file, the lower 32 bits of it; 0 in artificial events, in the
+    FORMAT_DESCRIPTION that a dump begins with in the middle of a file, and in the events of a compressed transaction.
+    """
+
+    timestamp_s: int
+    type: int
+    server_id: int
+    size: int
+    log_pos: int
+    flags: int
+
+    @property
+    def name(self) -> str:
+        """The type's name; its number where it has none."""
+        return TYPE_NAMES.get(self.type, f"event type {self.type}")
+
+    @property
+    def artificial(self) -> bool:
+        return bool(self.flags & ARTIFICIAL)
+
+
+class FormatDescription(NamedTuple):
+    """The first event of a file: who wrote it, and whether events end in a CRC32."""
+
+    header: Header
+    binlog_version: int
+    server_version: str
+    created_at_s: int
+    """When the server started, in the first file after a start; else 0."""
+    post_header_lengths: bytes
+    checksum: bool
+
+    @property
+    def mariadb(self) -> bool:
+        return "mariadb" in self.server_version.lower()
+
+
+class Rotate(NamedTuple):
+    """The log goes on in `file` at `position`; artificial at the beginning of a dump."""
+
+    header: Header
+    position: int
+    file: str
+
+
+class Query(NamedTuple):
+    """A statement: DDL, BEGIN, COMMIT, XA …; rows of transactions are no statements unless the format is not ROW."""
+
+    header: Header
+    thread_id: int
+    error_code: int
+    schema: str
+    """The default database of the session."""
+    statement: str
+    """What is not valid in `charset` (bytes of a literal) is written as backslash escapes."""
+    charset: str
+    """character_set_client of the session that gave the statement."""
+    ddl_xid: int | None
+    """MySQL 8.0: the transaction of an atomic DDL statement."""
+
+
+class Xid(NamedTuple):
+    """COMMIT of a transaction in a transactional engine."""
+
+    header: Header
+    xid: int
+
+
+class XaPrepare(NamedTuple):
+    """XA PREPARE, or XA COMMIT … ONE PHASE if `one_phase`: the end of a group of row events."""
+
+    header: Header
+    one_phase: bool
+    format_id: int
+    gtrid: bytes
+    bqual: bytes
+
+
+class Gtid(NamedTuple):
+    """A transaction of MySQL begins, with or without a tag."""
+
+    header: Header
+    uuid: str
+    tag: str
+    gno: int
+    last_committed: int
+    sequence_number: int
+    immediate_commit_us: int | None
+    original_commit_us: int | None
+    transaction_length: int | None
+    """Bytes of the whole transaction in the log, this event included."""
+
+    @property
+    def gtid(self) -> str:
+        """As GTID sets print it: ``uuid:gno``, ``uuid:tag:gno``."""
+        return f"{self.uuid}:{self.tag}:{self.gno}" if self.tag else f"{self.uuid}:{self.gno}"
+
+
+class AnonymousGtid(NamedTuple):
+    """A transaction of MySQL begins while gtid_mode is off."""
+
+    header: Header
+    last_committed: int
+    sequence_number: int
+    immediate_commit_us: int | None
+    original_commit_us: int | None
+    transaction_length: int | None
+
+
+class GtidIntervals(NamedTuple):
+    """One source's part of a GTID set; ends are inclusive."""
+
+    uuid: str
+    tag: str
+    intervals: tuple[tuple[int, int], ...]
+
+
+class PreviousGtids(NamedTuple):
+    """All that was executed before this file began."""
+
+    header: Header
+    sets: tuple[GtidIntervals, ...]
+
+    @property
+    def text(self) -> str:
+        """The set as the server prints it, but for line breaks."""
+        parts: list[str] = []
+        last = None
+        for uuid, tag, intervals in self.sets:
+            spans = ":".join(str(first) if first == end else f"{first}-{end}" for first, end in intervals)
+            tagged = f"{tag}:{spans}" if tag else spans
+            if uuid == last:
+                parts[-1] += f":{tagged}"
+            else:
+                parts.append(f"{uuid}:{tagged}")
+            last = uuid
+        return ",".join(parts)
+
+
+class TableColumn(NamedTuple):
+    """A column as a TABLE_MAP tells it, or the catalog (`values.from_catalog`). None: not told.
+
+    `binlog_row_metadata=FULL` tells all; MINIMAL neither names nor labels; MySQL 5.7 and MariaDB 10.4 only the types.
+    """
+
+    name: str | None
+    type: int
+    """enum_field_types: `tablemap` has the names. Of ENUM, SET and STRING the true one, never the wrapper."""
+    meta: int
+    """By type: bytes of a string's longest value, bytes of a length, precision << 8 | scale, bits, fraction digits."""
+    nullable: bool
+    unsigned: bool | None = None
+    """Of numbers only."""
+    charset: str | None = None
+    """Of text, ENUM and SET: ``utf8mb4``; ``binary`` for BINARY, VARBINARY and BLOB."""
+    labels: tuple[str, ...] | None = None
+    geometry: int | None = None
+    """0 any geometry, 1 point, 2 linestring, 3 polygon, 4–6 their multiples, 7 a collection."""
+    dimension: int | None = None
+    """A vector's."""
+    visible: bool | None = None
+    declared: str = ""
+    """COLUMN_TYPE, where the catalog told it: some types of MariaDB are in the log as BINARY only."""
+
+
+class TableMap(NamedTuple):
+    """What the rows that follow under `table_id` are rows of."""
+
+    header: Header
+    table_id: int
+    flags: int
+    schema: str
+    table: str
+    columns: tuple[TableColumn, ...]
+    primary_key: tuple[tuple[int, int], ...] | None
+    """Column numbers and prefix lengths (0: the whole column), in key order; None: not told, or there is none."""
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether names were told, and so everything else (`binlog_row_metadata=FULL`)."""
+        return bool(self.columns) and all(column.name is not None for column in self.columns)
+
+
+STATEMENT_END: Final = 1
+"""Flag of a Rows event: the last of its statement, table ids end here."""
+
+
+@lru_cache
+def _whole(columns: int, *images: bytes) -> bool:
+    """Whether each image that there is has all columns; they are the same in nearly all events of a table."""
+    every = (1 << columns) - 1
+    return all(int.from_bytes(bits, "little") & every == every for bits in images if bits)
+
+
+class Rows(NamedTuple):
+    """Row images of one table, not yet taken apart: `rows.Reader` does."""
+
+    header: Header
+    op: Op
+    """CREATE, UPDATE or DELETE."""
+    table_id: int
+    flags: int
+    column_count: int
+    before: bytes
+    """Which columns the old rows have, a bit each, lowest first; empty where there are no old rows."""
+    after: bytes
+    body: bytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether the images have all columns: binlog_row_image=FULL in the session that wrote them."""
+        return _whole(self.column_count, self.before, self.after)
+
+
+class PartialUpdateRows(NamedTuple):
+    """Updates that hold parts of JSON documents (`binlog_row_value_options=PARTIAL_JSON`): not whole rows."""
+
+    header: Header
+    table_id: int
+
+
+class Section(NamedTuple):
+    """Bytes of a file, from `begin` up to `end`."""
+
+    file: IO[bytes]
+    begin: int
+    end: int
+
+
+class TransactionPayload(NamedTuple):
+    """A compressed transaction (`binlog_transaction_compression`): `binlog.events` gives what is in it."""
+
+    header: Header
+    compression: int
+    """0 zstd, 255 none."""
+    size: int
+    """Of the events inside, in bytes."""
+    payload: bytes | Section
+    """In a file where it is long."""
+
+
+class Heartbeat(NamedTuple):
+    """Nothing new at `position` of `file`; in no file."""
+
+    header: Header
+    file: str
+    position: int
+    """Of the first kind (27) only the lower 32 bits."""
+
+
+class MariadbGtid(NamedTuple):
+    """A group of events of MariaDB begins; it takes the place of BEGIN. `server_id` is the header's."""
+
+    header: Header
+    domain: int
+    server_id: int
+    sequence: int
+    flags: int
+    commit_id: int | None
+    """The same for all that were committed together."""
+    xid: tuple[int, bytes, bytes] | None
+    """Of an XA group: format id, gtrid, bqual."""
+
+    @property
+    def gtid(self) -> str:
+        return f"{self.domain}-{self.server_id}-{self.sequence}"
+
+    @property
+    def standalone(self) -> bool:
+        """One event follows and no COMMIT: DDL."""
+        return bool(self.flags & 1)
+
+    @property
+    def transactional(self) -> bool:
+        return bool(self.flags & 4)
+
+    @property
+    def ddl(self) -> bool:
+        return bool(self.flags & 32)
+
+    @property
+    def xa_prepared(self) -> bool:
+        return bool(self.flags & 64)
+
+    @property
+    def xa_completed(self) -> bool:
+        return bool(self.flags & 128)
+
+
+class MariadbGtidList(NamedTuple):
+    """The last GTID of each domain and server before this file began: domain, server, sequence."""
+
+    header: Header
+    gtids: tuple[tuple[int, int, int], ...]
+    flags: int
+
+
+class AnnotateRows(NamedTuple):
+    """MariaDB: the statement behind the rows that follow."""
+
+    header: Header
+    statement: str
+
+
+class RowsQuery(NamedTuple):
+    """MySQL: the statement behind the rows that follow."""
+
+    header: Header
+    statement: str
+
+
+class BinlogCheckpoint(NamedTuple):
+    """MariaDB: recovery would begin in `file`."""
+
+    header: Header
+    file: str
+
+
+class StartEncryption(NamedTuple):
+    """MariaDB: the file is encrypted on disk; what the server sends is not."""
+
+    header: Header
+    scheme: int
+    key_version: int
+
+
+class Stop(NamedTuple):
+    """The server shut down; the log goes on in the next file."""
+
+    header: Header
+
+
+class ViewChange(NamedTuple):
+    """MySQL's group replication: a member came or went. In a transaction of its own, without rows."""
+
+    header: Header
+
+
+class Ignorable(NamedTuple):
+    """Not known here, and marked by the server as of no consequence."""
+
+    header: Header
+
+
+class Unknown(NamedTuple):
+    """Not known here: whoever reads on may lose data."""
+
+    header: Header
+
+
+Event: TypeAlias = (
+    FormatDescription
+    | Rotate
+    | Query
+    | Xid
+    | XaPrepare
+    | Gtid
+    | AnonymousGtid
+    | PreviousGtids
+    | TableMap
+    | Rows
+    | PartialUpdateRows
+    | TransactionPayload
+    | Heartbeat
+    | MariadbGtid
+    | MariadbGtidList
+    | AnnotateRows
+    | RowsQuery
+    | BinlogCheckpoint
+    | StartEncryption
+    | Stop
+    | ViewChange
+    | Ignorable
+    | Unknown
+)

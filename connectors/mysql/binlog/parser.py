@@ -1,0 +1,504 @@
+"""The binlog, version 4: bytes of an event in, one value out.
+
+`parse` takes one whole event, header to checksum, as the file holds it and a dump sends it behind its OK byte. Bytes
+that end early, go on too long, are of another protocol or do not match their checksum raise `ProtocolError`; nothing
+here reads, waits or remembers. A type that is not known comes out as `Unknown` (or `Ignorable`, where the server
+marked it so): whoever follows the log allows what it understands and stops at the rest.
+
+Layout, little-endian; `[4 crc32]` of all before it at the end, if the FORMAT_DESCRIPTION says so:
+
+    header  u32 timestamp · u8 type · u32 server · u32 size · u32 end position · u16 flags
+      15    format: u16 4 · 50 server version · u32 created · u8 19 · u8 × types · u8 checksum algorithm · 4 crc32
+       4    rotate: u64 position · file
+       2    query: u32 thread · u32 seconds · u8 schema size · u16 error · u16 size · variables · schema · 0 · text
+      16    xid: u64
+      38    xa prepare: u8 one phase · u32 format · u32 gtrid size · u32 bqual size · both
+      19    table map: see `tablemap`
+   23-25    rows, 1st version: u48 table · u16 flags · packed n · n bits, twice in updates · row images
+   30-32    rows, 2nd version: the same with, behind flags, u16 size (its own two bytes included) · extra data
+   166-171  the same two, row images compressed
+      165   query, text compressed
+      40    transaction payload: (packed type · packed size · content)* · 0 · content; 1 size, 2 method, 3 full size
+      27    heartbeat: file    41 heartbeat: (packed type · packed size · content)*; 1 file, 2 position
+    162 163 33 34 35 42  GTIDs: see `gtids`
+      29    rows query: u8 · text    160 annotate: text    161 checkpoint: u32 size, file    164 encryption: u8 · u32
+
+MariaDB compresses with zlib: u8 (0x80 | bytes of the size) · full size, big-endian · zlib stream.
+
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html
+https://mariadb.com/kb/en/2-binlog-event-header/
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import IO, Final, Protocol, Self, TypeAlias, cast
+
+import zstandard
+
+from cdc.model.change import Op
+from cdc.model.errors import ProtocolError
+from connectors.mysql.binlog import charsets, gtid_events
+from connectors.mysql.binlog.cursor import Cursor
+from connectors.mysql.binlog.events import (
+    IGNORABLE,
+    AnnotateRows,
+    BinlogCheckpoint,
+    Event,
+    FormatDescription,
+    Header,
+    Heartbeat,
+    Ignorable,
+    PartialUpdateRows,
+    Query,
+    Rotate,
+    Rows,
+    RowsQuery,
+    Section,
+    StartEncryption,
+    Stop,
+    TableMap,
+    TransactionPayload,
+    Unknown,
+    ViewChange,
+    XaPrepare,
+    Xid,
+)
+from connectors.mysql.binlog.fast_path import READERS, learn
+from connectors.mysql.binlog.table_map import table_map
+
+HEADER_SIZE: Final = 19
+_HEADER: Final = Struct("<IBIIIH")
+_QUERY: Final = Struct("<IIBHH")
+_CRC_SIZE: Final = 4
+_CRC_OF_ALL: Final = 0x2144DF1C
+"""The CRC32 of whatever ends in its own CRC32, and of nothing else."""
+_FORMAT: Final = 15
+_ROTATE: Final = 4
+_TABLE_MAP: Final = 19
+_HEARTBEATS: Final = (27, 41)
+_VERSION: Final = 4
+_VERSION_TEXT: Final = 50
+_CHECKSUM_ALGORITHMS: Final = (0, 1)
+_ZSTD: Final = 0
+_PLAIN: Final = 255
+_XA_PART_MAX: Final = 64
+_ZLIB_WIDTH_MAX: Final = 4
+_LONGEST_HEAD: Final = 1024
+"""Of a compressed transaction: header and fields before the content."""
+_READ_SIZE: Final = 1 << 20
+_EVENT_MAX: Final = 1 << 30
+"""What the servers allow an event, and so what a compressed part may grow to."""
+
+
+def parse(data: bytes, described: FormatDescription | None = None) -> Event:
+    """One event, which must fill `data` exactly. Raises ProtocolError.
+
+    `described` is the last FORMAT_DESCRIPTION, None while there was none: only what may come before it is taken then.
+    """
+    if len(data) < HEADER_SIZE:
+        raise ProtocolError(len(data), "the event's header ends early")
+    header: Header = tuple.__new__(Header, _HEADER.unpack_from(data))
+    if header.size != len(data):
+        raise ProtocolError(min(header.size, len(data)), f"an event of {header.size} bytes in {len(data)}")
+    if header.type == _FORMAT:
+        return _format(header, data)
+    if described is not None:
+        checksum = described.checksum
+    elif header.type == _ROTATE or header.type in _HEARTBEATS:
+        checksum = len(data) >= HEADER_SIZE + _CRC_SIZE and _crc_matches(data)
+    else:
+        raise ProtocolError(4, f"{header.name} before a FORMAT_DESCRIPTION_EVENT")
+    end = len(data)
+    if checksum:
+        end -= _CRC_SIZE
+        if end < HEADER_SIZE or not _crc_matches(data):
+            raise ProtocolError(max(end, HEADER_SIZE), f"{header.name} does not match its checksum")
+    if header.type == _TABLE_MAP:
+        return _table_map(header, data, end, mariadb=described is not None and described.mariadb)
+    straight = READERS.get(header.type)
+    if straight is not None and (event := straight(header, data, end)) is not None:
+        return event
+    return plain(header, data, end)
+
+
+def plain(header: Header, data: bytes, end: int) -> Event:
+    """What stands between header and checksum, field by field: the oracle of `straight`."""
+    reader = _READERS.get(header.type)
+    if reader is None:
+        return Ignorable(header) if header.flags & IGNORABLE else Unknown(header)
+    event = reader(header, Cursor(data, HEADER_SIZE, end))
+    if isinstance(event, Query):
+        learn(event, data, end)
+    return event
+
+
+MAPS: Final[dict[tuple[bytes, bool], TableMap]] = {}
+"""By their bytes, and whether MariaDB wrote them."""
+_MOST_MAPS: Final = 1000
+
+
+def _table_map(header: Header, data: bytes, end: int, *, mariadb: bool) -> TableMap:
+    """Each statement describes its tables, nearly always as the one before it did: the same bytes are read once."""
+    known = data[HEADER_SIZE:end], mariadb
+    found = MAPS.get(known)
+    if found is not None:
+        return tuple.__new__(TableMap, (header, *found[1:]))
+    found = table_map(header, Cursor(data, HEADER_SIZE, end), mariadb=mariadb)
+    if len(MAPS) >= _MOST_MAPS:
+        MAPS.clear()
+    MAPS[known] = found
+    return found
+
+
+PAYLOAD: Final = 40
+"""The type of the only event that may be longer than memory: a compressed transaction."""
+
+
+def parse_long(file: IO[bytes], described: FormatDescription | None) -> TransactionPayload:
+    """A compressed transaction that fills `file`, which stays open until `events` has been read."""
+    if described is None:
+        raise ProtocolError(4, "a compressed transaction before a FORMAT_DESCRIPTION_EVENT")
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    head = file.read(_LONGEST_HEAD)
+    if len(head) < HEADER_SIZE:
+        raise ProtocolError(len(head), "the event's header ends early")
+    header = Header(*_HEADER.unpack_from(head))
+    if header.size != size:
+        raise ProtocolError(min(header.size, size), f"an event of {header.size} bytes in {size}")
+    if header.type != PAYLOAD:
+        raise ProtocolError(4, f"a {header.name} of {size} bytes")
+    end = size
+    if described.checksum:
+        end -= _CRC_SIZE
+        if end < HEADER_SIZE or not _crc_of_file_matches(file, end):
+            raise ProtocolError(max(end, HEADER_SIZE), f"{header.name} does not match its checksum")
+    body = Cursor(head, HEADER_SIZE, min(len(head), end))
+    compression, length, full_size = _payload_head(body)
+    section = Section(file, body.at, end)
+    length = _payload_size(end - body.at, length, body.at)
+    return TransactionPayload(header, compression, length if full_size is None else full_size, section)
+
+
+def _crc_of_file_matches(file: IO[bytes], end: int) -> bool:
+    file.seek(0)
+    crc, left = 0, end
+    while left and (part := file.read(min(left, _READ_SIZE))):
+        crc, left = zlib.crc32(part, crc), left - len(part)
+    return not left and crc == int.from_bytes(file.read(_CRC_SIZE), "little")
+
+
+def events(payload: TransactionPayload, described: FormatDescription) -> Iterator[tuple[Event, bytes]]:
+    """What is in a compressed transaction, each event with its bytes, so that it never lies in memory whole.
+
+    Inner events have no checksum of their own.
+    """
+    inner = described._replace(checksum=False)
+    with _plain(payload) as source:
+        size = 0
+        while head := source.read(HEADER_SIZE):
+            length = int.from_bytes(head[9:13], "little")
+            if len(head) < HEADER_SIZE or not HEADER_SIZE <= length <= _EVENT_MAX:
+                raise ProtocolError(HEADER_SIZE, "a transaction payload that holds no event")
+            size += length
+            raw = head + source.read(length - HEADER_SIZE)
+            yield parse(raw, inner), raw
+    if size != payload.size:
+        raise ProtocolError(HEADER_SIZE, "a transaction payload of another size")
+
+
+def _plain(payload: TransactionPayload) -> _Plain:
+    content = payload.payload
+    source = cast("IO[bytes]", _SectionReader(content) if isinstance(content, Section) else io.BytesIO(content))
+    if payload.compression == _PLAIN:
+        return _Plain(source)
+    return _Plain(zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True))
+
+
+class _Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class _SectionReader:
+    """A section as a file that ends where it does; closing it leaves the file open."""
+
+    def __init__(self, section: Section) -> None:
+        self._file, self._left = section.file, section.end - section.begin
+        section.file.seek(section.begin)
+
+    def read(self, size: int = -1, /) -> bytes:
+        got = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(got)
+        return got
+
+    def close(self) -> None:
+        pass
+
+
+class _Plain:
+    """What zstd makes of a payload, read bit by bit."""
+
+    def __init__(self, source: _Readable) -> None:
+        self._source = source
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._source.close()
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._source.read(size)
+        except zstandard.ZstdError as exc:
+            raise ProtocolError(HEADER_SIZE, "a transaction payload that zstd cannot read") from exc
+
+
+def _crc_matches(data: bytes) -> bool:
+    return zlib.crc32(data) == _CRC_OF_ALL
+
+
+def _format(header: Header, data: bytes) -> FormatDescription:
+    """Of servers since MySQL 5.6 and MariaDB 5.3, which end it with a checksum whatever the algorithm."""
+    body = Cursor(data, HEADER_SIZE, len(data))
+    version = body.uint(2)
+    if version != _VERSION:
+        raise ProtocolError(HEADER_SIZE, f"binlog version {version} where {_VERSION} is needed")
+    server_version = body.take(_VERSION_TEXT).partition(b"\0")[0].decode("ascii", "replace")
+    created_at_s, header_size = body.uint(4), body.uint(1)
+    if header_size != HEADER_SIZE:
+        raise ProtocolError(body.at - 1, f"event headers of {header_size} bytes")
+    lengths = body.take(max(0, body.left - 1 - _CRC_SIZE))
+    algorithm = body.uint(1)
+    if algorithm not in _CHECKSUM_ALGORITHMS:
+        raise ProtocolError(body.at - 1, f"checksum algorithm {algorithm}")
+    if algorithm and not _crc_matches(data):
+        raise ProtocolError(body.at, f"{header.name} does not match its checksum")
+    return FormatDescription(header, version, server_version, created_at_s, lengths, bool(algorithm))
+
+
+def _rotate(header: Header, body: Cursor) -> Rotate:
+    return Rotate(header, body.uint(8), body.text(body.left))
+
+
+def _query(header: Header, body: Cursor) -> Query:
+    return _query_of(header, body, lambda text: text)
+
+
+def _query_compressed(header: Header, body: Cursor) -> Query:
+    return _query_of(header, body, _inflated)
+
+
+def _query_of(header: Header, body: Cursor, plain: Callable[[bytes], bytes]) -> Query:
+    thread_id, _seconds, schema_size, error_code, size = _QUERY.unpack(body.take(_QUERY.size))
+    charset, ddl_xid = _variables(body.part(size))
+    schema = body.text(schema_size)
+    if body.uint(1):
+        raise ProtocolError(body.at - 1, "a name without its end")
+    text = plain(body.rest())
+    return Query(header, thread_id, error_code, schema, charsets.lenient(charset, text), charset, ddl_xid)
+
+
+_VARIABLE_SIZES: Final = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
+"""Bytes of the status variables that have a fixed size, by code: flags, SQL mode, increments, …"""
+_CHARSET, _DDL_XID, _DATABASES, _INVOKER, _TIME_ZONE, _CATALOG, _CATALOG_NZ = 4, 17, 12, 11, 5, 2, 6
+_TOO_MANY_DATABASES: Final = 254
+
+
+def _variables(body: Cursor) -> tuple[str, int | None]:
+    """character_set_client and the XID of DDL. What lies behind a code that is not known cannot be read.
+
+    https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html
+    """
+    charset, ddl_xid = "utf8mb4", None
+    while body.left:
+        code = body.uint(1)
+        if code == _CHARSET:
+            charset = charsets.of_collation(body.uint(2))
+            body.take(4)
+        elif code == _DDL_XID:
+            ddl_xid = body.uint(8)
+        elif code in _VARIABLE_SIZES:
+            body.take(_VARIABLE_SIZES[code])
+        elif code in (_TIME_ZONE, _CATALOG_NZ):
+            body.take(body.uint(1))
+        elif code == _CATALOG:
+            body.take(body.uint(1) + 1)
+        elif code == _INVOKER:
+            body.take(body.uint(1))
+            body.take(body.uint(1))
+        elif code == _DATABASES:
+            count = body.uint(1)
+            for _ in range(0 if count == _TOO_MANY_DATABASES else count):
+                end = body.data.find(b"\0", body.at, body.end)
+                body.take(end + 1 - body.at if end >= 0 else body.left + 1)
+        else:
+            break
+    return charset, ddl_xid
+
+
+def _xid(header: Header, body: Cursor) -> Xid:
+    xid = body.uint(8)
+    body.finish()
+    return Xid(header, xid)
+
+
+def _xa_prepare(header: Header, body: Cursor) -> XaPrepare:
+    one_phase, format_id, gtrid_size, bqual_size = body.uint(1), body.uint(4), body.uint(4), body.uint(4)
+    if max(gtrid_size, bqual_size) > _XA_PART_MAX:
+        raise ProtocolError(body.at, "an XA transaction's name of more than 64 bytes")
+    return XaPrepare(header, bool(one_phase), format_id, body.take(gtrid_size), body.take(bqual_size))
+
+
+_OPS: Final = (Op.CREATE, Op.UPDATE, Op.DELETE)
+
+
+def _rows(first: int, *, extra: bool, compressed: bool = False) -> dict[int, _Reader]:
+    """Readers of three row event types that begin with `first`."""
+    return {first + i: _rows_reader(op, extra=extra, compressed=compressed) for i, op in enumerate(_OPS)}
+
+
+def _rows_reader(op: Op, *, extra: bool, compressed: bool) -> _Reader:
+    def read(header: Header, body: Cursor) -> Rows:
+        table_id, flags = body.uint(6), body.uint(2)
+        if extra:
+            size = body.uint(2)
+            if size < 2:  # noqa: PLR2004 - it counts its own two bytes
+                raise ProtocolError(body.at - 2, f"extra data of {size} bytes")
+            body.take(size - 2)
+        count = body.packed()
+        bits = (count + 7) // 8
+        first = body.take(bits)
+        second = body.take(bits) if op is Op.UPDATE else b""
+        before, after = (b"", first) if op is Op.CREATE else (first, second)
+        images = _inflated(body.rest()) if compressed else body.rest()
+        return Rows(header, op, table_id, flags, count, before, after, images)
+
+    return read
+
+
+def _inflated(data: bytes) -> bytes:
+    """MariaDB's compressed part of an event."""
+    width = data[0] & 7 if data else 0
+    if not data or data[0] & 0xF8 != 0x80 or not 1 <= width <= _ZLIB_WIDTH_MAX or len(data) <= width:  # noqa: PLR2004
+        raise ProtocolError(HEADER_SIZE, "a compressed event that is not zlib")
+    size = int.from_bytes(data[1 : 1 + width], "big")
+    if size > _EVENT_MAX:
+        raise ProtocolError(HEADER_SIZE, f"a compressed event of {size} bytes")
+    inflate = zlib.decompressobj()
+    try:
+        plain = inflate.decompress(data[1 + width :], size + 1)
+    except zlib.error as exc:
+        raise ProtocolError(HEADER_SIZE, "a compressed event that zlib cannot read") from exc
+    if len(plain) != size or not (inflate.eof or size == 0):
+        raise ProtocolError(HEADER_SIZE, "a compressed event of another size")
+    return plain
+
+
+def _partial_update_rows(header: Header, body: Cursor) -> PartialUpdateRows:
+    return PartialUpdateRows(header, body.uint(6))
+
+
+def _fields(body: Cursor) -> dict[int, Cursor]:
+    """Content by type, up to type 0, which has no size."""
+    fields = {}
+    while kind := body.packed():
+        fields[kind] = body.part(body.packed())
+    return fields
+
+
+def _transaction_payload(header: Header, body: Cursor) -> TransactionPayload:
+    compression, size, full_size = _payload_head(body)
+    payload = body.rest()
+    size = _payload_size(len(payload), size, body.at)
+    return TransactionPayload(header, compression, size if full_size is None else full_size, payload)
+
+
+def _payload_size(found: int, told: int | None, at: int) -> int:
+    if told is not None and told != found:
+        raise ProtocolError(at, f"a transaction payload of {found} bytes, not {told}")
+    return found
+
+
+def _payload_head(body: Cursor) -> tuple[int, int | None, int | None]:
+    """How it is compressed, its size as it is and as it was, if they are told."""
+    fields = _fields(body)
+    size, compression, full_size = (fields[i].packed() if i in fields else None for i in (1, 2, 3))
+    if compression is None:
+        compression = _PLAIN
+    if compression not in (_ZSTD, _PLAIN):
+        raise ProtocolError(body.at, f"a transaction payload of compression {compression}")
+    return compression, size, full_size
+
+
+def _heartbeat(header: Header, body: Cursor) -> Heartbeat:
+    return Heartbeat(header, body.text(body.left), header.log_pos)
+
+
+def _heartbeat_v2(header: Header, body: Cursor) -> Heartbeat:
+    fields = _fields(body)
+    if not {1, 2} <= fields.keys():
+        raise ProtocolError(body.at, "a heartbeat without file and position")
+    return Heartbeat(header, fields[1].text(fields[1].left), fields[2].packed())
+
+
+def _annotate_rows(header: Header, body: Cursor) -> AnnotateRows:
+    return AnnotateRows(header, charsets.lenient("utf8mb4", body.rest()))
+
+
+def _rows_query(header: Header, body: Cursor) -> RowsQuery:
+    body.take(1)  # a size that overflows: the text goes to the end
+    return RowsQuery(header, charsets.lenient("utf8mb4", body.rest()))
+
+
+def _binlog_checkpoint(header: Header, body: Cursor) -> BinlogCheckpoint:
+    return BinlogCheckpoint(header, body.text(body.uint(4)))
+
+
+def _start_encryption(header: Header, body: Cursor) -> StartEncryption:
+    return StartEncryption(header, body.uint(1), body.uint(4))
+
+
+def _stop(header: Header, _body: Cursor) -> Stop:
+    return Stop(header)
+
+
+def _view_change(header: Header, _body: Cursor) -> ViewChange:
+    return ViewChange(header)
+
+
+_Reader: TypeAlias = Callable[[Header, Cursor], Event]
+
+_READERS: Final[dict[int, _Reader]] = {
+    2: _query,
+    3: _stop,
+    4: _rotate,
+    16: _xid,
+    27: _heartbeat,
+    29: _rows_query,
+    33: gtid_events.gtid,
+    34: gtid_events.anonymous_gtid,
+    35: gtid_events.previous_gtids,
+    37: _view_change,
+    38: _xa_prepare,
+    39: _partial_update_rows,
+    PAYLOAD: _transaction_payload,
+    41: _heartbeat_v2,
+    42: gtid_events.tagged_gtid,
+    160: _annotate_rows,
+    161: _binlog_checkpoint,
+    162: gtid_events.mariadb_gtid,
+    163: gtid_events.mariadb_gtid_list,
+    164: _start_encryption,
+    165: _query_compressed,
+    **_rows(23, extra=False),
+    **_rows(30, extra=True),
+    **_rows(166, extra=False, compressed=True),
+    **_rows(169, extra=True, compressed=True),
+}

@@ -1,0 +1,219 @@
+"""Places in a binlog, and sets of GTIDs: what a position of MySQL or MariaDB is made of. Pure.
+
+A binlog is a sequence of files ``name.NNNNNN``, the number with six digits and, past 999999, more: numbers are
+compared, never names. A commit position is the file's number and an offset in it, packed into 64 bits.
+GTID sets: https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html,
+https://mariadb.com/kb/en/gtid/.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from struct import pack
+from typing import Final, NamedTuple, Self
+from uuid import UUID
+
+from cdc.model.errors import OperatorError
+
+FIRST: Final = 4
+"""The offset of a file's first event."""
+_LARGEST: Final = 0xFFFFFFFF
+_MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
+_TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+
+
+class Place(NamedTuple):
+    """An offset in a file of the binlog. A tuple because one is made for every event."""
+
+    file: str
+    offset: int
+
+    @property
+    def number(self) -> int:
+        """The file's number."""
+        return file_number(self.file)
+
+    @property
+    def commit(self) -> int:
+        """As a commit position. Raises OperatorError for one that does not fit."""
+        if self.offset > _LARGEST:
+            raise OperatorError(
+                f"the binlog file {self.file} has grown past 4 GiB, where its offsets cannot be told apart",
+                hint="write less in one transaction: max_binlog_cache_size limits it",
+            )
+        return file_number(self.file) << 32 | self.offset
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"
+
+
+@lru_cache
+def file_number(file: str) -> int:
+    """``1000000`` of ``binlog.1000000``. Raises OperatorError for what is no binlog's name."""
+    _, dot, digits = file.rpartition(".")
+    if not dot or not digits.isascii() or not digits.isdigit():
+        raise OperatorError(f"“{file}” is not the name of a binlog file")
+    return int(digits)
+
+
+def file_named(like: str, number: int) -> str:
+    """The name of another file of the binlog that `like` belongs to."""
+    return f"{like.rpartition('.')[0]}.{number:06d}"
+
+
+class GtidSet:
+    """MySQL's: by server, and tag, the numbers of its transactions, as ranges with inclusive ends."""
+
+    def __init__(self, ranges: Mapping[tuple[str, str], Iterable[tuple[int, int]]] | None = None) -> None:
+        self._ranges = {of: list(spans) for of, spans in (ranges or {}).items()}
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From the server's text: ``uuid:1-3:7,uuid:tag:1``. Raises OperatorError."""
+        made = cls()
+        for member in text.replace("\n", "").split(","):
+            if not member.strip():
+                continue
+            uuid, *parts = member.strip().lower().split(":")
+            tag = ""
+            try:
+                uuid = str(UUID(uuid))
+                for part in parts:
+                    if _TAG.fullmatch(part):
+                        tag = part
+                        continue
+                    first, _, last = part.partition("-")
+                    made._add(uuid, tag, int(first), int(last or first))
+            except ValueError:
+                raise OperatorError(f"“{text[:80]}” is not a set of GTIDs") from None
+        return made
+
+    def add(self, gtid: str) -> None:
+        """One transaction more: ``uuid:7`` or ``uuid:tag:7``."""
+        of, number = _name(gtid)
+        self._add(*of, number, number)
+
+    def add_numbers(self, uuid: str, first: int, last: int) -> None:
+        """Transactions without a tag, from the first number to the last."""
+        self._add(uuid, "", first, last)
+
+    def _add(self, uuid: str, tag: str, first: int, last: int) -> None:
+        spans = self._ranges.setdefault((uuid, tag), [])
+        if spans and first == spans[-1][1] + 1:  # nearly always: the next one
+            spans[-1] = (spans[-1][0], last)
+            return
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted([*spans, (first, last)]):
+            if merged and start <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+            else:
+                merged.append((start, end))
+        self._ranges[uuid, tag] = merged
+
+    def __contains__(self, gtid: str) -> bool:
+        of, number = _name(gtid)
+        return self._holds(of, number, number)
+
+    def _holds(self, of: tuple[str, str], first: int, last: int) -> bool:
+        spans = self._ranges.get(of, [])
+        at = bisect_right(spans, (first, _LARGEST << 32)) - 1
+        return at >= 0 and spans[at][0] <= first and last <= spans[at][1]
+
+    def __le__(self, other: GtidSet) -> bool:
+        return all(other._holds(of, *span) for of, spans in self._ranges.items() for span in spans)
+
+    def without(self, gtids: Iterable[str]) -> GtidSet:
+        """A copy that lacks single transactions."""
+        made = GtidSet(self._ranges)
+        for gtid in gtids:
+            of, number = _name(gtid)
+            left: list[tuple[int, int]] = []
+            for first, last in made._ranges.get(of, []):
+                if first <= number <= last:
+                    left += [(first, number - 1)] if first < number else []
+                    left += [(number + 1, last)] if number < last else []
+                else:
+                    left.append((first, last))
+            made._ranges[of] = left
+        return made
+
+    def __str__(self) -> str:
+        def spans(of: list[tuple[int, int]]) -> str:
+            return ":".join(f"{first}-{last}" if last > first else f"{first}" for first, last in of)
+
+        return ",".join(
+            f"{uuid}:{tag}:{spans(of)}" if tag else f"{uuid}:{spans(of)}"
+            for (uuid, tag), of in sorted(self._ranges.items())
+            if of
+        )
+
+    def encode(self) -> bytes:
+        """As COM_BINLOG_DUMP_GTID takes it; with tags only where there are any: servers before 8.3 know none."""
+        of = {name: spans for name, spans in sorted(self._ranges.items()) if spans}
+        tagged = any(tag for _, tag in of)
+        parts = [pack("<Q", 1 << 56 | len(of) << 8 | 1 if tagged else len(of))]
+        for (uuid, tag), spans in of.items():
+            parts.append(UUID(uuid).bytes)
+            if tagged:
+                parts.append(bytes([len(tag) << 1]) + tag.encode())
+            parts.append(pack("<Q", len(spans)))
+            parts += [pack("<QQ", first, last + 1) for first, last in spans]
+        return b"".join(parts)
+
+
+def _name(gtid: str) -> tuple[tuple[str, str], int]:
+    rest, _, number = gtid.rpartition(":")
+    uuid, _, tag = rest.partition(":")
+    return (uuid, tag), int(number)
+
+
+def _mariadb(text: str, what: str) -> Iterator[tuple[int, int, int]]:
+    """Domain, server and sequence of each member."""
+    for member in filter(None, (part.strip() for part in text.split(","))):
+        found = _MARIADB.fullmatch(member)
+        if found is None:
+            raise OperatorError(f"“{text[:80]}” is not a {what} of GTIDs")
+        yield int(found[1]), int(found[2]), int(found[3])
+
+
+class GtidPosition:
+    """MariaDB's: in each domain the last transaction, ``domain-server-sequence``."""
+
+    def __init__(self, last: Mapping[int, tuple[int, int]] | None = None) -> None:
+        self._last = dict(last or {})
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From ``0-1-5,1-2-7``. Raises OperatorError."""
+        return cls({domain: (server, n) for domain, server, n in _mariadb(text, "position")})
+
+    def add(self, gtid: str) -> None:
+        """One transaction more."""
+        domain, server, sequence = gtid.split("-")
+        self._last[int(domain)] = (int(server), int(sequence))
+
+    def __le__(self, other: GtidState) -> bool:
+        """Whether `other` has its transactions. A domain alone does not tell: servers that part go on counting."""
+        return all((domain, server, n) in other for domain, (server, n) in self._last.items())
+
+    def __str__(self) -> str:
+        return ",".join(f"{domain}-{server}-{n}" for domain, (server, n) in sorted(self._last.items()))
+
+
+class GtidState:
+    """All that a MariaDB server has in its log: of each domain and server the last (`gtid_binlog_state`)."""
+
+    def __init__(self, last: Mapping[tuple[int, int], int] | None = None) -> None:
+        self._last = dict(last or {})
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From ``0-1-5,0-2-7``. Raises OperatorError."""
+        return cls({(domain, server): n for domain, server, n in _mariadb(text, "state")})
+
+    def __contains__(self, gtid: tuple[int, int, int]) -> bool:
+        domain, server, sequence = gtid
+        return sequence <= self._last.get((domain, server), 0)

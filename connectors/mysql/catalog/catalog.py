@@ -1,0 +1,220 @@
+"""What information_schema says of the captured tables. Reads only."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from cdc.config.config import matches
+from cdc.model.change import Column, Table
+from cdc.model.errors import OperatorError, raise_first
+from connectors.mysql import session
+from connectors.mysql.binlog.events import TableColumn
+from connectors.mysql.values import mapping
+
+log = logging.getLogger("cdc")
+
+_SYSTEM: Final = ("mysql", "sys", "information_schema", "performance_schema")
+_TABLES: Final = """
+SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALESCE(t.TABLE_ROWS, 0),
+       COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, '')
+FROM information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE
+WHERE t.TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')
+"""
+_COLUMNS: Final = """
+SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
+"""
+_KEY: Final = """
+SELECT COLUMN_NAME FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX
+"""
+_UNIQUE: Final = """
+SELECT INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
+"""
+_BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row of information_schema.TABLES."""
+
+    schema: str
+    name: str
+    type: str
+    engine: str
+    rows: int
+    """About how many."""
+    transactional: bool
+    made_at: str
+    """When the table was made, altered, truncated or swapped for another, in seconds; empty where it is not told."""
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def sql(self) -> str:
+        return f"{mapping.quoted_name(self.schema)}.{mapping.quoted_name(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured table and what reading it by SQL needs."""
+
+    table: Table
+    columns: tuple[TableColumn, ...]
+    rows: int
+    """About how many."""
+    filled: frozenset[str] = frozenset()
+    """Columns in which rows older than they are have a value."""
+
+
+class Catalog:
+    """Answers from one SQL connection, which stays the caller's."""
+
+    def __init__(self, connection: session.Connection) -> None:
+        self._connection = connection
+
+    def captured(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> tuple[Captured, ...]:
+        """The tables the patterns name, sorted by name. Raises OperatorError for one that cannot be captured."""
+        chosen = dict[str, Found]()
+        for found in self._matched(patterns):
+            if isinstance(found, OperatorError):
+                raise found
+            chosen[found.qualified] = found
+        for found in chosen.values():
+            raise_first(_refusals(found))
+        ordered = sorted(chosen.values(), key=lambda f: (f.schema, f.name))
+        return tuple(self.describe(found, keys.get(found.qualified, ())) for found in ordered)
+
+    def refusals(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> Iterator[tuple[str, OperatorError | None]]:
+        """Every pattern or table, and each reason why it cannot be captured; None where there is none."""
+        seen: set[str] = set()
+        for pattern in patterns:
+            for found in self._matched([pattern]):
+                if isinstance(found, OperatorError):
+                    yield pattern, found
+                elif found.qualified not in seen:
+                    seen.add(found.qualified)
+                    reasons: list[OperatorError | None] = list(_refusals(found))
+                    if found.type in _BASE:
+                        try:
+                            self.describe(found, keys.get(found.qualified, ()))
+                        except OperatorError as exc:
+                            reasons.append(exc)
+                    yield from ((found.qualified, reason) for reason in reasons or [None])
+
+    def _matched(self, patterns: Sequence[str]) -> Iterator[Found | OperatorError]:
+        everything = self._tables()
+        for pattern in patterns:
+            matched = [f for f in everything if matches(pattern, f.qualified)]
+            if set("*?") & set(pattern):
+                matched = [f for f in matched if f.type in _BASE]
+            if not matched:
+                yield _nothing_matches(pattern, [f.qualified for f in everything])
+            yield from matched
+
+    def _tables(self, more: str = "", parameters: tuple[str, ...] = ()) -> list[Found]:
+        rows = session.texts(self._connection, "reading the catalog", _TABLES + more, parameters)
+        return [
+            Found(schema, name, type_, engine, int(count), transactions == "YES", made_at)
+            for schema, name, type_, engine, count, transactions, made_at in rows
+        ]
+
+    def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
+        """One table as it is now; None where there is none. Raises OperatorError if it cannot be captured any more."""
+        for found in self._tables(" AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s", (schema, name)):
+            raise_first(_refusals(found))
+            return self.describe(found, keys.get(found.qualified, ()))
+        return None
+
+    def exists(self, schema: str, name: str) -> bool:
+        """Whether a table has this name now."""
+        return bool(self._tables(" AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s", (schema, name)))
+
+    def describe(self, found: Found, wanted: Sequence[str]) -> Captured:
+        """A table with its columns and key. Raises OperatorError where it has no key."""
+        parameters = (found.schema, found.name)
+        told, columns, filled, nullable = [], list[Column](), set[str](), set[str]()
+        rows = session.rows(self._connection, "reading the catalog", _COLUMNS, parameters)
+        for name_, type_, charset, null, extra_, default in rows:
+            name, extra = name_.decode(), extra_.decode().upper()
+            one = mapping.from_catalog(
+                name,
+                type_.decode(),
+                None if charset is None else charset.decode(),
+                nullable=null == b"YES",
+                visible="INVISIBLE" not in extra,
+            )
+            told.append(one)
+            columns.append(mapping.column(one))
+            if null == b"YES":
+                nullable.add(name)
+            if (default is not None and default != b"NULL") or null != b"YES" or "GENERATED" in extra:
+                filled.add(name)
+        primary = [name for (name,) in session.texts(self._connection, "reading the catalog", _KEY, parameters)]
+        key = tuple(wanted or primary)
+        if not key:
+            raise OperatorError(
+                f"table {found.qualified} has no primary key: its rows cannot be told apart in a topic",
+                hint=f"ALTER TABLE {found.sql} ADD PRIMARY KEY (…); or name the columns that tell them apart: "
+                f"tables: [{{table: {found.qualified}, key: [{', '.join(c.name for c in columns[:2])}]}}]; "
+                "or leave it out of tables",
+            )
+        if wanted:
+            self._must_tell_rows_apart(found, [c.name for c in columns], nullable, wanted)
+        columns = [replace(column, filled=column.name in filled) for column in columns]
+        table = Table(found.schema, found.name, tuple(columns), key, (found.made_at,) if found.made_at else ())
+        return Captured(table, tuple(told), found.rows, frozenset(filled))
+
+    def _must_tell_rows_apart(self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]) -> None:
+        shown = ", ".join(key)
+        for name in key:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+                raise OperatorError(
+                    f"table {found.qualified}: its key ({shown}) names {name}, which is not a column of it",
+                    hint=f"did you mean {near[0]}?" if near else f"its columns: {', '.join(names)}",
+                )
+            if name in nullable:
+                raise OperatorError(
+                    f"table {found.qualified}: column {name} of its key ({shown}) may be null, and a key never is",
+                    hint=f"ALTER TABLE {found.sql} MODIFY {mapping.quoted_name(name)} … NOT NULL",
+                )
+        unique: dict[str, set[str]] = {}
+        for index, name in session.texts(self._connection, "reading the catalog", _UNIQUE, (found.schema, found.name)):
+            unique.setdefault(index, set()).add(name)
+        if not any(of <= set(key) for of in unique.values()):
+            log.warning(
+                "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
+                found.qualified, shown,
+            )  # fmt: skip
+
+
+def _refusals(found: Found) -> Iterator[OperatorError]:
+    if found.type not in _BASE:
+        yield OperatorError(f"{found.qualified} is a view: it has no rows of its own", hint="name the tables it reads")
+    elif not found.transactional:
+        yield OperatorError(
+            f"table {found.qualified} is of engine {found.engine}, which has no transactions: no view of it can be "
+            "read, and what is rolled back around it stays",
+            hint=f"ALTER TABLE {found.sql} ENGINE=InnoDB",
+        )
+
+
+def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
+    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
+    hint = (
+        f"did you mean {', '.join(near)}?" if near else "SHOW TABLES; is SELECT granted on it to the connector's user?"
+    )
+    return OperatorError(f"tables: there is no table {pattern}, or it may not be read", hint=hint)

@@ -1,0 +1,220 @@
+"""What the server itself must be before anything of it can be captured, and where its log stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.model.errors import OperatorError
+from connectors.mysql import session
+from connectors.mysql.binlog.positions import Place
+
+OLDEST_MYSQL: Final = (8, 0, 14)
+OLDEST_MARIADB: Final = (10, 5, 2)
+_VARIABLES: Final = (
+    "version", "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options",
+    "gtid_mode", "server_id", "server_uuid", "binlog_expire_logs_seconds", "expire_logs_days", "log_slave_updates",
+    "log_replica_updates", "binlog_order_commits",
+)  # fmt: skip
+LOGGED_CASCADES: Final = (9, 6)
+"""From this version on MySQL logs what foreign keys cascade to."""
+_DAY_S: Final = 86_400
+SHORTEST_S: Final = 3 * _DAY_S
+"""Log kept for less may be gone after a weekend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One look at a server, as the user who looks sees it."""
+
+    shown: str
+    variables: dict[str, str]
+    user: str
+    """``name@host``, the account the server takes us for."""
+
+    @property
+    def mariadb(self) -> bool:
+        return "mariadb" in self.shown.lower()
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in re.findall(r"\d+", self.shown.replace("5.5.5-", "", 1))[:3])
+
+    @property
+    def family(self) -> str:
+        return "mariadb" if self.mariadb else "mysql"
+
+    @property
+    def gtids(self) -> bool:
+        """Whether every transaction has a GTID by which a view and a position can be told exactly (MySQL)."""
+        return self.variables.get("gtid_mode", "").upper() == "ON"
+
+    @property
+    def lineage(self) -> str:
+        """Which server of its replication group this is."""
+        return self.variables.get("server_id", "") if self.mariadb else self.variables.get("server_uuid", "")
+
+    @property
+    def expires_s(self) -> int | None:
+        """How long the log is kept; None: for ever."""
+        seconds = int(float(self.variables.get("binlog_expire_logs_seconds") or 0))
+        days = float(self.variables.get("expire_logs_days") or 0)
+        return seconds or int(days * _DAY_S) or None
+
+    @property
+    def account(self) -> str:
+        """The user as GRANT names it."""
+        name, _, host = self.user.rpartition("@")
+        return f"'{name}'@'{host}'"
+
+
+def look(connection: session.Connection) -> Server:
+    """Ask the server."""
+    names = ", ".join(f"'{name}'" for name in _VARIABLES)
+    found = session.texts(
+        connection,
+        "reading settings",
+        f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})",
+    )
+    variables = {name.lower(): value for name, value in found}
+    ((user,),) = session.texts(connection, "reading settings", "SELECT CURRENT_USER()")
+    return Server(variables.get("version", ""), variables, user)
+
+
+def refusals(server: Server, where: str) -> Iterator[OperatorError]:
+    """Why this server cannot be captured."""
+    oldest = OLDEST_MARIADB if server.mariadb else OLDEST_MYSQL
+    of = server.variables
+    if server.version < oldest:
+        yield OperatorError(
+            f"the server at {where} is {server.shown}; {server.family} {'.'.join(map(str, oldest))} or newer is needed",
+            hint="upgrade the server",
+        )
+    if of.get("log_bin", "").upper() not in ("ON", "1"):
+        yield OperatorError(
+            f"binlog off: the server at {where} writes none",
+            hint="start the server with --log-bin --binlog-format=ROW (my.cnf: log_bin = binlog)",
+        )
+    for name, wanted, why in (
+        ("binlog_format", "ROW", "statements do not say which rows they change"),
+        ("binlog_row_image", "FULL", "an event would have holes"),
+        (
+            "binlog_row_metadata",
+            "FULL",
+            "a row in the log has no names of columns, and today's may not be those of its time",
+        ),
+    ):
+        if of.get(name, "").upper() != wanted:
+            yield OperatorError(
+                f"{name} is {of.get(name) or 'not known'} at {where}: {why}",
+                hint=f"SET {'GLOBAL' if server.mariadb else 'PERSIST'} {name} = {wanted}; sessions that are connected "
+                "keep what they have",
+            )
+    if "PARTIAL_JSON" in of.get("binlog_row_value_options", "").upper():
+        yield OperatorError(
+            f"binlog_row_value_options is PARTIAL_JSON at {where}: an event would have a part of a value",
+            hint="SET PERSIST binlog_row_value_options = ''",
+        )
+    if of.get("binlog_order_commits", "ON").upper() in ("OFF", "0"):
+        yield OperatorError(
+            f"binlog_order_commits is OFF at {where}: commits may become visible in another order than they are logged",
+            hint="SET PERSIST binlog_order_commits = ON",
+        )
+
+
+def replicates(connection: session.Connection, server: Server) -> bool | None:
+    """Whether it is itself a replica of another server; None: we may not know, and it may have been one."""
+    statement = "SHOW ALL SLAVES STATUS" if server.mariadb else "SHOW REPLICA STATUS"
+    if not server.mariadb and server.version < (8, 0, 22):
+        statement = "SHOW SLAVE STATUS"
+    try:
+        return bool(session.rows(connection, "asking what it replicates", statement))
+    except OperatorError as exc:
+        if not session.is_denied(exc):
+            raise
+    if not server.mariadb:
+        return None
+    ((_, running),) = session.texts(connection, "asking what it replicates", "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+    if running != "0":
+        return True
+    return None if global_text(connection, "gtid_slave_pos") else False
+
+
+UNLOGGED: Final = "what it replicates from another server is not in its own log"
+
+
+def unlogged(connection: session.Connection, server: Server, where: str) -> Iterator[OperatorError | None]:
+    """Why what this server replicates would never come; None: we may not know whether it does."""
+    of = server.variables
+    logs = of.get("log_replica_updates") or of.get("log_slave_updates", "ON")
+    if logs.upper() in ("ON", "1"):
+        return
+    found = replicates(connection, server)
+    name = "log_replica_updates" if not server.mariadb and server.version >= (8, 0, 26) else "log_slave_updates"
+    if found:
+        yield OperatorError(
+            f"{name} is OFF at {where}, which is a replica: {UNLOGGED}",
+            hint=f"point source.url at the server it replicates; or start it with --{name.replace('_', '-')} (my.cnf: "
+            f"{name} = ON), and where there is a position already: cdc snapshot start CONNECTOR.yaml --after-gap; or, "
+            f"if it replicates no more: RESET {'SLAVE' if server.mariadb else 'REPLICA'} ALL",
+        )
+    elif found is None:
+        yield None
+
+
+def status(connection: session.Connection, server: Server) -> tuple[Place, str]:
+    """Where the log ends, and MySQL's executed GTIDs, read no later than that. Raises OperatorError."""
+    newer = not server.mariadb and server.version >= (8, 2)
+    statement = "SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS"
+    try:
+        found = session.texts(connection, "reading the log's end", statement)
+    except OperatorError as exc:
+        if session.is_denied(exc):
+            raise OperatorError(
+                f"user {server.user} may not ask where the log stands",
+                hint=f"GRANT {'BINLOG MONITOR' if server.mariadb else 'REPLICATION CLIENT'} ON *.* TO {server.account}",
+            ) from exc
+        raise
+    if not found:
+        raise OperatorError("binlog off: the server writes none", hint="start the server with --log-bin")
+    file, offset, *more = found[0]
+    return Place(file, int(offset)), more[2].replace("\n", "") if len(more) > 2 and not server.mariadb else ""  # noqa: PLR2004
+
+
+def global_text(connection: session.Connection, name: str) -> str:
+    """A global variable that changes as the server runs."""
+    ((value,),) = session.texts(connection, f"reading {name}", f"SELECT @@GLOBAL.{name}")
+    return value.replace("\n", "")
+
+
+def files(connection: session.Connection) -> list[tuple[str, int]]:
+    """The binlog's files and their sizes, oldest first."""
+    return [(row[0], int(row[1])) for row in session.texts(connection, "reading the log's files", "SHOW BINARY LOGS")]
+
+
+def prepared(connection: session.Connection) -> set[tuple[str, ...]] | None:
+    """What XA has prepared and nobody has ended; None where we may not know."""
+    try:
+        return {tuple(row) for row in session.texts(connection, "reading what is prepared", "XA RECOVER")}
+    except OperatorError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One that is registered with the server."""
+
+    server_id: int
+    host: str
+    uuid: str
+
+
+def replicas(connection: session.Connection, server: Server) -> list[Replica]:
+    """All who follow its log now. Raises OperatorError where we may not know."""
+    statement = "SHOW REPLICA HOSTS" if server.mariadb else "SHOW REPLICAS"
+    if not server.mariadb and server.version < (8, 0, 22):
+        statement = "SHOW SLAVE HOSTS"
+    found = session.texts(connection, "reading the replicas", statement)
+    return [Replica(int(row[0]), row[1], row[4] if len(row) > 4 else "") for row in found]  # noqa: PLR2004

@@ -1,0 +1,48 @@
+"""How far the server is ahead of a position: for `cdc status`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.errors import CdcError
+from cdc.model.state import State
+from connectors.mysql import session
+from connectors.mysql.binlog.positions import Place
+from connectors.mysql.catalog import server
+from connectors.mysql.replication.continuity import place_of
+from connectors.mysql.source import server_id
+
+
+def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
+    """The server as it is now; `lag_bytes` is None without a position. `reading`: something follows as this connector.
+
+    Raises what `session.connect` raises.
+    """
+    connection = session.connect(session.address(config.source.url))
+    try:
+        found = server.look(connection)
+        end, _ = server.status(connection, found)
+        reading = server_id(config) in {int(one.server_id) for one in replicas(connection, found)}
+        behind = None
+        if state is not None and "file" in state.offset:
+            at = place_of(state)
+            sizes = dict(server.files(connection)) if at.file != end.file else {}
+            between = sum(size for file, size in sizes.items() if at.number <= Place(file, 0).number < end.number)
+            behind = max(0, between + end.offset - at.offset)
+    finally:
+        session.close(connection)
+    return {
+        "log_end": str(end),
+        "log_end_number": end.commit,
+        "lag_bytes": behind,
+        "reading": reading,
+        "binlog": {"kept_for_seconds": found.expires_s},
+    }
+
+
+def replicas(connection: session.Connection, found: server.Server) -> list[server.Replica]:
+    """Who is registered to follow the log; nobody, if we may not know."""
+    with suppress(CdcError):
+        return server.replicas(connection, found)
+    return []

@@ -1,0 +1,27 @@
+"""Where the log ends, for `cdc token`."""
+
+from __future__ import annotations
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.errors import OperatorError
+from cdc.model.interfaces import LINEAGE
+from cdc.model.state import State
+from connectors.mysql import session
+from connectors.mysql.catalog import server
+
+
+def end(config: ConnectorConfig, state: State) -> int:
+    """Behind all that was committed before the call.
+
+    Raises OperatorError if this is another server than the connector follows: its files count differently.
+    """
+    address = session.address(config.source.url)
+    connection = session.connect(address)
+    try:
+        found = server.look(connection)
+        if state.identity.get(LINEAGE, found.lineage) != found.lineage:
+            msg = f"MySQL at {address.place} is not the server that connector {config.name} has followed so far"
+            raise OperatorError(msg, hint="take the token again when the connector follows this one: cdc status")
+        return server.status(connection, found)[0].commit
+    finally:
+        session.close(connection)

@@ -1,0 +1,129 @@
+"""Whether a position and a server belong together, and whether the log between them is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cdc.model.errors import GapError, OperatorError
+from cdc.model.interfaces import LINEAGE
+from cdc.model.state import State
+from connectors.mysql.binlog.positions import FIRST, GtidPosition, GtidSet, GtidState, Place
+from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a server says of its log."""
+
+    lineage: str
+    end: Place
+    first: str
+    """The oldest file it has."""
+    executed: GtidSet | GtidState | None
+    """All it has ever done, where it counts by GTIDs."""
+    purged: GtidSet | None = None
+    """Those of them that its files no longer have (MySQL)."""
+
+
+MadeAt: TypeAlias = Callable[[Place], int]
+"""Asks the server when the file of a place was begun, in seconds since 1970. Raises GapError if the log lacks it."""
+
+
+def place_of(state: State) -> Place:
+    """Where a position resumes."""
+    return Place(str(state.offset["file"]), int(state.offset["pos"]))
+
+
+def known_gtids(state: State, here: Here) -> GtidSet | GtidPosition | None:
+    """What the position has of all transactions, if both it and the server count by GTIDs."""
+    text = state.offset.get("gtids")
+    if text is None or here.executed is None:
+        return None
+    return (GtidSet if isinstance(here.executed, GtidSet) else GtidPosition).parse(str(text))
+
+
+def refusals(state: State, here: Here, made_at: MadeAt) -> Iterator[OperatorError]:
+    """Why the log cannot be followed from `state` without a gap."""
+    known, then, place = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage), place_of(state)
+    if then != here.lineage and known is None:
+        yield GapError(
+            f"another server under the same name: the position is of server {then}, this is {here.lineage}, and "
+            "without GTIDs nobody can tell where its log continues the other's",
+            hint=f"point source.url at the server the position is of; or, if that is gone, {CLOSE_THE_GAP}",
+        )
+        return
+    if known is not None:
+        behind = not _contains(here.executed, known)
+        if behind and then != here.lineage:
+            yield GapError(
+                f"another server under the same name: server {here.lineage} does not have all that Kafka has of "
+                f"{then}: it is another database, or a replica that was promoted before it had everything",
+                hint=f"point source.url at the server that continues {then}; if none does, {CLOSE_THE_GAP}",
+            )
+            return
+        if behind:
+            yield GapError(
+                "binlog reset: the server no longer knows of transactions that Kafka has: RESET BINARY LOGS AND GTIDS, "
+                "or an older copy was restored",
+                hint=CLOSE_THE_GAP,
+            )
+            return
+        if here.purged is not None and isinstance(known, GtidSet) and not here.purged <= known:
+            yield GapError(
+                "binlog purged: the server has removed transactions that the position has not seen "
+                f"(gtid_purged is not in what Kafka has; its oldest file is {here.first})",
+                hint=CLOSE_THE_GAP,
+            )
+            return
+        if then != here.lineage and state.snapshot.get("views"):
+            yield GapError(
+                "fail-over during the snapshot: rows were read that this server may never have had", hint=CLOSE_THE_GAP
+            )
+            return
+    if then == here.lineage and not isinstance(known, GtidSet):
+        yield from _of_place(state, here, place, made_at)
+
+
+def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPosition) -> bool:
+    if isinstance(executed, GtidSet) and isinstance(known, GtidSet):
+        return known <= executed
+    return isinstance(executed, GtidState) and isinstance(known, GtidPosition) and known <= executed
+
+
+def _of_place(state: State, here: Here, place: Place, made_at: MadeAt) -> Iterator[OperatorError]:
+    if place.number > here.end.number:
+        yield GapError(
+            f"binlog reset: the position is in {place.file}, the server writes {here.end.file}: RESET MASTER, or "
+            "another data folder",
+            hint=CLOSE_THE_GAP,
+        )
+        return
+    try:
+        begun = made_at(place)
+    except OperatorError as exc:
+        yield exc
+        return
+    if int(state.offset.get("made_at", 0)) not in (0, begun):  # 0: nothing was read of it yet
+        yield GapError(
+            f"binlog reset: {place.file} is not the file that the position is in: it was begun at another time",
+            hint=CLOSE_THE_GAP,
+        )
+
+
+def renumbered(state: State, here: Here, made_at: MadeAt) -> bool:
+    """Whether a server that continues by GTIDs has begun to count its files anew."""
+    place, then = place_of(state), int(state.offset.get("made_at", 0))
+    if place.number > here.end.number:
+        return True
+    try:
+        return then != 0 and made_at(Place(place.file, FIRST)) != then
+    except GapError:
+        return False  # the file is gone, as files go
+
+
+def moved(state: State, here: Here, made_at: MadeAt) -> bool:
+    """Whether the order of positions starts anew: another server, or its files are counted anew."""
+    then = state.identity.get(LINEAGE, here.lineage)
+    return then != here.lineage or (isinstance(known_gtids(state, here), GtidSet) and renumbered(state, here, made_at))

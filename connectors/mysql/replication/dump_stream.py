@@ -1,0 +1,306 @@
+"""The binlog dump connection: login and registration by the client libraries, then packets read off the socket here.
+
+Nothing here reconnects, and nothing is dropped: whatever follows the request is handed on, event by event.
+
+    server  packet  u24 size · u8 number · 0x00 · event        (0xFE: end, 0xFF: error); 0xFFFFFF: more follows
+    client  COM_BINLOG_DUMP       0x12 · u32 offset · u16 flags · u32 server id · file
+    client  COM_BINLOG_DUMP_GTID  0x1E · u16 flags · u32 server id · u32 size · file · u64 offset · u32 size · set
+
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from struct import pack
+from typing import IO, Any, Final, TypeVar
+from uuid import UUID, uuid5
+
+import pymysql
+from pymysqlreplication.binlogstream import ReportSlave
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
+from connectors.mysql import session
+from connectors.mysql.binlog.parser import PAYLOAD
+from connectors.mysql.binlog.positions import GtidSet, Place
+from connectors.mysql.binlog.spill import on_disk
+
+HEARTBEAT_S: Final = 5
+"""How often a server that has nothing to tell says so."""
+SILENT_S: Final = 60.0
+"""A server that has said nothing for so long is taken for gone."""
+_SEND_S: Final = 600
+"""How long the server waits for us while Kafka is slow."""
+_RECEIVE_BYTES: Final = 1 << 20
+_WHOLE: Final = 0xFFFFFF
+_HEAD: Final = 4
+_TYPE_AT: Final = 5
+"""Where a packet has the type of its event: behind its own first byte and the event's time."""
+_OK, _END, _ERROR = 0x00, 0xFE, 0xFF
+_NON_BLOCK: Final = 0x01
+_THROUGH_GTID: Final = 0x04
+_BINLOG_ERROR: Final = 1236
+_SAME_NUMBER: Final = 4052
+"""MariaDB's for a server_id that two replicas have."""
+_NAMESPACE: Final = UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
+
+
+T = TypeVar("T")
+
+
+class Binlog:
+    """One dump. Registers as a replica named after the connector, so that the server can say who follows it.
+
+    The server ends another dump of the same replica (MySQL: uuid, MariaDB: server_id).
+    """
+
+    def __init__(
+        self, at: session.Address, *, server_id: int, connector: str, uuid: str, mariadb: bool, waits: bool = True
+    ) -> None:
+        """With `waits` off it is a look at what there is: nobody is registered, and the log ends where it ends."""
+        self._where = f"MySQL at {at.place}"
+        self._server_id = server_id
+        self._connector = connector
+        settings = [
+            "SET @master_binlog_checksum = @@global.binlog_checksum",
+            "SET @source_binlog_checksum = @@global.binlog_checksum",
+            f"SET @master_heartbeat_period = {HEARTBEAT_S * 10**9}, @source_heartbeat_period = {HEARTBEAT_S * 10**9}",
+            f"SET @slave_uuid = '{uuid}', @replica_uuid = '{uuid}'",
+            f"SET SESSION net_write_timeout = {_SEND_S}",
+        ]
+        if mariadb:
+            settings += ["SET @mariadb_slave_capability = 4", "SET @slave_gtid_strict_mode = 1"]
+            settings += ["SET @slave_gtid_ignore_duplicates = 0"]
+        self._connection: Any = session.connect(at, statements=settings)
+        self._flags = 0 if waits else _NON_BLOCK
+        if waits:
+            self._register()
+        self._buffer = bytearray()
+        self._parts: list[bytes] = []
+        self._long: IO[bytes] | None = None
+        self._at = 0
+        self._heard_s = time.monotonic()
+
+    def _register(self) -> None:
+        packet = ReportSlave((replica_host(self._connector), "", "", 0)).encoded(self._server_id)
+        connection = self._connection
+        try:
+            connection._write_bytes(packet)  # noqa: SLF001 - the library sends its command so too
+            connection._next_seq_id = 1  # noqa: SLF001
+            connection._read_packet()  # noqa: SLF001
+        except pymysql.Error as exc:
+            raise self._refused(exc) from exc
+
+    def follow(self, place: Place) -> None:
+        """Ask for everything from an offset on, which must be where an event begins."""
+        self._ask(pack("<BIHI", 0x12, place.offset, self._flags, self._server_id) + place.file.encode())
+
+    def follow_gtids(self, gtids: GtidSet) -> None:
+        """Ask a MySQL server for every transaction that is not in the set."""
+        known = gtids.encode()
+        self._ask(pack("<BHIIQI", 0x1E, _THROUGH_GTID, self._server_id, 0, 4, len(known)) + known)
+
+    def follow_mariadb(self, position: str) -> None:
+        """Ask a MariaDB server for everything behind a position of GTIDs."""
+        session.rows(self._connection, "asking for the log", "SET @slave_connect_state = %s", (position,))
+        self._ask(pack("<BIHI", 0x12, 4, 0, self._server_id))
+
+    def _ask(self, command: bytes) -> None:
+        connection = self._connection
+        try:
+            connection._next_seq_id = 0  # noqa: SLF001 - a command begins a conversation
+            connection.write_packet(command)
+        except pymysql.Error as exc:
+            raise session.translate(exc, "asking for the log") from exc
+        connection._sock.settimeout(0)  # noqa: SLF001 - from here on it is read here
+        self._heard_s = time.monotonic()
+
+    def straight(self, read: Callable[[bytearray, int], tuple[int, T] | None]) -> T | None:
+        """What `read` makes of what has come, behind what was taken, if it makes anything: then that is taken too.
+
+        `read` gives where in the bytes it has ended.
+        """
+        if self._parts or self._long is not None:  # inside a packet that was split
+            return None
+        found = read(self._buffer, self._at)
+        if found is None:
+            return None
+        self._at, made = found
+        if self._at == len(self._buffer) or self._at > _RECEIVE_BYTES:
+            del self._buffer[: self._at]
+            self._at = 0
+        return made
+
+    def receive(self) -> bytes | IO[bytes] | None:
+        """The next event; None: nothing more has come. Raises OperatorError, RetryableError.
+
+        A compressed transaction of more than 16 MB is in a file, which is the caller's to close.
+        """
+        buffer, at = self._buffer, self._at
+        begin = at + _HEAD
+        if begin < len(buffer):  # never in the middle of an event: then all whole packets have been taken out
+            size = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
+            end = begin + size
+            if end < len(buffer) and end <= _RECEIVE_BYTES and size < _WHOLE and buffer[begin] == _OK and size:
+                self._at = end
+                return bytes(buffer[begin + 1 : end])  # as `_packet` and what follows would: most packets are so
+        packet = self._packet()
+        if not isinstance(packet, bytes):
+            return packet
+        if packet[0] == _OK:
+            return packet[1:]
+        if packet[0] == _ERROR:
+            code = int.from_bytes(packet[1:3], "little")
+            words = packet[3:]
+            words = words[6:] if words[:1] == b"#" else words
+            raise self._refused(pymysql.OperationalError(code, words.decode(errors="replace")))
+        if packet[0] == _END:
+            raise RetryableError(f"{self._where} has ended the log's connection")
+        raise ProtocolError(0, f"a packet of unknown kind 0x{packet[0]:02x} in the binlog")
+
+    def _packet(self) -> bytes | IO[bytes] | None:
+        """The next packet, of as many as it was split into; what has come of it so far is kept.
+
+        A file has not the packet's first byte, only the event.
+        """
+        while True:
+            while len(self._buffer) - self._at < _HEAD:
+                if not self._fill():
+                    return None
+            size = int.from_bytes(self._buffer[self._at : self._at + 3], "little")
+            begin, end = self._at + _HEAD, self._at + _HEAD + size
+            while len(self._buffer) < end:
+                if not self._fill():
+                    return None
+            self._keep(bytes(memoryview(self._buffer)[begin:end]), more=size == _WHOLE)
+            self._at = end
+            if end == len(self._buffer) or end > _RECEIVE_BYTES:
+                del self._buffer[:end]
+                self._at = 0
+            if size < _WHOLE:
+                break
+        long, self._long = self._long, None
+        parts, self._parts = self._parts, []
+        return long or (parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _keep(self, part: bytes, *, more: bool) -> None:
+        """One part of a packet: in memory, as one row must be; a transaction need not."""
+        if self._long is None and more and not self._parts and part[0] == _OK and part[_TYPE_AT] == PAYLOAD:
+            self._long = tempfile.TemporaryFile(prefix="cdc-transaction-")  # noqa: SIM115 - closed by who reads it
+            part = part[1:]
+        if self._long is not None:
+            with on_disk():
+                self._long.write(part)
+        else:
+            self._parts.append(part)
+
+    def _fill(self) -> bool:
+        """Read what has come; False: nothing has."""
+        sock = self._connection._sock  # noqa: SLF001
+        if sock is None:
+            raise RetryableError("the log's connection is closed")
+        try:
+            got = sock.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            if time.monotonic() - self._heard_s > SILENT_S:
+                raise RetryableError(
+                    f"{self._where} has said nothing for {SILENT_S:.0f} s: the connection is taken for dead"
+                ) from None
+            return False
+        except OSError as exc:
+            raise RetryableError(f"{self._where}: the log's connection was lost: {exc.strerror or exc}") from exc
+        if not got:
+            raise RetryableError(f"{self._where} has closed the log's connection")
+        self._heard_s = time.monotonic()
+        self._buffer += got
+        return True
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something comes, or the time is up."""
+        sock = self._connection._sock  # noqa: SLF001
+        if sock is not None:
+            select.select([sock], [], [], timeout_s)
+
+    def read(self, within_s: float) -> bytes:
+        """The next event, waited for; one that begins a file of the log, and so is short."""
+        deadline = time.monotonic() + within_s
+        while (event := self.receive()) is None:
+            if time.monotonic() > deadline:
+                raise RetryableError(f"{self._where}: no event of the log in {within_s:.0f} s")
+            self.wait(0.2)
+        if not isinstance(event, bytes):
+            raise ProtocolError(4, "a compressed transaction at the beginning of a file of the log")
+        return event
+
+    def _refused(self, exc: pymysql.Error) -> CdcError:
+        code, words = (exc.args[0], str(exc.args[1])) if len(exc.args) > 1 else (0, str(exc))
+        if code in (_BINLOG_ERROR, _SAME_NUMBER):
+            return refused_by_server(self._where, words, server_id=self._server_id, connector=self._connector)
+        error = session.translate(exc, "asking for the log")
+        if isinstance(error, OperatorError):
+            return OperatorError(
+                f"{self._where} does not send its log: {words} ({code})",
+                hint="GRANT REPLICATION SLAVE ON *.* TO the connector's user",
+            )
+        return error
+
+    def close(self) -> None:
+        if self._long is not None:
+            self._long.close()
+        session.break_off(self._connection)
+        if self._connection.open:
+            self._connection._force_close()  # noqa: SLF001 - to a dump, goodbye is not said
+
+
+def replica_host(connector: str) -> str:
+    """The name a connector registers under, which the server shows."""
+    return f"cdc-{connector}"[:60]
+
+
+def replica_uuid(config: ConnectorConfig) -> str:
+    """As which replica a connector registers: the same each time, so that the server drops what it had before."""
+    return str(uuid5(_NAMESPACE, f"{config.sink.prefix}/{config.name}"))
+
+
+def refused_by_server(where: str, words: str, *, server_id: int, connector: str) -> CdcError:
+    """What the server's error 1236, which stands for a dozen reasons, means by its words."""
+    told = " ".join(words.split())[:300]
+    low = told.lower()
+    if "same server_uuid" in low or "same server_id" in low or "same server-id" in low:
+        return OperatorError(
+            f"duplicate server_id: another replica has connected to {where} with {server_id}, which is the server_id "
+            f"of connector {connector}",
+            hint="SHOW REPLICAS (MariaDB: SHOW REPLICA HOSTS) names those who are connected; set another "
+            "source.server_id here, or run one copy of the connector",
+        )
+    if (
+        "could not find first log" in low
+        or "purged" in low
+        or "could not find gtid" in low
+        or "not in the master" in low
+    ):
+        return GapError(f"binlog purged: {where} has removed log that the position needs: {told}", hint=CLOSE_THE_GAP)
+    if "> file size" in low or "more gtids than" in low or "has more gtid" in low or "impossible position" in low:
+        return GapError(
+            f"server behind the position: {where} does not have what Kafka has: an older copy was restored, the binlog "
+            f"was reset, or a crash has lost its end: {told}",
+            hint=CLOSE_THE_GAP,
+        )
+    if "server-id" in low or "server_id" in low:
+        return OperatorError(f"{where} does not send its log: {told}", hint="SET GLOBAL server_id = 1")
+    if "gtid_mode" in low:
+        return OperatorError(f"{where} does not send its log: {told}", hint="SET GLOBAL gtid_mode = ON")
+    if "not open" in low:
+        return OperatorError(f"binlog off: {where} writes none", hint="start the server with --log-bin")
+    return OperatorError(f"{where} does not send its log: {told}", hint="cdc check CONNECTOR.yaml")
+
+
+CLOSE_THE_GAP: Final = (
+    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it follows the "
+    "log from now on, reads every table again and deletes what has gone; or restore server and topics to one point"
+)

@@ -1,0 +1,5 @@
+"""Events of the binlog to transactions of changes: row images, statements, which table a row is of.
+
+In: events. Out: changes of the model.
+`source` imports it.
+"""

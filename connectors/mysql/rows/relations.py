@@ -1,0 +1,196 @@
+"""Which table a row of the log is of, as it was then: by what the log itself says of its columns and key."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from cdc.config.config import SourceConfig, matches
+from cdc.model.change import UNCHANGED, Change, Op, Row, Table
+from cdc.model.errors import GapError, OperatorError, RetryableError
+from cdc.model.table_schema import Description
+from connectors.mysql.binlog import events
+from connectors.mysql.binlog.positions import Place
+from connectors.mysql.catalog.catalog import Captured, Catalog
+from connectors.mysql.rows import row_images
+from connectors.mysql.rows.statements import (
+    Altered,
+    Dropped,
+    Emptied,
+    Filled,
+    Meaning,
+    Name,
+    Partitions,
+    Renamed,
+)
+from connectors.mysql.values import mapping
+
+log = logging.getLogger("cdc")
+
+
+class Followed:
+    """The captured tables as one session found them, and what the log has said of them since."""
+
+    def __init__(self, config: SourceConfig, captured: Sequence[Captured]) -> None:
+        self._config = config
+        self._now: dict[Name, Table] = {}
+        self._filled = {(c.table.schema, c.table.name): c.filled for c in captured}
+        self._marks = {(c.table.schema, c.table.name): c.table.marks for c in captured}
+        self._known: dict[Name, Description] = {}
+        self._described: dict[object, tuple[Table, row_images.Reader]] = {}
+        self._last: dict[Name, tuple[events.TableMap, tuple[Table, row_images.Reader]]] = {}
+        """What was found last, since to look up a description takes as long as to read a row."""
+        for one in captured:
+            self._now[one.table.schema, one.table.name] = one.table
+
+    def recall(self, described: Mapping[Name, Sequence[Description]]) -> None:
+        """What the topics say of the tables, oldest first."""
+        self._known = {name: said[-1] for name, said in described.items() if said}
+
+    def wanted(self, told: events.TableMap) -> bool:
+        """Whether the table is captured."""
+        return (told.schema, told.table) in self._now
+
+    def table(self, told: events.TableMap, at: Place) -> tuple[Table, row_images.Reader] | None:
+        """The table of rows in the log, and what decodes them; None: it is not captured."""
+        name = (told.schema, told.table)
+        last = self._last.get(name)
+        if last is not None and last[0].columns is told.columns and last[0].primary_key == told.primary_key:
+            return last[1]
+        if name not in self._now:
+            return None
+        of = (name, told.columns, told.primary_key)
+        found = self._described.get(of)
+        if found is None:
+            found = self._described[of] = (self._describe(told, name, at), row_images.Reader(told))
+        self._now[name] = found[0]
+        self._last[name] = told, found
+        return found
+
+    def _describe(self, told: events.TableMap, name: Name, at: Place) -> Table:
+        if not told.has_metadata:
+            raise GapError(
+                f"table {'.'.join(name)}: the log at {at} has no names of its columns: it was written without "
+                "binlog_row_metadata = FULL, and today's columns may not be those of then",
+                hint="SET PERSIST binlog_row_metadata = FULL (MariaDB: SET GLOBAL); then "
+                "cdc snapshot start CONNECTOR.yaml --after-gap",
+            )
+        columns = tuple(mapping.column(column) for column in told.columns)
+        names = [column.name for column in columns]
+        wanted = self._config.keys.get(".".join(name), ())
+        key = tuple(wanted) or tuple(names[index] for index, _ in told.primary_key or ())
+        known = self._known.get(name)
+        if not set(key) <= set(names) or not key:
+            before = known.key if known is not None else self._now[name].key
+            if not before or not set(before) <= set(names):
+                raise GapError(
+                    f"table {'.'.join(name)} has no primary key in the log at {at}: its rows cannot be told apart",
+                    hint=f"ALTER TABLE {'.'.join(name)} ADD PRIMARY KEY (…), or tables: [{{table: {'.'.join(name)}, "
+                    "key: […]}]; then cdc snapshot start CONNECTOR.yaml --after-gap",
+                )
+            key = before
+        filled = self._filled.get(name, frozenset())
+        columns = tuple(replace(c, filled=c.name in filled) for c in columns)
+        table = Table(*name, columns, key, self._marks.get(name, ()))
+        self._known[name] = Description.of(table)
+        return table
+
+    def changes(self, event: events.Rows, known: tuple[Table, row_images.Reader], at: Place) -> Iterable[Change]:
+        """The rows of one event, which begins at `at`."""
+        table, read = known
+        try:
+            if event.whole:
+                return read.changes(event, table, at.offset)
+            images = read(event)
+        except ValueError as exc:
+            raise OperatorError(
+                f"table {table.qualified}, the log at {at}: {exc}",
+                hint="mend the row (its bytes are not of the column's character set), or leave the table out",
+            ) from None
+        if any(UNCHANGED in _needed(table, *of) for of in images):
+            raise GapError(
+                f"table {table.qualified}: a row in the log at {at} is not whole: a session has set "
+                "binlog_row_image to MINIMAL or NOBLOB",
+                hint="SET GLOBAL binlog_row_image = FULL; find the session that sets it; then "
+                "cdc snapshot start CONNECTOR.yaml --after-gap",
+            )
+        return [tuple.__new__(Change, (event.op, table, *of, (at.offset, n))) for n, of in enumerate(images)]
+
+    def told(self, said: Meaning, at: Place, catalog: Callable[[], Catalog]) -> Iterator[Change]:
+        """What a statement does to the captured tables. Raises for what no event tells of."""
+        match said:
+            case Emptied(tables, _):
+                for name in tables:
+                    if name in self._now:
+                        yield Change(Op.TRUNCATE, self._now[name], None, None, (at.offset, 0))
+                    elif self._matches(name):
+                        self._look(name, catalog)
+            case Dropped(database):
+                for name in [name for name in self._now if name[0] == database]:
+                    yield Change(Op.TRUNCATE, self._now[name], None, None, (at.offset, 0))
+            case Renamed(pairs):
+                yield from self._renamed(pairs, at, catalog)
+            case Altered(name) | Filled(name) | Partitions(name):
+                if name in self._now:
+                    self._learn(name, catalog)
+                    if not isinstance(said, Altered):
+                        log.warning(
+                            "table %s: rows have come or gone without events in the log at %s", ".".join(name), at
+                        )
+                        yield self._others(name, at)
+                elif self._matches(name):
+                    self._look(name, catalog)
+
+    def _renamed(
+        self, pairs: Sequence[tuple[Name, Name]], at: Place, catalog: Callable[[], Catalog]
+    ) -> Iterator[Change]:
+        left = {old for old, _ in pairs if old in self._now}
+        taken = {new for _, new in pairs if new in self._now}
+        for name in sorted(taken):
+            log.warning("table %s: another table has taken its name in the log at %s", ".".join(name), at)
+            self._learn(name, catalog)
+            yield self._others(name, at)
+        for name in sorted(left - taken):
+            new = next(new for old, new in pairs if old == name)
+            if self._matches(new):
+                raise RetryableError(
+                    f"table renamed: {'.'.join(name)} is {'.'.join(new)} now: it is taken up under that name, in a "
+                    "topic of its own"
+                )
+            if not catalog().exists(*name):
+                raise OperatorError(
+                    f"table renamed: {'.'.join(name)} is {'.'.join(new)} now, which source.tables does not name: what "
+                    "is written to it since is not captured",
+                    hint=f"in source.tables write {'.'.join(new)} in place of {'.'.join(name)}: it is read into a "
+                    f"topic of its own; or take the name back: RENAME TABLE {'.'.join(new)} TO {'.'.join(name)}",
+                )
+        for _, new in pairs:
+            if new not in self._now and self._matches(new):
+                self._look(new, catalog)
+
+    def _others(self, name: Name, at: Place) -> Change:
+        """What was written to the rows that it has now may never have been captured."""
+        table = self._now[name] = replace(self._now[name], marks=self._marks.get(name, ()))
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
+    def _learn(self, name: Name, catalog: Callable[[], Catalog]) -> None:
+        """Its rows may be others by now: the next of them is described anew, with what the catalog says."""
+        now = catalog().find(*name, self._config.keys)
+        if now is not None:
+            self._filled[name], self._marks[name] = now.filled, now.table.marks
+        self._last.pop(name, None)
+        for of in [of for of, (table, _) in self._described.items() if (table.schema, table.name) == name]:
+            del self._described[of]
+
+    def _matches(self, name: Name) -> bool:
+        return any(matches(pattern, ".".join(name)) for pattern in self._config.tables)
+
+    def _look(self, name: Name, catalog: Callable[[], Catalog]) -> None:
+        if catalog().exists(*name):
+            raise RetryableError(f"table {'.'.join(name)} is new: it is taken up")
+
+
+def _needed(table: Table, before: Row | None, after: Row | None) -> Row:
+    """What must be there of a change: the new row, or the key of one that is gone."""
+    return after if after is not None else tuple(before[index] for index in table.key_indexes) if before else ()

@@ -1,0 +1,335 @@
+"""Events of the binlog to transactions: what is committed, rolled back, prepared. Pure, but for a temporary file.
+
+A transaction is held until its end has come, in memory while it is small: only its last event says whether it was
+committed, and rows that were prepared (XA) belong to a later one. What stands in the log as one block begins with a
+GTID (MySQL: also an anonymous one), then `BEGIN`, rows, and `XID` or `COMMIT`; a statement alone is a block by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import IO, Final
+
+from cdc.model.errors import GapError, OperatorError
+from connectors.mysql.binlog import events, parser
+from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.spill import on_disk
+from connectors.mysql.rows.statements import (
+    Altered,
+    Began,
+    ChangesRows,
+    Dropped,
+    Emptied,
+    Ended,
+    Filled,
+    Meaning,
+    Partitions,
+    Renamed,
+    RolledBackTo,
+    XaEnded,
+    XaId,
+    meaning,
+)
+
+IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
+_SIZE: Final = Struct("<IQ")
+
+log = logging.getLogger("cdc")
+
+
+class Held:
+    """A transaction's events in order, past a size in a temporary file; each with the offset it begins at."""
+
+    def __init__(self, limit_bytes: int = IN_MEMORY_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._events: list[tuple[events.Event, bytes, int]] = []
+        self._file: IO[bytes] | None = None
+        self._bytes = 0
+
+    def add(self, event: events.Event, raw: bytes, offset: int) -> None:
+        """One more; `raw` are its bytes."""
+        self._bytes += len(raw)
+        if self._file is None:
+            self._events.append((event, raw, offset))
+            if self._bytes > self._limit_bytes:
+                self._file = tempfile.TemporaryFile(prefix="cdc-transaction-")  # noqa: SIM115 - closed by `close`
+                for _, one, at in self._events:
+                    self._write(one, at)
+                self._events = []
+        else:
+            self._write(raw, offset)
+
+    def _write(self, raw: bytes, offset: int) -> None:
+        assert self._file is not None  # noqa: S101 - by its callers
+        with on_disk():
+            self._file.write(_SIZE.pack(len(raw), offset))
+            self._file.write(raw)
+
+    def __bool__(self) -> bool:
+        return self._bytes > 0
+
+    def read(self, parse: Callable[[bytes], events.Event]) -> Iterator[tuple[events.Event, int]]:
+        """All of them, in order."""
+        if self._file is None:
+            for event, _, offset in self._events:
+                yield event, offset
+            return
+        with on_disk():
+            self._file.seek(0)  # which writes what is left
+        while head := self._file.read(_SIZE.size):
+            size, offset = _SIZE.unpack(head)
+            yield parse(self._file.read(size)), offset
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@dataclass(slots=True)
+class Block:
+    """A transaction of the log, whole."""
+
+    begin: Place
+    gtid: str | None
+    server_id: int
+    held: Held = field(default_factory=Held)
+    at_ms: int = 0
+    said: list[tuple[Meaning, int]] = field(default_factory=list)
+    """What statements in it say of tables, with their offsets; they are in `held` too, as the events they are."""
+    described: events.FormatDescription | None = None
+    last: int = 0
+    """The offset its last event begins at."""
+    end: int = 0
+    """The offset behind it."""
+    begun: bool = False
+    """Ends with XID or COMMIT; else with its first statement."""
+    alone: bool = False
+    """One statement by itself (MariaDB says so)."""
+    uncertain: bool = False
+    """A part of it was rolled back, which only the server can tell from the rest."""
+
+    @property
+    def commit(self) -> int:
+        return Place(self.begin.file, self.last).commit
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A block that is to be published, and the place behind it. What it says of prepared ones is done already."""
+
+    block: Block
+    rows: Block
+    """Whose rows these are: the block's own, or those that were prepared before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A block of which nothing is published: rolled back, prepared, or of nobody's tables."""
+
+    block: Block
+
+
+class Grouper:
+    """Takes events in order; gives each block once its last event has come."""
+
+    def __init__(self, wanted: Callable[[events.TableMap], bool], *, settled: int = 0) -> None:
+        """`wanted`: whether rows of a table are of interest; those of others are not held.
+
+        `settled`: what was prepared before the log was followed, and ends before this commit position, is known
+        otherwise.
+        """
+        self._wanted = wanted
+        self._settled = settled
+        self._block: Block | None = None
+        self._maps: dict[int, bool] = {}
+        self._described: events.FormatDescription | None = None
+        self.prepared: dict[XaId, Block] = {}
+        """What XA has prepared and nobody has ended, oldest first."""
+
+    @property
+    def between(self) -> bool:
+        """Whether the log stands between two blocks."""
+        return self._block is None
+
+    def reset(self, described: events.FormatDescription) -> None:
+        """A file begins: what was not ended in the one before never will be."""
+        if self._block is not None:
+            log.warning(
+                "the log breaks off inside a transaction at %s: the server has crashed there", self._block.begin
+            )
+            self._block.held.close()
+        self._block = None
+        self._described = described
+        self._maps.clear()
+
+    def feed(self, event: events.Event, raw: bytes, file: str) -> Committed | Passed | None:
+        """One event, which is in `file`. Raises OperatorError for what cannot be followed."""
+        header = event.header
+        at = Place(file, header.log_pos - header.size if header.log_pos else 0)
+        if isinstance(event, events.TransactionPayload):
+            return self._unpack(event, at)
+        return self._take(event, raw, at, header)
+
+    def _unpack(self, payload: events.TransactionPayload, at: Place) -> Committed | Passed:
+        """What is compressed is judged event by event, as it would be if it were not: it may be an XA PREPARE."""
+        block, described, done = self._in_hand(at, payload), self._described, None
+        if described is None or block.held:
+            raise OperatorError(
+                f"the transaction at {block.begin} is compressed in part only",
+                hint="please report this with the server's version",
+            )
+        block.described = described._replace(checksum=False)
+        for event, raw in parser.events(payload, described):
+            if done is not None:
+                raise OperatorError(
+                    f"the compressed transaction at {at} goes on behind its end",
+                    hint="please report this with the server's version",
+                )
+            done = self._take(event, raw, at, payload.header)
+        if done is None:
+            raise OperatorError(
+                f"the compressed transaction at {at} has no end", hint="please report this with the server's version"
+            )
+        return done
+
+    def _take(self, event: events.Event, raw: bytes, at: Place, header: events.Header) -> Committed | Passed | None:
+        """One event at `at`. `header` is that of what stands in the file: of itself, or of what it is packed in."""
+        match event:
+            case events.TableMap():
+                wanted = self._maps[event.table_id] = self._wanted(event)
+                if wanted:
+                    self._in_hand(at, event).held.add(event, raw, at.offset)
+            case events.Rows():
+                if self._maps.get(event.table_id):
+                    self._in_hand(at, event).held.add(event, raw, at.offset)
+            case events.Gtid() | events.AnonymousGtid() | events.MariadbGtid():
+                self._open(event, at)
+            case events.Query():
+                return self._statement(event, raw, at, header)
+            case events.Xid():
+                return self._end(self._in_hand(at, event), header, committed=True)
+            case events.XaPrepare():
+                return self._prepare(event, self._in_hand(at, event), header)
+            case events.PartialUpdateRows():
+                if not self._maps.get(event.table_id, True):
+                    return None
+                raise GapError(
+                    f"a part of a row in the log at {at}: a session has set binlog_row_value_options = PARTIAL_JSON",
+                    hint="SET GLOBAL binlog_row_value_options = ''; and leave it so in every session; then "
+                    "cdc snapshot start CONNECTOR.yaml --after-gap",
+                )
+            case events.RowsQuery() | events.AnnotateRows() | events.Ignorable() | events.StartEncryption():
+                pass
+            case events.PreviousGtids() | events.MariadbGtidList() | events.BinlogCheckpoint() | events.Stop():
+                pass
+            case _:
+                raise GapError(
+                    f"an event of type {event.header.type} ({event.header.name}) in the log at {at}, which is not "
+                    "known here: what it changes cannot be told",
+                    hint="a newer release may know it; else: cdc snapshot start CONNECTOR.yaml --after-gap",
+                )
+        return None
+
+    def _open(self, event: events.Gtid | events.AnonymousGtid | events.MariadbGtid, at: Place) -> None:
+        if self._block is not None:
+            raise OperatorError(
+                f"the transaction at {self._block.begin} has no end in the log: another begins at {at}",
+                hint="please report this with the server's version",
+            )
+        gtid = None if isinstance(event, events.AnonymousGtid) else event.gtid
+        block = self._block = Block(at, gtid, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
+        block.described = self._described
+        if isinstance(event, events.MariadbGtid):
+            block.alone = event.standalone
+            block.begun = not event.standalone
+        elif event.immediate_commit_us:
+            block.at_ms = event.immediate_commit_us // 1000
+
+    def _in_hand(self, at: Place, event: events.Event) -> Block:
+        if self._block is None:
+            raise OperatorError(
+                f"{event.header.name} outside a transaction in the log at {at}",
+                hint="please report this with the server's version",
+            )
+        return self._block
+
+    def _statement(
+        self, event: events.Query, raw: bytes, at: Place, header: events.Header
+    ) -> Committed | Passed | None:
+        block = self._block
+        said = meaning(event.statement, event.schema)
+        if block is None:  # no GTID before it: there is a block all the same
+            block = self._block = Block(at, None, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
+            block.described = self._described
+        match said:
+            case Began():
+                block.begun = True
+                return None
+            case Ended(committed):
+                return self._end(block, header, committed=committed)
+            case RolledBackTo():
+                block.uncertain = True
+                return None
+            case XaEnded(xid, committed):
+                return self._end_prepared(block, header, xid, committed=committed)
+            case ChangesRows(verb):
+                raise GapError(
+                    f"a statement ({verb}) in the place of rows in the log at {at}: a session has set binlog_format to "
+                    "STATEMENT or MIXED",
+                    hint="SET GLOBAL binlog_format = ROW; find the session that sets it; then close the gap: "
+                    "cdc snapshot start CONNECTOR.yaml --after-gap",
+                )
+            case Emptied() | Dropped() | Renamed() | Altered() | Filled() | Partitions():
+                block.held.add(event, raw, at.offset)
+            case None:
+                pass
+        if not block.begun:
+            return self._end(block, header, committed=True)
+        return None
+
+    def _end(self, block: Block, header: events.Header, *, committed: bool) -> Committed | Passed:
+        self._close(block, header)
+        if not committed or not block.held:
+            block.held.close()
+            return Passed(block)
+        if block.uncertain:
+            raise GapError(
+                f"the transaction at {block.begin} was rolled back in part, and wrote tables without transactions too: "
+                "which of its rows are left cannot be told from the log",
+                hint="cdc check names such tables: ALTER TABLE … ENGINE=InnoDB; to go on: "
+                "cdc snapshot start CONNECTOR.yaml --after-gap",
+            )
+        return Committed(block, block)
+
+    def _close(self, block: Block, header: events.Header) -> None:
+        block.last, block.end = header.log_pos - header.size, header.log_pos
+        if block.at_ms == 0:
+            block.at_ms = header.timestamp_s * 1000
+        self._block = None
+
+    def _prepare(self, event: events.XaPrepare, block: Block, header: events.Header) -> Committed | Passed:
+        if event.one_phase:
+            return self._end(block, header, committed=True)
+        self._close(block, header)
+        self.prepared[event.format_id, event.gtrid, event.bqual] = block
+        return Passed(block)
+
+    def _end_prepared(self, block: Block, header: events.Header, xid: XaId, *, committed: bool) -> Committed | Passed:
+        self._close(block, header)
+        rows = self.prepared.pop(xid, None)
+        if rows is None and committed and block.commit >= self._settled:
+            raise GapError(
+                f"XA COMMIT in the log at {block.begin} of what was prepared before the log was followed: its rows are "
+                "not there",
+                hint="GRANT XA_RECOVER_ADMIN ON *.* TO the connector's user (MySQL), so that a start waits for what is "
+                "prepared; then cdc snapshot start CONNECTOR.yaml --after-gap",
+            )
+        if rows is None or not committed or not rows.held:
+            if rows is not None:
+                rows.held.close()
+            return Passed(block)
+        return Committed(block, rows)

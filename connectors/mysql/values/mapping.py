@@ -1,0 +1,404 @@
+"""MySQL and MariaDB values: the server's text to JSON text, type by type. Pure; bytes to bytes.
+
+The text is what `rows.Reader` makes of the log and what a SELECT prints, if the session ran `SETTINGS` and selects each
+column by its `select_expression`. NULL never comes here.
+
+| type | kind | JSON |
+|---|---|---|
+| tinyint, smallint; smallint unsigned, mediumint, int; int unsigned, bigint | int16; int32; int64 | integer |
+| bigint unsigned | uint64 | integer |
+| decimal(p,s) | decimal | string of the server's digits |
+| float, double | float32, float64 | shortest number that reads back |
+| bit(1); bit(n) | boolean; int64, uint64 for 64 bits | true, false; integer |
+| year, date, time | int16, date, time_micros | integer; see `temporal` |
+| datetime(0..3), datetime(4..6), timestamp | timestamp_millis, timestamp_micros, timestamptz | see `temporal` |
+| char, varchar, text, enum, set, uuid, inet4, inet6 | string | string |
+| binary, varbinary, blob | bytes | base64 |
+| json | json | string that holds the server's text |
+| geometry and its kinds | geometry | ``{"wkb": base64, "srid": integer}`` |
+| vector | vector | array of numbers |
+
+Encoders trust the server for what the type itself rules out and raise ValueError, without the value, for the rest.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from binascii import b2a_base64
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from cdc.encode.json_text import FORMS, as_is, quoted, text
+from cdc.model.change import Column, Kind
+from cdc.model.errors import OperatorError
+from connectors.mysql.binlog import charsets, table_map
+from connectors.mysql.binlog.events import TableColumn, TableMap
+from connectors.mysql.values import temporal
+
+Encode: TypeAlias = Callable[[bytes], bytes]
+
+SETTINGS: Final = (
+    "SET NAMES utf8mb4",
+    "SET time_zone = '+00:00'",
+    "SET sql_mode = ''",
+)
+"""What a session sets before it reads rows: text as UTF-8, TIMESTAMP in UTC, no PAD_CHAR_TO_FULL_LENGTH."""
+
+_MILLIS_DIGITS: Final = 3
+_BIGGEST_BIT: Final = 64
+_SRID_SIZE: Final = 4
+_WKB_HEAD: Final = 5
+_FLOAT32_NORMAL: Final = 2.0**-126
+"""From here on six digits always survive a float32; below it fewer may do."""
+
+
+def boolean(value: bytes) -> bytes:
+    """The one bit, as a number."""
+    if value == b"1":
+        return b"true"
+    if value == b"0":
+        return b"false"
+    raise ValueError("bit(1) is neither 1 nor 0")
+
+
+def floating(value: bytes) -> bytes:
+    """A double's digits; minus zero gets a fraction, because readers take ``-0`` for an integer, which has no sign."""
+    return value if value != b"-0" else b"-0.0"
+
+
+@lru_cache(maxsize=65_536)
+def floating32(value: bytes) -> bytes:
+    """The fewest digits that read back to the float32 which this double is."""
+    return _shortest32(float(value))
+
+
+def _shortest32(number: float) -> bytes:
+    if number == 0:
+        return b"-0.0" if struct.pack("<f", number)[-1] else b"0"
+    if number != number or number in (float("inf"), float("-inf")):  # noqa: PLR0124 - not a number
+        return {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}[repr(number)]
+    for digits in range(6 if abs(number) >= _FLOAT32_NORMAL else 1, 9):
+        shorter = f"{number:.{digits}g}"
+        try:
+            if struct.unpack("<f", struct.pack("<f", float(shorter)))[0] == number:
+                return shorter.encode()
+        except OverflowError:
+            pass  # rounded above the greatest float
+    return f"{number:.9g}".encode()
+
+
+def year(value: bytes) -> bytes:
+    """``0000`` is 0."""
+    return b"%d" % int(value)
+
+
+def binary(value: bytes) -> bytes:
+    """Base64."""
+    return b'"%b"' % b2a_base64(value, newline=False)
+
+
+def geometry(value: bytes) -> bytes:
+    """SRID, little-endian, and WKB, as the servers store and send it."""
+    if len(value) < _SRID_SIZE + _WKB_HEAD:
+        raise ValueError("geometry is not SRID and WKB")
+    srid = int.from_bytes(value[:_SRID_SIZE], "little")
+    return b'{"wkb":"%b","srid":%d}' % (b2a_base64(value[_SRID_SIZE:], newline=False), srid)
+
+
+def vector(value: bytes) -> bytes:
+    """Float32s, little-endian."""
+    if len(value) % 4:
+        raise ValueError("vector is not float32s")
+    numbers = struct.unpack(f"<{len(value) // 4}f", value)
+    return b"[%b]" % b",".join(map(_shortest32, numbers))
+
+
+FORMS.update({
+    boolean: "one_or_zero", floating: "double", temporal.date: "days", temporal.date_or_null: "days",
+    temporal.datetime_millis: "millis", temporal.datetime_millis_or_null: "millis",
+    temporal.datetime_micros: "micros", temporal.datetime_micros_or_null: "micros",
+    temporal.timestamp: "instant", temporal.timestamp_or_null: "instant", temporal.time: "clock",
+})  # fmt: skip
+
+
+def column(told: TableColumn) -> Column:
+    """The column, its kind and encoder. Raises OperatorError if the log did not tell what is needed."""
+    if told.name is None:
+        raise OperatorError("the binlog does not name its columns", hint="SET GLOBAL binlog_row_metadata = FULL")
+    kind, encode = _codec(told)
+    return Column(told.name, printed(told), kind, encode)
+
+
+_INTEGERS: Final = {
+    table_map.TINY: ("tinyint", "int16", "int16"),
+    table_map.SHORT: ("smallint", "int16", "int32"),
+    table_map.INT24: ("mediumint", "int32", "int32"),
+    table_map.LONG: ("int", "int32", "int64"),
+    table_map.LONGLONG: ("bigint", "int64", "uint64"),
+}
+"""Name, and the kind of its values with and without a sign."""
+_STRINGS: Final = (table_map.STRING, table_map.VAR_STRING, table_map.VARCHAR, table_map.VARCHAR_COMPRESSED)
+_SIZES: Final = ("", "tiny", "", "medium", "long")
+_GEOMETRIES: Final = (
+    "geometry",
+    "point",
+    "linestring",
+    "polygon",
+    "multipoint",
+    "multilinestring",
+    "multipolygon",
+    "geometrycollection",
+)
+_NAMED: Final = ("uuid", "inet4", "inet6")
+"""Types of MariaDB that the log has as BINARY: only the catalog tells them."""
+
+
+def _codec(told: TableColumn) -> tuple[Kind, Encode]:
+    kind = told.type
+    if kind in _INTEGERS:
+        _, signed, unsigned = _INTEGERS[kind]
+        return Kind(unsigned if told.unsigned else signed), as_is
+    if kind == table_map.NEWDECIMAL:
+        return Kind("decimal", told.meta >> 8, told.meta & 0xFF), quoted
+    if kind == table_map.BIT:
+        if told.meta == 1:
+            return Kind("boolean"), boolean
+        return Kind("uint64" if told.meta == _BIGGEST_BIT else "int64"), as_is
+    if kind in (table_map.DATETIME2, table_map.DATETIME):
+        if told.meta <= _MILLIS_DIGITS:
+            encode = temporal.datetime_millis_or_null if told.nullable else temporal.datetime_millis
+            return Kind("timestamp_millis"), encode
+        encode = temporal.datetime_micros_or_null if told.nullable else temporal.datetime_micros
+        return Kind("timestamp_micros"), encode
+    if kind in (table_map.TIMESTAMP2, table_map.TIMESTAMP):
+        return Kind("timestamptz"), temporal.timestamp_or_null if told.nullable else temporal.timestamp
+    if kind in (table_map.DATE, table_map.NEWDATE):
+        return Kind("date"), temporal.date_or_null if told.nullable else temporal.date
+    if told.declared in _NAMED:
+        return Kind("string"), quoted
+    if kind in table_map.TEXTS:
+        return (Kind("bytes"), binary) if told.charset == "binary" else (Kind("string"), text)
+    if kind in _OTHERS:
+        return _OTHERS[kind]
+    raise OperatorError(f"column {told.name}: values of binlog type {kind} cannot be read")
+
+
+_OTHERS: Final[dict[int, tuple[Kind, Encode]]] = {
+    table_map.FLOAT: (Kind("float32"), floating32),
+    table_map.DOUBLE: (Kind("float64"), floating),
+    table_map.YEAR: (Kind("int16"), year),
+    table_map.TIME2: (Kind("time_micros"), temporal.time),
+    table_map.TIME: (Kind("time_micros"), temporal.time),
+    table_map.ENUM: (Kind("string"), text),
+    table_map.SET: (Kind("string"), text),
+    table_map.JSON: (Kind("json"), text),
+    table_map.GEOMETRY: (Kind("geometry"), geometry),
+    table_map.VECTOR: (Kind("vector"), vector),
+}
+_FRACTIONAL: Final = {
+    table_map.TIME2: "time",
+    table_map.DATETIME2: "datetime",
+    table_map.TIMESTAMP2: "timestamp",
+    table_map.TIME: "time",
+    table_map.DATETIME: "datetime",
+    table_map.TIMESTAMP: "timestamp",
+}
+
+
+def printed(told: TableColumn) -> str:
+    """The type, the same whether the log or the catalog told it: no display widths, no ZEROFILL, no character set."""
+    kind = told.type
+    sign = " unsigned" if told.unsigned else ""
+    if told.declared in _NAMED:
+        return told.declared
+    if kind in _INTEGERS:
+        return _INTEGERS[kind][0] + sign
+    if kind == table_map.NEWDECIMAL:
+        return f"decimal({told.meta >> 8},{told.meta & 0xFF}){sign}"
+    if kind in (table_map.FLOAT, table_map.DOUBLE):
+        return ("float" if kind == table_map.FLOAT else "double") + sign
+    if kind in _FRACTIONAL:
+        return f"{_FRACTIONAL[kind]}({told.meta})" if told.meta else _FRACTIONAL[kind]
+    if kind in table_map.LABELLED:
+        labels = ",".join("'" + label.replace("'", "''") + "'" for label in told.labels or ())
+        return f"{'enum' if kind == table_map.ENUM else 'set'}({labels})"
+    is_binary = told.charset == "binary"
+    if kind in _STRINGS:
+        var = "" if kind == table_map.STRING else "var"
+        size = (told.meta - (kind == table_map.VARCHAR_COMPRESSED)) // charsets.max_bytes(told.charset or "binary")
+        return f"{var}{'binary' if is_binary else 'char'}({size})"
+    if kind in table_map.TEXTS:
+        return _SIZES[told.meta] + ("blob" if is_binary else "text")
+    if kind == table_map.GEOMETRY:
+        return _GEOMETRIES[told.geometry or 0]
+    if kind == table_map.VECTOR:
+        return f"vector({told.dimension})" if told.dimension else "vector"
+    if kind == table_map.BIT:
+        return f"bit({told.meta})"
+    return {table_map.DATE: "date", table_map.NEWDATE: "date", table_map.YEAR: "year", table_map.JSON: "json"}.get(
+        kind, f"type {kind}"
+    )
+
+
+_DECLARED: Final = re.compile(
+    r"(?P<name>\w+)(?: precision)?(?:\((?P<arguments>.*)\))?(?P<rest>[^)]*)", re.DOTALL | re.IGNORECASE
+).fullmatch
+_LABEL: Final = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL).findall
+_BY_NAME: Final = {
+    **{name: kind for kind, (name, _, _) in _INTEGERS.items()},
+    "integer": table_map.LONG,
+    "decimal": table_map.NEWDECIMAL,
+    "float": table_map.FLOAT,
+    "double": table_map.DOUBLE,
+    "bit": table_map.BIT,
+    "year": table_map.YEAR,
+    "date": table_map.DATE,
+    "time": table_map.TIME2,
+    "datetime": table_map.DATETIME2,
+    "timestamp": table_map.TIMESTAMP2,
+    "char": table_map.STRING,
+    "binary": table_map.STRING,
+    "varchar": table_map.VARCHAR,
+    "varbinary": table_map.VARCHAR,
+    "enum": table_map.ENUM,
+    "set": table_map.SET,
+    "json": table_map.JSON,
+    "vector": table_map.VECTOR,
+    **dict.fromkeys(_NAMED, table_map.STRING),
+    **dict.fromkeys((*_GEOMETRIES, "geomcollection"), table_map.GEOMETRY),
+    **{f"{size}{base}": table_map.BLOB for size in _SIZES for base in ("text", "blob")},
+}
+_NAMED_SIZES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
+_COUNTED: Final = frozenset({table_map.BIT, table_map.TIME2, table_map.DATETIME2, table_map.TIMESTAMP2})
+_ENUM_SMALL_MAX: Final = 255
+
+
+def from_catalog(
+    name: str, column_type: str, charset: str | None, *, nullable: bool, visible: bool = True
+) -> TableColumn:
+    """A column as information_schema.columns tells it, in the log's terms.
+
+    `column_type` is COLUMN_TYPE, `charset` CHARACTER_SET_NAME. Raises OperatorError for a type that is not known.
+    """
+    match = _DECLARED(column_type.strip())
+    kind = _BY_NAME.get(match["name"].lower()) if match else None
+    if match is None or kind is None:
+        raise OperatorError(f"column {name}: the type {column_type} is not known", hint="leave the table out")
+    word, arguments = match["name"].lower(), match["arguments"] or ""
+    rest = match["rest"].lower()
+    labels = None
+    meta = 0
+    dimension = None
+    if kind in table_map.LABELLED:
+        labels = tuple(label.replace("''", "'").replace("\\\\", "\\") for label in _LABEL(arguments))
+        meta = _set_size(len(labels)) if kind == table_map.SET else 1 + (len(labels) > _ENUM_SMALL_MAX)
+    elif kind == table_map.NEWDECIMAL:
+        precision, _, scale = arguments.partition(",")
+        meta = int(precision or 10) << 8 | int(scale or 0)
+    elif kind in _COUNTED:
+        meta = int(arguments or (1 if kind == table_map.BIT else 0))
+    elif word in _NAMED_SIZES:
+        charset, meta = "binary", _NAMED_SIZES[word]
+    elif kind in _STRINGS:
+        charset = charset or "binary"
+        meta = int(arguments or 1) * charsets.max_bytes(charset)
+        if "compressed" in rest:
+            kind, meta = table_map.VARCHAR_COMPRESSED, meta + 1
+    elif kind == table_map.BLOB:
+        charset = charset or "binary"
+        meta = _SIZES.index(word[:-4], 1) if word[:-4] else 2
+        kind = table_map.BLOB_COMPRESSED if "compressed" in rest else kind
+    elif kind == table_map.VECTOR:
+        meta, dimension = 4, int(arguments or 0)
+    elif kind in (table_map.GEOMETRY, table_map.JSON):
+        meta = 4
+    elif kind in (table_map.FLOAT, table_map.DOUBLE):
+        meta = 4 if kind == table_map.FLOAT else 8
+    return TableColumn(
+        name,
+        kind,
+        meta,
+        nullable,
+        ("unsigned" in rest or "zerofill" in rest) if kind in table_map.NUMBERS else None,
+        charset if kind in table_map.TEXTS | table_map.LABELLED else None,
+        labels,
+        _GEOMETRIES.index(word.replace("geomcollection", "geometrycollection")) if kind == table_map.GEOMETRY else None,
+        dimension,
+        visible,
+        word if word in _NAMED else column_type,
+    )
+
+
+def _set_size(labels: int) -> int:
+    """Bytes of a SET: 1, 2, 3, 4 or 8."""
+    size = (labels + 7) // 8
+    return 8 if size > 4 else size  # noqa: PLR2004
+
+
+def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None:
+    """`told` with what the log left out, from what the catalog says now; None if that is of another table's shape.
+
+    A log without names (binlog_row_metadata=MINIMAL) says nothing of a rename: the caller must know that `catalog` is
+    of the same time.
+    """
+    if len(told.columns) != len(catalog):
+        return None
+    columns = []
+    for logged, known in zip(told.columns, catalog, strict=True):
+        if not _same_shape(logged, known):
+            return None
+        columns.append(
+            logged._replace(
+                name=known.name if logged.name is None else logged.name,
+                unsigned=known.unsigned if logged.unsigned is None else logged.unsigned,
+                charset=known.charset if logged.charset is None else logged.charset,
+                labels=known.labels if logged.labels is None else logged.labels,
+                geometry=known.geometry if logged.geometry is None else logged.geometry,
+                dimension=known.dimension if logged.dimension is None else logged.dimension,
+                visible=known.visible if logged.visible is None else logged.visible,
+                declared=known.declared,
+            )
+        )
+    return told._replace(columns=tuple(columns))
+
+
+def _same_shape(logged: TableColumn, known: TableColumn) -> bool:
+    """Whether the two may be one column: type, sizes, and whatever both say."""
+    return (
+        logged.type == known.type
+        and logged.meta == known.meta
+        and logged.nullable == known.nullable
+        and all(
+            mine is None or theirs is None or mine == theirs
+            for mine, theirs in (
+                (logged.name, known.name),
+                (logged.unsigned, known.unsigned),
+                (logged.charset, known.charset),
+                (logged.labels, known.labels),
+            )
+        )
+    )
+
+
+def select_expression(told: TableColumn) -> str | None:
+    """What a SELECT must name for the text to be as `rows` gives it; None where the column itself does.
+
+    FLOAT prints six digits only, so it goes out as the DOUBLE it is; so do columns with a declared number of digits.
+    Bits go out as a number, and what ZEROFILL pads without the zeros.
+    """
+    name = quoted_name(told.name or "")
+    declared = told.declared.lower()
+    if told.type == table_map.FLOAT or (
+        told.type == table_map.DOUBLE and declared not in ("double", "double unsigned")
+    ):
+        return f"({name} * 1e0)"
+    if told.type == table_map.BIT or "zerofill" in declared:
+        return f"({name} + 0)"
+    return None
+
+
+def quoted_name(name: str) -> str:
+    """An identifier, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"

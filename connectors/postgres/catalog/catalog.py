@@ -1,0 +1,426 @@
+"""What PostgreSQL's catalog says: the server, the captured tables, their types. Reads only."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+import psycopg2
+import psycopg2.extensions
+from psycopg2 import sql
+
+from cdc.config.config import matches
+from cdc.model.change import Column, Table
+from cdc.model.errors import OperatorError, raise_first
+from cdc.model.table_schema import Description
+from connectors.postgres.lsn import lsn_number
+from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
+from connectors.postgres.pgoutput.messages import Relation, RelationColumn
+from connectors.postgres.session import identifier, key_encoding, translate
+from connectors.postgres.values.mapping import TypeInfo, column
+
+OLDEST: Final = 140000
+
+log = logging.getLogger("cdc")
+
+_TYPES = """
+WITH RECURSIVE wanted(oid) AS (
+    SELECT unnest(%s::oid[])
+    UNION
+    SELECT needed.oid
+    FROM wanted
+    JOIN pg_type t ON t.oid = wanted.oid
+    LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+    CROSS JOIN LATERAL (VALUES (t.typbasetype), (e.oid)) AS needed(oid)
+    WHERE needed.oid <> 0
+)
+SELECT t.oid::int8, t.typname, n.nspname, t.typtype, t.typbasetype::int8, t.typtypmod,
+       coalesce(e.oid, 0)::int8, coalesce(e.typdelim, t.typdelim), t.typstorage <> 'p'
+FROM wanted
+JOIN pg_type t ON t.oid = wanted.oid
+JOIN pg_namespace n ON n.oid = t.typnamespace
+LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+"""
+
+_RELATIONS = """
+SELECT c.oid::int8, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
+       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
+       row_security_active(c.oid), current_user::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
+ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
+"""
+
+_TODAY = """
+WITH RECURSIVE part(root, oid) AS (
+    SELECT oid, oid FROM pg_class WHERE oid = ANY (%s::oid[])
+    UNION ALL
+    SELECT part.root, i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+), files(root, file) AS (
+    SELECT part.root, md5(string_agg(f.oid::text || ':' || f.relfilenode::text, ',' ORDER BY f.oid))
+    FROM part JOIN pg_class f ON f.oid = part.oid GROUP BY part.root
+)
+SELECT root.oid::int8, root.relreplident,
+       (SELECT array_agg(a.attname::text ORDER BY k.n)
+        FROM pg_index i
+        CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE i.indisprimary AND i.indrelid = root.oid),
+       files.file, own.*
+FROM files
+JOIN pg_class root ON root.oid = files.root
+CROSS JOIN LATERAL (
+    SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum), array_agg(a.attname::text ORDER BY a.attnum),
+           array_agg(a.atttypid::int8 ORDER BY a.attnum), array_agg(a.atttypmod ORDER BY a.attnum),
+           array_agg(coalesce(a.attnum = ANY (ri.indkey), false) ORDER BY a.attnum),
+           array_agg(a.atthasmissing ORDER BY a.attnum), array_agg(a.attnotnull ORDER BY a.attnum)
+    FROM pg_attribute a
+    LEFT JOIN pg_index ri ON ri.indrelid = root.oid
+         AND CASE root.relreplident WHEN 'd' THEN ri.indisprimary WHEN 'i' THEN ri.indisreplident ELSE false END
+    WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+) own
+"""
+"""Of each relation: its identity, its primary key, the files of all its partitions in one word, and its columns."""
+
+_LEAVES = """
+WITH RECURSIVE part(oid) AS (
+    SELECT %s::oid
+    UNION ALL
+    SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+)
+SELECT n.nspname, c.relname FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relreplident <> 'f' ORDER BY 1, 2
+"""
+
+_UNIQUE = """
+SELECT EXISTS (
+    SELECT FROM pg_index i
+    WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+      AND (SELECT array_agg(a.attname::text) FROM pg_attribute a
+           WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) <@ %s::text[]
+)
+"""
+
+_NOT_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A row of pg_class."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    identity: str
+    persistence: str
+    readable: bool
+    deferrable: bool
+    """The primary key is."""
+    filtered: bool
+    """Row security leaves rows out for `user`."""
+    user: str
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def sql(self) -> str:
+        return identifier(self.schema, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured table and the number the log calls it by."""
+
+    oid: int
+    table: Table
+    partitioned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A table as the catalog has it now."""
+
+    columns: Mapping[str, Column]
+    partitioned: bool
+
+
+class Writable(Protocol):
+    """What psycopg2 asks of where it writes a COPY's rows to: each is one call."""
+
+    def write(self, line: bytes, /) -> object:
+        """Take one row."""
+
+
+class Catalog:
+    """Answers from one SQL connection, which stays the caller's."""
+
+    def __init__(self, connection: psycopg2.extensions.connection) -> None:
+        self._connection = connection
+        self._types: dict[int, TypeInfo] = {}
+        self._seen_at = 0
+        """Where the log ended before `_seen` was."""
+        self._seen: Mapping[int, Today] = {}
+
+    def rows(self, doing: str, statement: Any, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:  # noqa: ANN401 - psycopg2.sql or str
+        """Run one statement. Raises what `session.translate` makes of an error, with `doing` in front."""
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement, parameters or None)
+                return cursor.fetchall() if cursor.description else []
+        except psycopg2.Error as exc:
+            raise translate(exc, doing) from exc
+
+    def copy(self, doing: str, statement: sql.Composable, into: Writable) -> None:
+        """Run one COPY … TO STDOUT. Raises as `rows` does.
+
+        A SQL_ASCII database's bytes come as they are: the server would check them on their way to a UTF-8 client, and
+        refuse the whole table for one row.
+        """
+        if key_encoding(self._connection) == "SQL_ASCII":
+            statement = sql.SQL("{} WITH (ENCODING 'SQL_ASCII')").format(statement)
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.copy_expert(statement, into)
+        except psycopg2.Error as exc:
+            raise translate(exc, doing) from exc
+
+    def text(self, statement: sql.Composable) -> str:
+        """A statement as SQL."""
+        return statement.as_string(self._connection)
+
+    def captured(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> tuple[Captured, ...]:
+        """The tables the patterns name, sorted by name; `keys` has those the configuration gives by table.
+
+        Raises OperatorError for one that cannot be captured.
+        """
+        self._seen_at = self.end()
+        chosen = dict[int, _Found]()
+        for found in self._matched(patterns):
+            if isinstance(found, OperatorError):
+                raise found
+            chosen[found.oid] = found
+        for found in chosen.values():
+            raise_first(_refusals(found))
+        self._seen = self._today(list(chosen))
+        return self._describe(sorted(chosen.values(), key=lambda f: (f.schema, f.name)), self._seen, keys)
+
+    def end(self) -> int:
+        """Where the log ends, which may be inside a record's padding or a page's header."""
+        ((text,),) = self.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
+        return lsn_number(text)
+
+    def refusals(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> Iterator[tuple[str, OperatorError | None]]:
+        """Every pattern or table, and each reason why it cannot be captured; None where there is none."""
+        seen: set[int] = set()
+        for pattern in patterns:
+            for found in self._matched([pattern]):
+                if isinstance(found, OperatorError):
+                    yield pattern, found
+                elif found.oid not in seen:
+                    seen.add(found.oid)
+                    reasons: list[OperatorError | None] = list(_refusals(found))
+                    if found.kind in "rp":
+                        try:
+                            self._describe([found], self._today([found.oid]), keys)
+                        except OperatorError as exc:
+                            reasons.append(exc)
+                    yield from ((found.qualified, reason) for reason in reasons or [None])
+
+    def _matched(self, patterns: Sequence[str]) -> Iterator[_Found | OperatorError]:
+        """What the patterns name, in their order; for one that names nothing, the error."""
+        everything = [_Found(*row) for row in self.rows("reading the catalog", _RELATIONS)]
+        for pattern in patterns:
+            matched = [f for f in everything if matches(pattern, f.qualified)]
+            exact = not set("*?") & set(pattern)
+            if not exact:
+                matched = [f for f in matched if f.kind in "rp" and f.persistence == "p"]
+            if not matched:
+                yield _nothing_matches(pattern, [f.qualified for f in everything if f.kind in "rp"])
+            yield from matched
+
+    def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
+        """One table as it is now; None where there is none. Raises OperatorError if it cannot be captured any more."""
+        rows = self.rows("reading the catalog", _RELATIONS)
+        found = [f for f in (_Found(*row) for row in rows) if (f.schema, f.name) == (schema, name)]
+        for one in found:
+            raise_first(_refusals(one))
+        return next(iter(self._describe(found, self._today([f.oid for f in found]), keys)), None)
+
+    def _describe(
+        self, found: Sequence[_Found], today: Mapping[int, Today], keys: Mapping[str, Sequence[str]]
+    ) -> tuple[Captured, ...]:
+        captured = []
+        for f in found:
+            now, key = today[f.oid], keys.get(f.qualified, ())
+            if key:
+                self._must_tell_rows_apart(f, now, key)
+            elif not now.primary_key and f.identity != "i":
+                raise OperatorError(
+                    f"table {f.qualified} has no primary key: its rows cannot be told apart in a topic",
+                    hint=f"ALTER TABLE {f.sql} ADD PRIMARY KEY (…); or name the columns that tell them apart: "
+                    f"tables: [{{table: {f.qualified}, key: [{', '.join(c.name for c in now.columns[:2])}]}}]; "
+                    "or leave it out of tables",
+                )
+            relation = Relation(f.oid, f.schema, f.name, f.identity, now.columns)
+            captured.append(Captured(f.oid, table_of(relation, self._types, now, wanted=key), f.kind == "p"))
+        return tuple(captured)
+
+    def _must_tell_rows_apart(self, found: _Found, now: Today, key: Sequence[str]) -> None:
+        """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows."""
+        names = [c.name for c in now.columns]
+        shown = ", ".join(key)
+        for name in key:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+                raise OperatorError(
+                    f"table {found.qualified}: its key ({shown}) names {name}, which is not a column of it",
+                    hint=f"did you mean {near[0]}?" if near else f"its columns: {', '.join(names)}",
+                )
+            if name in now.nullable:
+                raise OperatorError(
+                    f"table {found.qualified}: column {name} of its key ({shown}) may be null, and a key never is",
+                    hint=f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL",
+                )
+        relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
+        whole = found.identity == "f"
+        parts = self.rows("reading the catalog", _LEAVES, (found.oid,)) if whole and found.kind == "p" else []
+        if parts or not tells_apart(relation, key):
+            statements = [f"ALTER TABLE {sql_} REPLICA IDENTITY FULL" for sql_ in [identifier(*p) for p in parts]]
+            raise OperatorError(
+                f"table {found.qualified}: the log does not carry its key ({shown}) of the old row of an update",
+                hint="; ".join(statements or [f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL"]),
+            )
+        ((unique,),) = self.rows("reading the catalog", _UNIQUE, (found.oid, list(key)))
+        if not unique:
+            log.warning(
+                "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
+                found.qualified, shown,
+            )  # fmt: skip
+
+    def table(
+        self, relation: Relation, known: Sequence[Description], wanted: Sequence[str], *, commit: int | None
+    ) -> Table:
+        """The table a relation message describes; types it has not met are looked up.
+
+        `commit` is the LSN of the message's transaction, if it is in one. For those before the session began, what it
+        saw then is as good as what there is now: later than they are.
+        """
+        if commit is None or commit >= self._seen_at:
+            self._seen = {}
+        today = self._seen.get(relation.id) or self._today([relation.id]).get(relation.id)
+        self.learn_types(c.type_oid for c in relation.columns)
+        return table_of(relation, self._types, today, known=known, wanted=wanted)
+
+    def names(self, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
+        """Schema and name that relations have now; one that was dropped is not there."""
+        statement = (
+            "SELECT c.oid::int8, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = ANY (%s::oid[])"
+        )
+        return {oid: (schema, name) for oid, schema, name in self.rows("reading names", statement, (list(oids),))}
+
+    def relation(self, schema: str, name: str) -> tuple[int, bool] | None:
+        """The number of the table that has this name now, and whether it is partitioned; None where there is none."""
+        statement = (
+            "SELECT c.oid::int8, c.relkind = 'p' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')"
+        )
+        for oid, partitioned in self.rows("reading the catalog", statement, (schema, name)):
+            return oid, partitioned
+        return None
+
+    def now(self, schema: str, name: str) -> Now | None:
+        """What has this name now, if it is a table."""
+        there = self.relation(schema, name)
+        today = self._today([there[0]]) if there is not None else {}
+        if there is None or there[0] not in today:
+            return None
+        made = [column(c.name, c.type_oid, c.typmod, self._types) for c in today[there[0]].columns]
+        return Now({c.name: c for c in made}, there[1])
+
+    def exists(self, schema: str, name: str) -> bool:
+        """Whether a relation has this name now."""
+        statement = (
+            "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s)"
+        )
+        ((there,),) = self.rows("reading names", statement, (schema, name))
+        return bool(there)
+
+    def _today(self, oids: Sequence[int]) -> dict[int, Today]:
+        """What relations are now; types of their columns are learnt."""
+        found = {}
+        rows = self.rows("reading the catalog", _TODAY, (list(oids),))
+        for oid, identity, primary_key, files, made, *columns in rows:
+            names, types, typmods, in_identity, filled, not_null = (of or () for of in columns)
+            found[oid] = Today(
+                identity=identity,
+                columns=tuple(map(RelationColumn, names, types, typmods, in_identity)),
+                primary_key=tuple(primary_key or ()),
+                marks=(files, hashlib.md5((made or "").encode(), usedforsecurity=False).hexdigest()),
+                filled=frozenset(compress(names, filled)),
+                nullable=frozenset(names) - set(compress(names, not_null)),
+            )
+        self.learn_types(c.type_oid for today in found.values() for c in today.columns)
+        return found
+
+    def learn_types(self, oids: Iterable[int]) -> Mapping[int, TypeInfo]:
+        unknown = sorted(set(oids) - self._types.keys())
+        if unknown:
+            for row in self.rows("reading pg_type", _TYPES, (unknown,)):
+                info = TypeInfo(*row)
+                self._types[info.oid] = info
+        return self._types
+
+
+def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
+    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"tables here: {', '.join(names[:10]) or 'none'}"
+    what = "matches no table" if set("*?") & set(pattern) else "does not exist"
+    return OperatorError(f"table {pattern} {what}", hint=hint)
+
+
+def _refusals(found: _Found) -> Iterator[OperatorError]:
+    """Why a table that exists cannot be captured."""
+    name, user = found.qualified, identifier(found.user)
+    if found.kind not in "rp":
+        yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
+        return
+    if found.persistence != "p":
+        yield OperatorError(f"table {name} is not in the log (unlogged)", hint=f"ALTER TABLE {found.sql} SET LOGGED")
+    if found.identity == "n":
+        yield OperatorError(
+            f"table {name} has REPLICA IDENTITY NOTHING: once published, its updates and deletes would fail",
+            hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY DEFAULT",
+        )
+    if found.identity == "d" and found.deferrable:
+        yield OperatorError(
+            f"the primary key of table {name} is DEFERRABLE, which identifies no row in the log: once published, its "
+            "updates and deletes would fail",
+            hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL",
+        )
+    if not found.readable:
+        yield OperatorError(
+            f"table {name} may not be read by this user",
+            hint=f"GRANT USAGE ON SCHEMA {identifier(found.schema)} TO {user}; GRANT SELECT ON {found.sql} TO {user}",
+        )
+    if found.filtered:
+        yield OperatorError(
+            f"table {name} has row security, which hides rows from this user: a snapshot would lack what the log has",
+            hint=f"ALTER ROLE {user} BYPASSRLS",
+        )

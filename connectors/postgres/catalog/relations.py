@@ -1,0 +1,78 @@
+"""Which table a relation of the log is: by its name at the time, by its number where it was renamed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from cdc.config.config import ConnectorConfig, matches
+from cdc.model.change import Table
+from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.table_schema import Description
+from connectors.postgres.catalog.catalog import Captured, Catalog
+from connectors.postgres.pgoutput.messages import Relation
+from connectors.postgres.session import identifier
+
+log = logging.getLogger("cdc")
+
+
+class Followed:
+    """The captured tables as one session found them, and all that was said of them since."""
+
+    def __init__(self, config: ConnectorConfig, captured: Sequence[Captured]) -> None:
+        self._config = config
+        self._names = {c.oid: (c.table.schema, c.table.name) for c in captured}
+        self._named = frozenset(self._names.values())
+        self._known: dict[tuple[str, str], list[Description]] = {}
+        self._gone: set[int] = set()
+
+    def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
+        """What the topics say of the tables, oldest first."""
+        self._known = {name: list(said) for name, said in described.items()}
+
+    def table(self, relation: Relation, catalog: Catalog, *, commit: int | None) -> Table | None:
+        """The table whose rows these are, in the transaction of this `commit` LSN; None: it is not captured.
+
+        Raises for a table that was renamed while this session followed it: see `renamed`.
+        """
+        name = (relation.schema, relation.name)
+        if name not in self._named:
+            if relation.id not in self._names:
+                return None
+            now = catalog.names([relation.id]).get(relation.id)
+            if now != self._names[relation.id]:
+                raise self._renamed(self._names[relation.id], name)
+            relation = relation._replace(schema=now[0], name=now[1])  # rows older than the name it has now
+            name = now
+        known = self._known.setdefault(name, [])
+        wanted = self._config.source.keys.get(f"{name[0]}.{name[1]}", ())
+        table = catalog.table(relation, known, wanted, commit=commit)
+        described = Description.of(table)
+        if not known or known[-1] != described:
+            known.append(described)
+        return table
+
+    def look(self, catalog: Catalog) -> None:
+        """Raise if a captured table has another name by now, or its name another table: no row may ever say so."""
+        now = catalog.names(list(self._names))
+        for oid, was in self._names.items():
+            if oid in now and now[oid] != was:
+                raise self._renamed(was, now[oid])
+            if oid not in now and oid not in self._gone:
+                if catalog.exists(*was):
+                    raise RetryableError(f"table {'.'.join(was)} was dropped and made anew: looking at it anew")
+                self._gone.add(oid)
+                log.warning("table %s was dropped: its topic keeps the rows it had", ".".join(was))
+
+    def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> OperatorError | RetryableError:
+        old, new = ".".join(was), ".".join(now)
+        said = f"table renamed: {old} is {new} now"
+        if any(matches(pattern, new) for pattern in self._config.source.tables):
+            return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
+        take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
+        publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE {identifier(*was)}"
+        return OperatorError(
+            f"{said}, which source.tables does not name: what is written to it since is not captured",
+            hint=f"in source.tables write {new} in place of {old}: it is read into a topic of its own; or take the "
+            f"name back: {take_back}; or, to follow the table that has the name {old} by now: {publish}",
+        )

@@ -1,0 +1,68 @@
+"""What the server itself must be before anything of it can be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from cdc.model.errors import OperatorError
+from connectors.postgres.catalog.catalog import OLDEST, Catalog
+from connectors.postgres.session import identifier
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One look at a server, as the user who looks sees it."""
+
+    database: str
+    version: int
+    shown: str
+    """The version as the server prints it."""
+    wal_level: str
+    standby: bool
+    user: str
+    may_replicate: bool
+
+
+def look(catalog: Catalog) -> Server:
+    """Ask the server."""
+    (row,) = catalog.rows(
+        "reading settings",
+        "SELECT current_database()::text, current_setting('server_version_num')::int,"
+        " current_setting('server_version'), current_setting('wal_level'), pg_is_in_recovery(), current_user::text,"
+        " (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)",
+    )
+    server = Server(*row)
+    if server.may_replicate or not _has_managed_replication(catalog):
+        return server
+    return replace(server, may_replicate=True)
+
+
+def _has_managed_replication(catalog: Catalog) -> bool:
+    """Managed services give the right through membership in a role of their own."""
+    rows = catalog.rows(
+        "reading roles",
+        "SELECT 1 FROM pg_roles WHERE rolname IN ('rds_replication', 'cloudsqlsuperuser', 'azure_pg_admin')"
+        " AND pg_has_role(oid, 'member')",
+    )
+    return bool(rows)
+
+
+def refusals(server: Server, where: str) -> Iterator[OperatorError]:
+    """Why this server cannot be captured by this user."""
+    if server.version < OLDEST:
+        yield OperatorError(
+            f"PostgreSQL at {where} is {server.shown}; 14 or newer is needed", hint="upgrade the server"
+        )
+    if server.wal_level != "logical":
+        yield OperatorError(
+            f"PostgreSQL at {where} has wal_level={server.wal_level}: its log has no rows to read",
+            hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
+        )
+    if server.standby:
+        yield OperatorError(f"PostgreSQL at {where} is a standby", hint="point source.url at the primary")
+    if not server.may_replicate:
+        yield OperatorError(
+            f"PostgreSQL at {where}: user {server.user} may not replicate",
+            hint=f"ALTER ROLE {identifier(server.user)} REPLICATION",
+        )

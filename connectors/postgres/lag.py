@@ -1,0 +1,54 @@
+"""How far the server is ahead of a position, and what the slot holds back: for `cdc status`."""
+
+from __future__ import annotations
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.state import State
+from connectors.postgres import session
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.lsn import lsn_number, lsn_text
+from connectors.postgres.slot import retention
+
+
+def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
+    """Server and slot as they are now; `lag_bytes` is None without a position. `reading`: a snapshot is being read.
+
+    Raises what `session.connect` raises.
+    """
+    connection = session.connect(session.parameters(config.source.url, f"cdc {config.name} status"))
+    try:
+        catalog = Catalog(connection)
+        ((end,),) = catalog.rows("reading the log's end", "SELECT pg_current_wal_lsn()::text")
+        rows = catalog.rows(
+            "reading pg_replication_slots",
+            "SELECT slot_name, active, wal_status, confirmed_flush_lsn::text, safe_wal_size,"
+            " pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8 FROM pg_replication_slots WHERE slot_name = %s",
+            (config.slot,),
+        )
+        ((reading,),) = catalog.rows(
+            "reading pg_stat_activity",
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s)",
+            (f"cdc {config.name} snapshot",),
+        )
+        held = retention.read(catalog, config.slot)
+    finally:
+        connection.close()
+    names = ("name", "active", "wal_status", "confirmed_flush_lsn", "safe_wal_size_bytes", "retained_wal_bytes")
+    slot = dict(zip(names, rows[0], strict=True)) if rows else None
+    if slot is not None and held is not None:
+        warned = retention.judge(held)
+        slot |= {
+            "max_slot_wal_keep_bytes": held.limit_bytes,
+            "warning": warned.message if warned else None,
+            "hint": warned.hint if warned else None,
+        }
+    behind = None
+    if state is not None and "lsn" in state.offset:
+        behind = max(0, lsn_number(end) - lsn_number(str(state.offset["lsn"])))
+    return {
+        "log_end": lsn_text(lsn_number(end)),
+        "log_end_number": lsn_number(end),
+        "lag_bytes": behind,
+        "reading": reading,
+        "slot": slot,
+    }

@@ -1,0 +1,5 @@
+"""Bytes of pgoutput to changes of the model.
+
+In: messages of the replication stream. Out: transactions, relations, rows. No I/O.
+`source`, `slot` and `catalog` may import it.
+"""

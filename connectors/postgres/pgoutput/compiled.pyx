@@ -1,0 +1,330 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Rows of pgoutput and of COPY in C. Optional.
+
+Without it `connectors.postgres.pgoutput.fast_path` and `snapshot.postgres_copy` do the same; they are the oracles.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromFormat, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+import struct
+
+from cdc.model.change import UNCHANGED, Change, Op, Transaction
+from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US, Begin
+
+cdef extern from "Python.h":
+    bint PyMemoryView_Check(object)
+    object PyUnicode_FromFormat(const char *, ...)
+    Py_buffer *PyMemoryView_GET_BUFFER(object)
+    ctypedef object (*allocfunc)(PyTypeObject *, Py_ssize_t)
+    ctypedef struct TypeObject "PyTypeObject":
+        allocfunc tp_alloc
+
+cdef enum:
+    FIELDS = 26  # where those of a begin or a commit are, behind the frame and the tag
+    BEGIN_SIZE = FIELDS + 20
+    COMMIT_SIZE = FIELDS + 25
+    KEEPALIVE_SIZE = 18
+    MOST_BYTES = 1 << 20
+    HEAD = 33
+    OF_RELATION = 25  # where what is the same for all rows of a relation begins
+
+cdef object _CHANGE = Change, _BEGIN = Begin, _TRANSACTION = Transaction
+cdef int64_t _EPOCH_US = POSTGRES_EPOCH_US
+cdef object _UNCHANGED = UNCHANGED
+cdef object _RELATION = struct.Struct(">cIcH")
+
+
+cdef tuple _ROWS = (
+    ("I", "N", Op.CREATE), ("U", "N", Op.UPDATE), ("U", "O", Op.UPDATE), ("U", "K", Op.UPDATE), ("D", "O", Op.DELETE),
+    ("D", "K", Op.DELETE),
+)
+
+
+cdef inline uint32_t big4(const unsigned char *at) noexcept:
+    return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
+
+
+cdef inline uint64_t big8(const unsigned char *at) noexcept:
+    return <uint64_t>big4(at) << 32 | big4(at + 4)
+
+
+cdef inline void set_item(object of, Py_ssize_t index, object value) noexcept:
+    """PyTuple_SET_ITEM takes a reference over."""
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(of, index, value)
+
+
+cdef class _Known:
+    cdef object op, table
+    cdef Py_ssize_t columns
+    cdef bint old_first, new_behind
+    cdef tuple of_key
+    """Where an old row is but a key: which columns are of it."""
+
+
+cdef class Straight:
+    """`straight.PlainStraight`; and of deletes, and of updates that say something of the old row."""
+
+    cdef dict known, heads
+    cdef uint64_t last
+    cdef _Known of_last
+    """What the message before began with: of the next it is nearly always the same."""
+
+    def __init__(self):
+        self.known, self.heads = {}, {}
+        self.last, self.of_last = 0, None
+
+    def learn(self, relation, columns, table, in_identity=None):
+        cdef _Known one
+        self.last, self.of_last = 0, None
+        for head in self.heads.pop(relation, ()):
+            del self.known[head]
+        if table is not None:
+            heads = self.heads[relation] = []
+            for tag, row, op in _ROWS if in_identity is not None else _ROWS[:2]:
+                one = _Known()
+                one.op, one.table, one.columns = op, table, columns
+                one.old_first = row != "N"
+                one.new_behind = tag == "U"
+                one.of_key = tuple(in_identity) if row == "K" else None
+                head = _RELATION.pack(tag.encode(), relation, row.encode(), columns)
+                self.known[head] = one
+                heads.append(head)
+
+    def change(self, bytes message):
+        return self.read(<const unsigned char *>PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message))
+
+    def changes(self, get_copy_data, int most):
+        """Changes of the messages that have come, and the first message that says none; None: no more has come."""
+        cdef list found = []
+        cdef object data, change
+        cdef Py_buffer *view
+        while len(found) < most:
+            got, data = get_copy_data(1)
+            if not got > 0:
+                return found, None, got
+            if not PyMemoryView_Check(data):
+                return found, bytes(data), got
+            view = PyMemoryView_GET_BUFFER(data)
+            change = self.read(<const unsigned char *>view.buf, view.len)
+            if change is None:
+                return found, bytes(data), got
+            found.append(change)
+        return found, None, 1
+
+    def transactions(self, get_copy_data, more, uint64_t after, Py_ssize_t most):
+        """As `straight.PlainStraight` has it, as a plain tuple."""
+        cdef list whole = [], changes = []
+        cdef object data, change
+        cdef const unsigned char *text
+        cdef Py_buffer *view
+        cdef Py_ssize_t length, count = 0, size = 0, of_one = 0
+        cdef uint64_t end = 0, reached, lsn = 0
+        cdef int64_t at_us = 0
+        cdef uint32_t xid = 0
+        cdef bint inside = False
+        while count + len(changes) < most and size + of_one < MOST_BYTES:
+            got, data = get_copy_data(1)
+            if got == 0:
+                more()
+                got, data = get_copy_data(1)
+            if not got > 0:
+                return self.received(whole, end, inside, lsn, at_us, xid, changes, None, got)
+            if not PyMemoryView_Check(data):
+                return self.received(whole, end, inside, lsn, at_us, xid, changes, bytes(data), got)
+            view = PyMemoryView_GET_BUFFER(data)
+            text, length = <const unsigned char *>view.buf, view.len
+            of_one += length
+            if length == 0 or text[0] != 119:  # w
+                if length != KEEPALIVE_SIZE or text[0] != 107 or text[17] != 0:  # k
+                    return self.received(whole, end, inside, lsn, at_us, xid, changes, bytes(data), got)
+                reached = big8(text + 1)
+                if not inside:
+                    end = max(end, reached)
+                continue
+            if inside:
+                change = self.read(text, length)
+                if change is not None:
+                    changes.append(change)
+                    continue
+                if length == COMMIT_SIZE and text[FIELDS - 1] == 67 and big8(text + FIELDS + 1) == lsn:
+                    if lsn >= after:
+                        whole.append(transaction(lsn, at_us, xid, changes))
+                    count += max(1, len(changes))
+                    size += of_one
+                    reached = big8(text + FIELDS + 9)
+                    end = max(end, reached)
+                    inside, changes, of_one = False, [], 0
+                    continue
+            elif length == BEGIN_SIZE and text[FIELDS - 1] == 66:
+                at_us = <int64_t>big8(text + FIELDS + 8)
+                if at_us >= 0:
+                    lsn, xid, at_us, inside = big8(text + FIELDS), big4(text + FIELDS + 16), at_us + _EPOCH_US, True
+                    continue
+            return self.received(whole, end, inside, lsn, at_us, xid, changes, bytes(data), got)
+        return self.received(whole, end, inside, lsn, at_us, xid, changes, None, 1)
+
+    cdef tuple received(
+        self, list whole, uint64_t end, bint inside, uint64_t lsn, int64_t at_us, uint32_t xid, list changes, message, got
+    ):
+        cdef object begun = None
+        if inside:
+            begun = (<TypeObject *>_BEGIN).tp_alloc(<PyTypeObject *>_BEGIN, 3)
+            set_item(begun, 0, lsn)
+            set_item(begun, 1, at_us)
+            set_item(begun, 2, xid)
+        return whole, end, begun, changes, message, got
+
+    cdef object read(self, const unsigned char *text, Py_ssize_t size):
+        cdef Py_ssize_t at = HEAD
+        cdef uint64_t head
+        cdef _Known known
+        cdef object change, old = None, new = None
+        cdef bint holes = False
+        if size < HEAD:
+            return None
+        memcpy(&head, text + OF_RELATION, 8)
+        known = self.of_last
+        if known is None or head != self.last:
+            known = self.known.get(PyBytes_FromStringAndSize(<const char *>text + OF_RELATION, HEAD - OF_RELATION))
+            if known is None:
+                return None
+            self.last, self.of_last = head, known
+        if not known.old_first:
+            new = row_at(text, size, &at, known.columns, None, &holes)
+            if new is None:
+                return None
+        else:
+            old = row_at(text, size, &at, known.columns, known.of_key, &holes)
+            if old is None:
+                return None
+            if known.new_behind:
+                if size - at < 3 or text[at] != 78 or (text[at + 1] << 8 | text[at + 2]) != known.columns:
+                    return None
+                at += 3
+                holes = False
+                new = row_at(text, size, &at, known.columns, None, &holes)
+                if new is None or holes:  # they are filled from the old row
+                    return None
+        if at != size:
+            return None
+        change = (<TypeObject *>_CHANGE).tp_alloc(<PyTypeObject *>_CHANGE, 5)
+        set_item(change, 0, known.op)
+        set_item(change, 1, known.table)
+        set_item(change, 2, old)
+        set_item(change, 3, new)
+        set_item(change, 4, big8(text + 1))
+        return change
+
+
+cdef object transaction(uint64_t lsn, int64_t at_us, uint32_t xid, list changes):
+    cdef object made = (<TypeObject *>_TRANSACTION).tp_alloc(<PyTypeObject *>_TRANSACTION, 6)
+    set_item(made, 0, PyUnicode_FromFormat("%u:%llu", xid, <unsigned long long>lsn))
+    set_item(made, 1, xid)
+    set_item(made, 2, lsn)
+    set_item(made, 3, at_us // 1000)
+    set_item(made, 4, changes)
+    set_item(made, 5, PyBytes_FromFormat('"txId":%u,"lsn":%%d', xid))
+    return made
+
+
+cdef object row_at(
+    const unsigned char *text, Py_ssize_t size, Py_ssize_t *begin, Py_ssize_t columns, tuple of_key, bint *holes
+):
+    """The columns from `begin` on, which is moved behind them; None if they are not what they should be.
+
+    Of a key, columns that are not of it are UNCHANGED. `holes` is set where any column was not sent.
+    """
+    cdef Py_ssize_t at = begin[0], i
+    cdef tuple row = PyTuple_New(columns)
+    cdef uint64_t length
+    cdef unsigned char kind
+    cdef object value
+    for i in range(columns):
+        if at >= size:
+            return None
+        kind = text[at]
+        if kind == 116:  # t
+            if size - at < 5:
+                return None
+            length = big4(text + at + 1)
+            at += 5
+            if length > <uint64_t>(size - at):
+                return None
+            value = PyBytes_FromStringAndSize(<const char *>text + at, length)
+            at += length
+        elif kind == 110:  # n
+            value = None
+            at += 1
+        elif kind == 117:  # u
+            value = _UNCHANGED
+            holes[0] = True
+            at += 1
+        else:
+            return None
+        set_item(row, i, value if of_key is None or of_key[i] else _UNCHANGED)
+    begin[0] = at
+    return row
+
+
+def copy_row(bytes line, Py_ssize_t columns):
+    """A line of COPY's text format, newline included; None if it is not one of that many columns."""
+    cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(line)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(line) - 1, at = 0, begin, i
+    cdef bint escaped
+    cdef tuple row = PyTuple_New(columns)
+    cdef object value
+    if size < 0 or text[size] != 10:
+        return None
+    for i in range(columns):
+        begin = at
+        escaped = False
+        while at < size and text[at] != 9:
+            if text[at] == 92:
+                escaped = True
+            at += 1
+        if (at == size) != (i == columns - 1):
+            return None
+        if not escaped:
+            value = PyBytes_FromStringAndSize(<const char *>text + begin, at - begin)
+        elif at - begin == 2 and text[begin + 1] == 78:  # N
+            value = None
+        else:
+            value = unescaped(text + begin, at - begin)
+        set_item(row, i, value)
+        at += 1
+    return row
+
+
+cdef bytes unescaped(const unsigned char *text, Py_ssize_t size):
+    cdef bytes value = PyBytes_FromStringAndSize(NULL, size)
+    cdef unsigned char *to = <unsigned char *>PyBytes_AS_STRING(value)
+    cdef unsigned char *first = to
+    cdef Py_ssize_t at = 0
+    cdef unsigned char c
+    while at < size:
+        c = text[at]
+        if c == 92 and at + 1 < size:
+            at += 1
+            c = text[at]
+            if c == 98:
+                c = 8
+            elif c == 102:
+                c = 12
+            elif c == 110:
+                c = 10
+            elif c == 114:
+                c = 13
+            elif c == 116:
+                c = 9
+            elif c == 118:
+                c = 11
+        to[0] = c
+        to += 1
+        at += 1
+    return value[: to - first]

@@ -1,0 +1,56 @@
+"""Whether a position and a server belong together, and whether the log between them is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cdc.model.change import Table
+from cdc.model.errors import OperatorError
+from cdc.model.interfaces import LINEAGE
+from cdc.model.state import State
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.lsn import lsn_number
+from connectors.postgres.slot import slot, timeline
+from connectors.postgres.slot.replication_stream import ReplicationConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The names under which the server keeps a connector's log."""
+
+    slot: str
+    publication: str
+
+
+def identity(walsender: ReplicationConnection, *, database: str, held: Held) -> dict[str, str]:
+    """What a position belongs to."""
+    ((system, number, *_),) = walsender.query("IDENTIFY_SYSTEM", "identifying the server")
+    return {"system_identifier": system, LINEAGE: number, "database": database, "slot": held.slot}
+
+
+def failed_over(state: State, here: str) -> bool:
+    """Whether another server than the position's continues its log; `here` is the server's timeline."""
+    return state.identity.get(LINEAGE, here) != here
+
+
+def refusals(
+    catalog: Catalog, walsender: ReplicationConnection, held: Held, state: State, *, here: str, tables: Sequence[Table]
+) -> Iterator[OperatorError]:
+    """Why the log cannot be followed from `state` without a gap."""
+    lsn = lsn_number(str(state.offset["lsn"]))
+    yield from timeline.refusals(
+        walsender,
+        then=int(state.identity.get(LINEAGE, here)),
+        now=int(here),
+        lsn=lsn,
+        snapshot_views=bool(state.snapshot.get("views")),
+    )
+    yield from slot.slot_refusals(catalog, held.slot, lsn)
+    yield from slot.gap_refusals(catalog, held.publication, followed(state, tables), state.carried)
+    yield from slot.publication_refusals(catalog, held.publication, tables)
+
+
+def followed(state: State, tables: Iterable[Table]) -> set[str]:
+    """Those of the tables whose changes the log must have had all along."""
+    return set(state.tables) & {table.qualified for table in tables}

@@ -1,0 +1,291 @@
+"""The replication connection: libpq's COPY BOTH by psycopg's `pq` layer, since it acknowledges nothing by itself.
+
+Messages inside COPY BOTH (https://www.postgresql.org/docs/current/protocol-replication.html), big-endian:
+
+    server  w  data       int64 start LSN · int64 end of WAL · int64 clock · payload
+    server  k  keepalive  int64 end of WAL · int64 clock · int8 reply wanted
+    client  r  status     int64 written · int64 flushed · int64 applied · int64 clock · int8 reply wanted
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import logging
+import select
+import termios
+import time
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg import pq
+
+from cdc.model.change import Change
+from cdc.model.errors import CdcError, OperatorError, ProtocolError, RetryableError
+from connectors.postgres.lsn import lsn_text
+from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
+from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
+from connectors.postgres.session import connect_failed, place
+
+log = logging.getLogger("cdc")
+
+_DATA: Final = Struct(">qqq")
+_KEEPALIVE: Final = Struct(">qqB")
+_STATUS: Final = Struct(">cqqqqB")
+_DATA_START: Final = 1 + _DATA.size
+
+_LONG_S: Final = 5.0
+_GATHER_S: Final = 0.001
+_GATHER_MOST_S: Final = 0.008
+_MUCH_BYTES: Final = 16 * 1024
+
+SILENT_S: Final = 60.0
+"""A server that was asked for a sign of life and has said nothing for so long is taken for gone.
+
+Or, if that is longer, its own wal_sender_timeout, within which it speaks also while it reads what is not for us.
+"""
+SILENT_UNLIMITED_S: Final = 600.0
+"""The same where wal_sender_timeout is 0."""
+
+STATUS_EVERY_S: Final = 10.0
+"""Well under the server's wal_sender_timeout (60 s by default)."""
+
+Changes: TypeAlias = Callable[[GetCopyData, int], tuple[list[Change], bytes | None, int]]
+Transactions: TypeAlias = Callable[[GetCopyData, Callable[[], None], int, int], tuple[Any, ...]]
+"""Of a connection's `get_copy_data`, and how many at most: see `straight`."""
+
+
+class ReplicationConnection:
+    """One walsender. First statements, then at most one stream; never reconnects by itself."""
+
+    def __init__(self, params: dict[str, str]) -> None:
+        self._place = place(params)
+        conninfo = psycopg.conninfo.make_conninfo(**{**params, "replication": "database"})
+        self._pg = pq.PGconn.connect(conninfo.encode())
+        if self._pg.status != pq.ConnStatus.OK:
+            message = self._pg.error_message.decode(errors="replace")
+            self._pg.finish()
+            raise connect_failed(params, message)
+        self._queued = array.array("i", [0])
+        self._written = self._flushed = 0
+        self._sent_at_s = 0.0
+        self._asked_at_s: float | None = None
+        self._silent_s = SILENT_S
+        self._streaming = self._over = False
+        if self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII":
+            # nothing is checked there, but would be on its way to us: one row that is not UTF-8 would end the stream
+            self.query("SET client_encoding TO 'SQL_ASCII'", "setting client_encoding")
+
+    def query(self, statement: str, doing: str, *, within_s: float | None = SILENT_S) -> list[list[str]]:
+        """Run a replication command (simple protocol) and give its rows as text.
+
+        Raises RetryableError if there is no answer `within_s`; None where that may take as long as the longest
+        transaction that is open: making a slot.
+        """
+        result = self._result(statement, doing, within_s)
+        while self._pg.get_result() is not None:
+            pass
+        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+            raise _translate(result, doing)
+        return [
+            [(result.get_value(row, column) or b"").decode(errors="replace") for column in range(result.nfields)]
+            for row in range(result.ntuples)
+        ]
+
+    def _result(self, statement: str, doing: str, within_s: float | None) -> pq.abc.PGresult:
+        """Waits in slices, since a signal is only heard between calls."""
+        self._pg.send_query(statement.encode())
+        self._pg.flush()
+        begun_s, told = time.monotonic(), False
+        while self._pg.is_busy():
+            select.select([self._pg.socket], [], [], 0.5)
+            self._pg.consume_input()
+            if within_s is not None and time.monotonic() - begun_s > within_s:
+                raise RetryableError(f"PostgreSQL at {self._place}: {doing}: no answer in {within_s:.0f} s")
+            if not told and time.monotonic() - begun_s > _LONG_S:
+                log.warning(
+                    "%s: waiting, as a rule for transactions that began before it: "
+                    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL; "
+                    "SELECT gid, prepared FROM pg_prepared_xacts",
+                    doing,
+                )
+                told = True
+        result = self._pg.get_result()
+        if result is None:
+            raise RetryableError(f"{doing}: the connection was lost")
+        return result
+
+    def start(self, slot: str, publication: str, lsn: int, *, messages: bool) -> None:
+        """Begin to stream from `lsn`: transactions whose commit record starts there or later, whole.
+
+        `messages`: also what applications write with pg_logical_emit_message.
+        """
+        names = '"' + publication.replace('"', '""') + '"'
+        statement = (
+            f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)} '
+            f"(proto_version '1', publication_names '{names.replace(chr(39), chr(39) * 2)}'"
+            f"{', messages ' + chr(39) + 'true' + chr(39) if messages else ''})"
+        )
+        ((limit_ms,),) = self.query(
+            "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'", "reading wal_sender_timeout"
+        )
+        self._silent_s = max(SILENT_S, int(limit_ms) / 1000) if int(limit_ms) else SILENT_UNLIMITED_S
+        result = self._result(statement, f"starting replication from slot {slot}", self._silent_s)
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise _translate(result, f"starting replication from slot {slot}")
+        self._streaming = True
+        self._written = self._flushed = lsn
+        self._poll = select.poll()
+        self._poll.register(self._pg.socket, select.POLLIN)
+
+    def receive_transactions(self, read: Transactions, after: int, most: int) -> Received:
+        """What `read` makes of what has come.
+
+        Raises RetryableError at the stream's end, and when a keepalive that was asked for does not come.
+        """
+        if self._over:
+            raise self._ended()
+        try:
+            found = Received(*read(self._pg.get_copy_data, self._pg.consume_input, after, most))
+        except psycopg.Error as exc:
+            raise self._broken() from exc
+        if found.something:
+            self._over = found.said < 0  # what came before it counts
+            self._asked_at_s = None
+        elif found.said < 0:
+            raise self._ended()
+        else:
+            self._hear_nothing()
+        return found
+
+    def receive(self) -> bytes | None:
+        """The next message of the server; None when none has come yet.
+
+        Raises RetryableError at the stream's end, and when a keepalive that was asked for does not come.
+        """
+        if self._over:
+            raise self._ended()
+        try:
+            size, data = self._pg.get_copy_data(1)
+            if size == 0:
+                self._pg.consume_input()
+                size, data = self._pg.get_copy_data(1)
+        except psycopg.Error as exc:
+            raise self._broken() from exc
+        if size > 0:
+            self._asked_at_s = None
+            return bytes(data)
+        if size < 0:
+            raise self._ended()
+        self._hear_nothing()
+        return None
+
+    def _hear_nothing(self) -> None:
+        """Raise RetryableError once that has been so for too long."""
+        if self._asked_at_s is not None and time.monotonic() - self._asked_at_s > self._silent_s:
+            raise RetryableError(
+                f"PostgreSQL at {self._place}: asked for a sign of life, it has said nothing for "
+                f"{self._silent_s:.0f} s: the connection is half open"
+            )
+
+    def receive_changes(self, read: Changes, most: int) -> tuple[list[Change], bytes | None]:
+        """What `read` makes of the messages that have come, and the first that it makes nothing of, if there is one.
+
+        Asks the server for nothing: `receive` does, and is to be called where this gives nothing.
+        """
+        try:
+            changes, message, size = read(self._pg.get_copy_data, most)
+        except psycopg.Error as exc:
+            raise self._broken() from exc
+        self._over = size < 0  # what came before it counts
+        if changes or message is not None:
+            self._asked_at_s = None
+        return changes, message
+
+    def _broken(self) -> RetryableError:
+        return RetryableError(f"PostgreSQL at {self._place}: the replication stream broke")
+
+    def _ended(self) -> CdcError:
+        result = self._pg.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            return _translate(result, "following the log")
+        return RetryableError(f"PostgreSQL at {self._place} ended the replication stream")
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when there may be something to receive, or after `timeout_s`.
+
+        A little later, in fact: a server wakes whoever waits for every message it sends, which costs it more than to
+        decode a row. More has come by then; while much comes, a little more is waited for.
+        """
+        if not self._poll.poll(timeout_s * 1000):
+            return
+        queued, came, until_s = 0, _MUCH_BYTES, time.monotonic() + _GATHER_MOST_S
+        while came >= _MUCH_BYTES and time.monotonic() < until_s:
+            time.sleep(_GATHER_S)
+            fcntl.ioctl(self._pg.socket, termios.FIONREAD, self._queued)
+            came, queued = self._queued[0] - queued, self._queued[0]
+
+    def written(self, lsn: int) -> None:
+        """The log has been read up to `lsn`."""
+        self._written = max(self._written, lsn)
+
+    def flushed(self, lsn: int) -> None:
+        """The server may forget the log before `lsn`; told with the next `status`."""
+        self._flushed = max(self._flushed, lsn)
+
+    def status(self, *, every_s: float = STATUS_EVERY_S, reply: bool = False) -> None:
+        """Tell the server how far we are, unless it was told less than `every_s` ago; `reply` asks for a keepalive."""
+        clock_s = time.monotonic()
+        if not self._streaming or clock_s - self._sent_at_s < every_s:
+            return
+        at_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        written = max(self._written, self._flushed)
+        message = _STATUS.pack(b"r", written, self._flushed, self._flushed, at_us, reply)
+        try:
+            self._pg.put_copy_data(message)
+            self._pg.flush()
+        except psycopg.Error as exc:
+            raise RetryableError(f"PostgreSQL at {self._place}: the replication connection was lost") from exc
+        self._sent_at_s = clock_s
+        if reply and self._asked_at_s is None:
+            self._asked_at_s = clock_s
+
+    def close(self) -> None:
+        self._streaming = False
+        self._pg.finish()
+
+
+def data(message: bytes) -> tuple[int, bytes]:
+    """LSN and payload of a data message."""
+    if len(message) < _DATA_START:
+        raise ProtocolError(len(message), "a data message that ends early")
+    return int.from_bytes(message[1:9], "big"), message[_DATA_START:]
+
+
+def keepalive(message: bytes) -> tuple[int, bool]:
+    """The end of the log as the server has sent it, and whether it wants an answer."""
+    if len(message) != 1 + _KEEPALIVE.size:
+        raise ProtocolError(len(message), "a keepalive of another length")
+    end, _clock, reply = _KEEPALIVE.unpack_from(message, 1)
+    return end, bool(reply)
+
+
+def _translate(result: pq.abc.PGresult, doing: str) -> CdcError:
+    def field(code: pq.DiagnosticField) -> str:
+        return (result.error_field(code) or b"").decode(errors="replace")
+
+    code, reason = field(pq.DiagnosticField.SQLSTATE), field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    if code == "55006":  # object in use: another walsender has the slot
+        return RetryableError(
+            f"{doing}: {reason}",
+            hint="another copy of this connector runs, or its connection has not timed out yet; "
+            "SELECT pid, application_name, client_addr FROM pg_stat_replication",
+            at_start=True,
+        )
+    if code == "42501":
+        return OperatorError(f"{doing}: {reason}", hint="ALTER ROLE … REPLICATION")
+    if code[:2] in ("", "08", "57", "53", "58", "XX"):
+        return RetryableError(f"{doing}: {reason or 'the connection was lost'}")
+    return OperatorError(f"{doing}: {reason} ({code})")

@@ -1,0 +1,288 @@
+"""Publication and slot: what PostgreSQL keeps for a connector, and whether it still fits the connector's position."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg2 import sql
+
+from cdc.model.change import Table
+from cdc.model.errors import GapError, OperatorError, RetryableError, raise_first
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.lsn import lsn_number, lsn_text
+from connectors.postgres.session import identifier
+from connectors.postgres.slot.replication_stream import ReplicationConnection
+from connectors.postgres.slot.timeline import CLOSE_THE_GAP
+
+ROW_FILTERS: Final = 150000
+"""The first version with row filters in publications."""
+FAILOVER_SLOTS: Final = 170000
+"""The first version that copies slots to standbys."""
+OLDER_TRANSACTIONS_S: Final = 60.0
+"""How long a new view waits for transactions that began before it."""
+_TOLD_S: Final = 10.0
+_WHO_IS_OPEN: Final = (
+    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY 2; "
+    "SELECT gid, prepared FROM pg_prepared_xacts"
+)
+
+log = logging.getLogger("cdc")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of pg_replication_slots."""
+
+    plugin: str
+    database: str
+    restart: int
+    """Where decoding begins; of a slot just made, the log's end as it was then."""
+    confirmed: int
+    wal_status: str
+    active_pid: int | None
+
+
+def find_slot(catalog: Catalog, name: str) -> Slot | None:
+    """The slot as it is now; None where there is none."""
+    rows = catalog.rows(
+        "reading pg_replication_slots",
+        "SELECT coalesce(plugin, ''), coalesce(database, ''), restart_lsn::text, confirmed_flush_lsn::text,"
+        " coalesce(wal_status, ''), active_pid FROM pg_replication_slots WHERE slot_name = %s",
+        (name,),
+    )
+    for plugin, database, restart, confirmed, wal_status, pid in rows:
+        return Slot(plugin, database, lsn_number(restart or "0/0"), lsn_number(confirmed or "0/0"), wal_status, pid)
+    return None
+
+
+def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorError]:
+    """Why the log cannot be followed from `lsn` through the slot without a gap."""
+    end = catalog.end()
+    if end < lsn:
+        yield GapError(
+            f"server behind the position: its log ends at {lsn_text(end)}, but Kafka holds changes up to "
+            f"{lsn_text(lsn)}: an older copy of the server was restored, and the topics have what it lacks",
+            hint=CLOSE_THE_GAP,
+        )
+    slot = find_slot(catalog, name)
+    if slot is None:
+        yield GapError(f"slot missing: {name} is gone, and with it the log after {lsn_text(lsn)}", hint=CLOSE_THE_GAP)
+    elif slot.plugin != "pgoutput":
+        yield OperatorError(
+            f"slot taken: {name} belongs to another tool (plugin {slot.plugin or 'none'})",
+            hint="set source.slot to a name of its own",
+        )
+    elif slot.wal_status == "lost":
+        yield GapError(
+            f"slot lost: the server removed log that {name} still needed (max_slot_wal_keep_size)", hint=CLOSE_THE_GAP
+        )
+    elif slot.confirmed > lsn and slot.restart >= lsn:
+        yield GapError(
+            f"slot re-made: {name} begins at {lsn_text(slot.restart)}, behind the position {lsn_text(lsn)} that Kafka "
+            "holds: it was dropped and made again, or moved, and what lies between is not in it",
+            hint=CLOSE_THE_GAP,
+        )
+    elif slot.confirmed > lsn:
+        yield GapError(
+            f"slot ahead: {name} stands at {lsn_text(slot.confirmed)}, but Kafka holds changes only up to "
+            f"{lsn_text(lsn)}; PostgreSQL would skip what lies between without a word",
+            hint=CLOSE_THE_GAP,
+        )
+
+
+def unused_refusals(catalog: Catalog, name: str, connector: str) -> Iterator[OperatorError]:
+    """Why a connector without a position cannot take the slot's name: nothing of ours can have made the slot."""
+    if find_slot(catalog, name) is not None:
+        yield OperatorError(
+            f"slot re-made or foreign: {name} exists, but Kafka holds no position of connector {connector}",
+            hint="if the connector has run before, its position topic is lost: start over under a new connector name; "
+            f"if no other tool uses the slot: SELECT pg_drop_replication_slot('{name}'); "
+            "else set source.slot to another name",
+        )
+
+
+def drop_slot(connection: ReplicationConnection, name: str) -> None:
+    """Remove a slot nobody has used yet."""
+    connection.query(f'DROP_REPLICATION_SLOT "{name}"', f"dropping slot {name}")
+
+
+def create_slot(connection: ReplicationConnection, name: str, *, version: int) -> tuple[int, str]:
+    """Make the slot; give its consistent point and its exported snapshot, valid while `connection` stays idle.
+
+    Where the server can, standbys that synchronize slots get it too: a promoted one is then followed without a gap.
+    """
+    options = "(SNAPSHOT 'export', FAILOVER)" if version >= FAILOVER_SLOTS else "EXPORT_SNAPSHOT"
+    rows = connection.query(
+        f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput {options}', f"creating slot {name}", within_s=None
+    )
+    _name, consistent_point, snapshot, _plugin = rows[0]
+    return lsn_number(consistent_point), snapshot
+
+
+def publication_refusals(catalog: Catalog, name: str, tables: Sequence[Table]) -> Iterator[OperatorError]:
+    """Why the publication, where it exists, leaves out kinds of changes, columns or rows: events would have holes."""
+    found = catalog.rows(
+        "reading pg_publication",
+        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot FROM pg_publication"
+        " WHERE pubname = %s",
+        (name,),
+    )
+    if found and not found[0][0]:
+        yield OperatorError(
+            f"publication {name} exists, but leaves changes out",
+            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish = 'insert, update, delete, truncate', "
+            "publish_via_partition_root = true)",
+        )
+    carried = _carried(catalog, name)
+    whole = ", ".join(identifier(schema, table) for schema, table in carried)
+    for table in tables:
+        thinned = carried.get((table.schema, table.name))
+        if thinned:
+            yield OperatorError(
+                f"publication {name} carries only some {thinned} of {table.qualified}",
+                hint=f"ALTER PUBLICATION {identifier(name)} SET TABLE {whole}",
+            )
+
+
+def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> bool:
+    """Make the publication carry `tables`; True if it had to be made or changed.
+
+    Raises OperatorError where it exists and leaves something out.
+    """
+    raise_first(publication_refusals(catalog, name, tables))
+    if not catalog.rows("reading pg_publication", "SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)):
+        statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
+            sql.Identifier(name), _list(tables)
+        )
+        _by_owner(catalog, f"creating publication {name}", statement)
+        return True
+    carried = _carried(catalog, name)
+    missing = [t for t in tables if (t.schema, t.name) not in carried]
+    if missing:
+        statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(missing))
+        _by_owner(catalog, f"adding tables to publication {name}", statement)
+    return bool(missing)
+
+
+def rehearse_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> bool:
+    """Raise or return what `ensure_publication` would, and leave everything as it is: nothing is made in vain."""
+    catalog.rows("beginning", "BEGIN")
+    try:
+        catalog.rows("setting lock_timeout", "SET LOCAL lock_timeout = '10s'")
+        return ensure_publication(catalog, name, tables)
+    finally:
+        catalog.rows("rolling back", "ROLLBACK")
+
+
+def _by_owner(catalog: Catalog, doing: str, statement: sql.Composable) -> None:
+    """Run a statement that the tables' owner may have to run instead; the hint then is the statement."""
+    try:
+        catalog.rows(doing, statement)
+    except OperatorError as exc:
+        hint = f"{catalog.text(statement)}; -- as the tables' owner"
+        raise OperatorError(exc.message, hint=hint) from exc
+
+
+_MEMBERSHIPS: Final = """
+SELECT n.nspname || '.' || c.relname, c.oid::int8, p.oid::text || ':' || r.oid::text
+FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s
+"""
+
+
+def memberships(catalog: Catalog, name: str) -> dict[str, str]:
+    """By ``schema.table``: the table, and when it joined the publication, as numbers that are given anew each time."""
+    found = catalog.rows("reading the publication", _MEMBERSHIPS, (name,))
+    return {table: f"{oid} {joined}" for table, oid, joined in found}
+
+
+def _left_and_came_back(then: str | None, now: str | None) -> bool:
+    """Whether the very same table was out of the publication; another table of its name is noticed by what it holds."""
+    return then is not None and now is not None and then != now and then.partition(" ")[0] == now.partition(" ")[0]
+
+
+def absences(catalog: Catalog, name: str, tables: Iterable[str], then: Mapping[str, str]) -> Iterator[GapError]:
+    """Tables that were out of the publication since they were in it as `then`, the `memberships` of a position."""
+    now = memberships(catalog, name) if then else {}
+    for table in sorted(tables):
+        if _left_and_came_back(then.get(table), now.get(table)):
+            yield GapError(
+                f"publication {name} did not carry {table} all the time: it was taken out and put in again, and what "
+                "changed between never reached the log",
+                hint=CLOSE_THE_GAP,
+            )
+
+
+def gap_refusals(
+    catalog: Catalog, name: str, tables: Iterable[str], then: Mapping[str, str]
+) -> Iterator[OperatorError]:
+    """Tables we follow that have left the publication, if only for a while: see `absences`."""
+    tables = set(tables)
+    yield from absences(catalog, name, tables, then)
+    carried = {f"{schema}.{table}" for schema, table in _carried(catalog, name)}
+    for table in sorted(set(tables) - carried):
+        yield GapError(
+            f"publication {name} no longer carries {table}: its changes since then never reached the log",
+            hint=CLOSE_THE_GAP,
+        )
+
+
+def _carried(catalog: Catalog, name: str) -> dict[tuple[str, str], str]:
+    """Tables of a publication, and what thins them out: ``rows``, ``columns``, or nothing."""
+    (version,) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")[0]
+    thinned = "''"
+    if version >= ROW_FILTERS:
+        thinned = "CASE WHEN p.rowfilter IS NOT NULL THEN 'rows' WHEN r.prattrs IS NOT NULL THEN 'columns' ELSE '' END"
+    statement = (
+        f"SELECT p.schemaname, p.tablename, {thinned} FROM pg_publication_tables p"  # noqa: S608 - two constants
+        " JOIN pg_namespace n ON n.nspname = p.schemaname"
+        " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename"
+        " JOIN pg_publication b ON b.pubname = p.pubname"
+        " LEFT JOIN pg_publication_rel r ON r.prpubid = b.oid AND r.prrelid = c.oid WHERE p.pubname = %s"
+        " ORDER BY 1, 2"
+    )
+    return {
+        (schema, table): what for schema, table, what in catalog.rows("reading the publication", statement, (name,))
+    }
+
+
+def _list(tables: Sequence[Table]) -> sql.Composable:
+    return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
+
+
+def await_older_transactions(
+    catalog: Catalog,
+    reading: str,
+    *,
+    within_s: float | None = OLDER_TRANSACTIONS_S,
+    over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Return once every transaction that began before the call has ended, and so is seen by every later view.
+
+    Changes such a transaction made before a table joined the publication, or before the slot's point if its commit is
+    held after it was logged, are not in the log for us. The bound is a transaction id of our own: a snapshot's end is
+    the newest *completed* transaction, and one that is held back may be newer. Raises RetryableError after `within_s`,
+    or once it is `over`; `reading` is what waits, for the log.
+    """
+    ((mine,),) = catalog.rows("taking a transaction id", "SELECT pg_current_xact_id()::text::int8")
+    begun_s, told = time.monotonic(), False
+    while not over():
+        ((oldest,),) = catalog.rows("taking a view", "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8")
+        if oldest > mine:
+            return
+        waited_s = time.monotonic() - begun_s
+        if within_s is not None and waited_s > within_s:
+            raise RetryableError(
+                "a transaction that began before this snapshot is still open, and the log may not have its changes",
+                hint=_WHO_IS_OPEN,
+            )
+        if not told and waited_s > _TOLD_S:
+            log.warning("%s waits for transactions that began before it: %s", reading, _WHO_IS_OPEN)
+            told = True
+        time.sleep(0.05)
+    raise RetryableError("reading was ended")

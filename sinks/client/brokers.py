@@ -1,0 +1,192 @@
+"""The brokers of a cluster: which leads what, which coordinates whom, and the connections to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from kafka.errors import UnknownTopicOrPartitionError
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
+
+from sinks.client.connection import LOOK_S, Connection, LostError, Way
+
+_COORDINATE_S: Final = 15.0
+"""How long is waited for a coordinator: one that is frozen has a successor by then."""
+_PORT: Final = 9092
+_MANY_KEYS: Final = 4
+"""From this version on FindCoordinator takes several keys."""
+
+_BY_NAME: Final = 12
+"""The last version of Metadata of which every answer names the topics asked for."""
+
+Address: TypeAlias = tuple[str, int]
+
+
+class AnswerError(Exception):
+    """A broker has answered with an error, by Kafka's number for it."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Brokers:
+    """Asks for leaders and coordinators when they are needed, and again once they are forgotten."""
+
+    def __init__(self, bootstrap_servers: str, way: Way) -> None:
+        self._bootstrap = [_address(server) for server in bootstrap_servers.split(",")]
+        self._way = way
+        self._addresses: dict[int, Address] = {}
+        self._partitions: dict[str, int] = {}
+        self._leaders: dict[str, dict[int, Address]] = {}
+        self._coordinator: Address | None = None
+        self._asking: Connection | None = None
+        self._asked_first = 0
+        self._open: dict[Address, Connection] = {}
+        self._coordinating: Connection | None = None
+
+    def partitions(self, topic: str) -> int:
+        """How many a topic has that was looked up."""
+        return self._partitions[topic]
+
+    def doubt(self) -> None:
+        """Ask another broker the next time."""
+        self._asked_first += 1
+        if self._asking is not None:
+            self._asking.close()
+        self._asking = None
+
+    def look_up(self, topics: Iterable[str]) -> None:
+        """Ask for the topics whose leaders are not known. Raises AnswerError, or LostError where no broker answers."""
+        unknown = sorted(set(topics) - self._leaders.keys())
+        if unknown:
+            self._look_up(unknown)
+
+    def leaders(self, topic: str) -> Mapping[int, Address]:
+        """Where the records of each partition go, as it was found; one that has no leader just now is left out."""
+        return self._leaders[topic]
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Others may lead them by now."""
+        for topic in topics:
+            self._leaders.pop(topic, None)
+
+    def to(self, broker: Address) -> Connection:
+        """The connection for records, which nothing else is sent on. Raises LostError."""
+        found = self._open.get(broker)
+        if found is None or not found.usable:
+            self.lost(broker)
+            found = self._open[broker] = Connection(*broker, self._way)
+        return found
+
+    def lost(self, broker: Address) -> None:
+        """The connection for records is no more."""
+        gone = self._open.pop(broker, None)
+        if gone is not None:
+            gone.close()
+
+    def coordinator(self, transactional_id: str) -> Connection:
+        """The connection to the coordinator. Raises AnswerError where there is none just now, or LostError."""
+        if self._coordinating is None or not self._coordinating.usable:
+            self.no_coordinator()
+            if self._coordinator is None:
+                self._coordinator = self._find(transactional_id)
+            try:
+                self._coordinating = Connection(*self._coordinator, self._way)
+            except LostError:
+                self._coordinator = None
+                raise
+            self._coordinating.answer_s = min(_COORDINATE_S, self._way.answer_s)
+        return self._coordinating
+
+    def coordinating(self) -> Connection | None:
+        """The connection to the coordinator, if there is one that can be used; makes none."""
+        found = self._coordinating
+        return found if found is not None and found.usable else None
+
+    def no_coordinator(self, *, moved: bool = False) -> None:
+        """The connection to the coordinator is no more; `moved`: another broker may be it by now."""
+        gone, self._coordinating = self._coordinating, None
+        if gone is not None:
+            gone.close()
+        if moved:
+            self._coordinator = None
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self.no_coordinator()
+        for broker in list(self._open):
+            self.lost(broker)
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
+
+    def _find(self, transactional_id: str) -> Address:
+        def request(asking: Connection) -> FindCoordinatorRequest:
+            version = asking.version(FindCoordinatorRequest)
+            kind = CoordinatorType.TRANSACTION.value
+            if version < _MANY_KEYS:
+                return FindCoordinatorRequest(key_type=kind, version=version, key=transactional_id)
+            return FindCoordinatorRequest(key_type=kind, version=version, coordinator_keys=[transactional_id])
+
+        answer = self._ask(request)
+        found = (answer.coordinators or [answer])[0]
+        if found.error_code:
+            raise AnswerError(found.error_code)
+        return found.host, found.port
+
+    def _look_up(self, topics: list[str]) -> None:
+        wanted = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+        answer = self._ask(
+            lambda asking: MetadataRequest(
+                topics=wanted, allow_auto_topic_creation=False, version=asking.version(MetadataRequest, _BY_NAME)
+            )
+        )
+        self._addresses |= {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        for topic in answer.topics:
+            if topic.error_code:
+                raise AnswerError(topic.error_code)
+            self._partitions[topic.name] = len(topic.partitions)
+            self._leaders[topic.name] = {
+                each.partition_index: self._addresses[each.leader_id]
+                for each in topic.partitions
+                if each.leader_id in self._addresses
+            }
+        if not self._leaders.keys() >= set(topics):
+            raise AnswerError(int(UnknownTopicOrPartitionError.errno))
+
+    def _ask(self, request: Callable[[Connection], Any]) -> Any:  # noqa: ANN401 - messages
+        """Ask any broker."""
+        asking = self._any()
+        try:
+            return asking.ask(request(asking))
+        except LostError:
+            asking.close()
+            self._asking = None
+            raise
+
+    def _any(self) -> Connection:
+        if self._asking is not None and self._asking.usable:
+            return self._asking
+        if self._asking is not None:
+            self._asking.close()
+        self._asking = None
+        lost: LostError | None = None
+        known = list(dict.fromkeys((*self._bootstrap, *self._addresses.values())))
+        first = self._asked_first % len(known)
+        for broker in known[first:] + known[:first]:
+            try:
+                self._asking = Connection(*broker, self._way)
+            except LostError as exc:
+                lost = exc
+            else:
+                self._asking.answer_s = min(LOOK_S, self._way.answer_s)
+                return self._asking
+        raise lost or LostError("no broker is named")  # there is always one
+
+
+def _address(server: str) -> Address:
+    host, colon, port = server.strip().rpartition(":")
+    if not colon or port.endswith("]"):
+        return server.strip().strip("[]"), _PORT
+    return host.strip("[]"), int(port) if port.isdigit() else _PORT

@@ -1,0 +1,64 @@
+"""Why no broker answers, asked of the client that says it best and soonest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from cdc.model.errors import OperatorError, RetryableError
+
+_HEARD_WITHIN_S: Final = 8.0
+_LOGIN: Final = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}  # noqa: SLF001 - public names of it
+_TLS: Final = {KafkaError._SSL}  # noqa: SLF001
+
+log = logging.getLogger("cdc.kafka")
+
+
+def refuse_untrusted(servers: str, options: Mapping[str, str]) -> None:
+    """Raise OperatorError at once for a login or a certificate that is refused; kafka-python would go on trying."""
+    error = _complaint(servers, options) if "security.protocol" in options else None
+    if error is None:
+        return
+    reason = error.str().split(": ", 1)[-1][:300]
+    if error.code() in _LOGIN:
+        raise OperatorError(
+            f"Kafka at {servers} refuses the login: {reason}",
+            hint="set sink.options sasl.mechanism, sasl.username and sasl.password (through ${NAME} or ${file:/path})",
+        )
+    raise OperatorError(
+        f"Kafka at {servers}: no trusted TLS connection: {reason}",
+        hint="sink.options: {ssl.ca.location: /path/to/ca.pem}; bootstrap_servers must name a host of the certificate: "
+        "openssl s_client -connect HOST:PORT -showcerts",
+    )
+
+
+def unreachable(servers: str) -> RetryableError:
+    """No broker answers."""
+    return RetryableError(f"Kafka at {servers} cannot be reached", hint="is it running, and is the address right?")
+
+
+def _complaint(servers: str, options: Mapping[str, str]) -> KafkaError | None:
+    """What explains that no broker is believed or believes us; None where one answers, or nothing explains it."""
+    heard: list[KafkaError] = []
+    settings: dict[str, Any] = {**options, "bootstrap.servers": servers, "error_cb": heard.append}
+    try:
+        client = AdminClient(settings, logger=log)
+    except KafkaException as exc:  # an authority's file that cannot be read, say
+        return exc.args[0] if exc.args and isinstance(exc.args[0], KafkaError) else None
+    deadline = time.monotonic() + _HEARD_WITHIN_S
+    while time.monotonic() < deadline:
+        try:
+            client.list_topics(timeout=0.5)
+        except KafkaException:
+            client.poll(0)
+        else:
+            return None
+        for error in heard:
+            if error.code() in _LOGIN | _TLS:
+                return error
+    return None

@@ -1,0 +1,161 @@
+"""Records on their way to brokers: encoded as they come, by partition. In C, where there is `cdc.encode.compiled`.
+
+A record (https://kafka.apache.org/documentation/#record), all numbers but the second zigzag varints:
+
+    length · int8 attributes 0 · time delta 0 · offset delta · key length · key · value length or -1 · value · 0 headers
+
+A batch's header is put before its records when it is sent (`sinks/client/record_batch.py`): only then its sequence is
+known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import unpack_from
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cdc.encode.row_codegen import compiled
+from sinks.client.varints import zigzag
+
+
+class Batch(NamedTuple):
+    """Records of one partition, in order."""
+
+    topic: str
+    partition: int
+    count: int  # type: ignore[assignment]  # a tuple's own `count` is of no use here
+    records: bytes
+
+
+Partitions = Callable[[str], tuple[int, str | None]]
+"""How many partitions a topic has, and the topic that a copy of each record goes to, unless it is a tombstone."""
+
+_SEED: Final = 0x9747B28C
+_MULTIPLIER: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+_NO_VALUE: Final = b"\x01"
+_AROUND: Final = 40
+"""What a record has around its key and value, at most."""
+
+
+class _Part:
+    """What waits of a partition."""
+
+    __slots__ = ("count", "records")
+
+    def __init__(self) -> None:
+        self.records = bytearray()
+        self.count = 0
+
+
+class PlainBatches:
+    """What an open transaction holds that was not taken yet."""
+
+    def __init__(
+        self,
+        begin: Callable[[], None],
+        send: Callable[[], None],
+        partitions: Partitions,
+        *,
+        most_records: int,
+        most_bytes: int,
+        batch_bytes: int,
+    ) -> None:
+        """`begin` is called before the first record of a transaction; `partitions` before the first of a topic.
+
+        `send` is called whenever so much more waits than when it was called last: it may take it. A batch is of
+        `batch_bytes` at most, unless a single record is larger.
+        """
+        self._begin, self._send, self._partitions = begin, send, partitions
+        self._most_records, self._most_bytes, self._batch_bytes = most_records, most_bytes, batch_bytes
+        self._topics: dict[str, tuple[int, str | None]] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """No transaction is open; what waits is forgotten."""
+        self._waiting: dict[tuple[str, int], _Part] = {}
+        self._full: list[Batch] = []
+        self._begun = False
+        self.records = self.bytes = 0
+        self._taken()
+
+    def _taken(self) -> None:
+        self.waiting_records = self.waiting_bytes = 0
+        self._due_records, self._due_bytes = self._most_records, self._most_bytes
+
+    def add(self, topic: str, key: bytes, value: bytes | None) -> None:
+        """One more, and one more of the topic's log."""
+        if not self._begun:
+            self._begin()
+            self._begun = True
+        known = self._topics.get(topic)
+        if known is None:
+            known = self._partitions(topic)
+            if known[1] is not None and known[1] not in self._topics:
+                self._topics[known[1]] = self._partitions(known[1])[0], None
+            self._topics[topic] = known
+        partitions, log = known
+        self._append(topic, partition_of(key, partitions), key, value)
+        if log is not None and value is not None:
+            self._append(log, partition_of(key, self._topics[log][0]), key, value)
+        if self.waiting_records >= self._due_records or self.waiting_bytes >= self._due_bytes:
+            self._send()
+            self._due_records = self.waiting_records + self._most_records
+            self._due_bytes = self.waiting_bytes + self._most_bytes
+
+    def _append(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
+        found = self._waiting.get((topic, partition))
+        if found is None:
+            found = self._waiting[topic, partition] = _Part()
+        count, key_size = found.count, len(key)
+        size = key_size if value is None else key_size + len(value)
+        if count and len(found.records) + size + _AROUND > self._batch_bytes:
+            self._full.append(Batch(topic, partition, count, bytes(found.records)))
+            found.records.clear()
+            count = 0
+        offset, of_key = zigzag(count), zigzag(key_size)
+        of_value = _NO_VALUE if value is None else zigzag(len(value))
+        whole = zigzag(len(offset) + len(of_key) + len(of_value) + size + 3)
+        found.records += b"%b\0\0%b%b%b%b%b\0" % (whole, offset, of_key, key, of_value, value or b"")
+        found.count = count + 1
+        self.records += 1
+        self.bytes += size
+        self.waiting_records += 1
+        self.waiting_bytes += size
+
+    def partitions(self) -> int:
+        """Of how many partitions records wait."""
+        return len(self._waiting)
+
+    def take(self) -> list[Batch]:
+        """What waits: of a partition the oldest batch first."""
+        waiting, self._waiting = self._waiting, {}
+        taken, self._full = self._full, []
+        taken += [Batch(*at, part.count, bytes(part.records)) for at, part in waiting.items()]
+        self._taken()
+        return taken
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where Java's default partitioner puts a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def murmur2(key: bytes) -> int:
+    """As `org.apache.kafka.common.utils.Utils.murmur2`, unsigned."""
+    size = len(key)
+    found = _SEED ^ size
+    whole = size >> 2
+    for word in unpack_from(f"<{whole}I", key):
+        mixed = word * _MULTIPLIER & _MASK
+        found = found * _MULTIPLIER & _MASK ^ (mixed ^ mixed >> 24) * _MULTIPLIER & _MASK
+    if size & 3:
+        found = (found ^ int.from_bytes(key[whole << 2 :], "little")) * _MULTIPLIER & _MASK
+    found = (found ^ found >> 13) * _MULTIPLIER & _MASK
+    return found ^ found >> 15
+
+
+if TYPE_CHECKING or compiled is None:  # noqa: SIM108 - type checkers read the branch
+    Batches = PlainBatches
+else:
+    Batches = compiled.Batches

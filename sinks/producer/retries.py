@@ -1,0 +1,149 @@
+"""What passes if one waits: which answers of brokers, for how long, and what is said of it meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from kafka import errors as codes
+
+from sinks.client.brokers import AnswerError, Brokers
+from sinks.client.connection import LostError
+from sinks.producer.batches import Batch
+
+PATIENCE_S: Final = 120.0
+ABSENT_S: Final = 30.0
+"""How long a broker may say that a topic is not there, which it does for a moment after it was made."""
+STALE_S: Final = 5.0
+"""How long another broker may know better that says we are fenced off."""
+
+_PAUSE_FIRST_S: Final = 0.002
+_PAUSE_LONGEST_S: Final = 0.5
+_COMPLAIN_S: Final = 30.0
+
+
+def code_of(error: type[codes.KafkaError]) -> int:
+    """Kafka's number of an error."""
+    return int(error.errno)
+
+
+MOVED: Final = {code_of(codes.CoordinatorNotAvailableError), code_of(codes.NotCoordinatorError)}
+UNDER_WAY: Final = code_of(codes.ConcurrentTransactionsError)
+ABSENT: Final = code_of(codes.UnknownTopicOrPartitionError)
+PASSING: Final = {
+    UNDER_WAY,
+    ABSENT,
+    *MOVED,
+    code_of(codes.CoordinatorLoadInProgressError),
+    code_of(codes.LeaderNotAvailableError),
+    code_of(codes.NotLeaderForPartitionError),
+    code_of(codes.RequestTimedOutError),
+    code_of(codes.ReplicaNotAvailableError),
+    code_of(codes.NetworkExceptionError),
+    code_of(codes.NotEnoughReplicasError),
+    code_of(codes.NotEnoughReplicasAfterAppendError),
+    code_of(codes.KafkaStorageError),
+    code_of(codes.FencedLeaderEpochError),
+    code_of(codes.UnknownLeaderEpochError),
+}
+"""What passes, if one waits or asks another broker."""
+FENCED: Final = {code_of(codes.ProducerFencedError), code_of(codes.InvalidProducerEpochError)}
+"""What is said to a producer whose place another one has taken."""
+
+log = logging.getLogger("cdc")
+
+_T = TypeVar("_T")
+
+
+class RefusedError(Exception):
+    """A broker has answered with an error that does not pass; `batch` is what it was about, where it was one.
+
+    Its records only if it has no more than one.
+    """
+
+    def __init__(self, code: int, batch: Batch | None = None) -> None:
+        super().__init__(codes.for_code(code).__name__)
+        self.code = code
+        self.batch = batch
+
+
+def _now_s() -> float:
+    return time.monotonic()
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long something that passes is waited for, and with which pauses."""
+
+    within_s: float = PATIENCE_S
+    began_s: float = field(default_factory=_now_s)
+    pause_s: float = _PAUSE_FIRST_S
+
+    def wait(self, reason: Exception) -> None:
+        """Pause, longer each time. Raises `reason` when it has been too long."""
+        if time.monotonic() - self.began_s > self.within_s:
+            raise reason
+        time.sleep(self.pause_s)
+        self.pause_s = min(2 * self.pause_s, _PAUSE_LONGEST_S)
+
+    @property
+    def long(self) -> bool:
+        """Whether it has been waited for a while."""
+        return self.pause_s >= _PAUSE_LONGEST_S
+
+
+class Waiting:
+    """Of one producer."""
+
+    def __init__(self, servers: str, brokers: Brokers) -> None:
+        """`servers` are named where somebody has to be told."""
+        self._servers = servers
+        self._brokers = brokers
+        self._fenced_s: float | None = None
+        """When it was first said, with no word to the contrary since, that another producer has taken over."""
+        self._complained_s = float("-inf")
+
+    def heard_well(self) -> None:
+        """A broker takes this producer for the one that may write."""
+        self._fenced_s = None
+
+    def may_be_stale(self, code: int) -> bool:
+        """Whether another broker may know better that says we are fenced off.
+
+        One that was frozen goes on for a moment as if it still coordinated or led, by what it knew then. Who is fenced
+        off in truth stays so.
+        """
+        if code not in FENCED:
+            return False
+        now = time.monotonic()
+        self._fenced_s = now if self._fenced_s is None else self._fenced_s
+        return now - self._fenced_s < STALE_S
+
+    def patiently(self, look: Callable[[], _T], patience: Patience) -> _T:
+        """What any broker says. Raises RefusedError, and LostError when waiting has not helped."""
+        while True:
+            try:
+                return look()
+            except AnswerError as exc:
+                if exc.code not in PASSING:
+                    raise RefusedError(exc.code) from exc
+                self.wait(patience, RefusedError(exc.code))
+            except LostError as exc:
+                self.wait(patience, exc)
+
+    def wait(self, patience: Patience, reason: Exception) -> None:
+        """After a while say so, and ask another broker: one that is cut off from the others knows of no changes."""
+        patience.wait(reason)
+        if patience.long:
+            self._brokers.doubt()
+            self._complain(reason)
+
+    def _complain(self, reason: Exception) -> None:
+        """Say, now and then, what is waited for."""
+        now = time.monotonic()
+        if now - self._complained_s > _COMPLAIN_S:
+            self._complained_s = now
+            log.warning("Kafka at %s: no broker answers as it must (%s); waiting for one", self._servers, reason)

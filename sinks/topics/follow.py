@@ -1,0 +1,99 @@
+"""Following topics as any reader would: read_committed, without a consumer group that outlives it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from cdc.config.config import KafkaConfig
+from cdc.model.errors import OperatorError, RetryableError
+from sinks.client.diagnosis import refuse_untrusted, unreachable
+from sinks.topics.names import escape, log_topic
+from sinks.topics.topics import python_client
+
+_NEW_TOPICS_S: Final = 5.0
+
+
+def any_table(prefix: str) -> str:
+    """Topics of tables: two dots after the prefix's start."""
+    return rf"{re.escape(prefix)}\.[^.]+\.[^.]+"
+
+
+def any_event(prefix: str) -> str:
+    """Topics of tables, and that of messages."""
+    return rf"{any_table(prefix)}|{re.escape(log_topic(prefix, '', 'message'))}"
+
+
+def one_table(prefix: str, schema: str, table: str) -> str:
+    """One table's topic."""
+    return re.escape(f"{prefix}.{escape(schema)}.{escape(table)}")
+
+
+class Follower:
+    """All partitions of the topics that match, those that appear later too. Use as a context manager."""
+
+    def __init__(self, config: KafkaConfig, pattern: str, *, from_beginning: bool) -> None:
+        self._servers = config.bootstrap_servers
+        self._pattern = re.compile(pattern)
+        self._from_beginning = from_beginning
+        self._assigned: set[TopicPartition] = set()
+        self._looked_at_s = 0.0
+        refuse_untrusted(self._servers, config.options)
+        try:
+            self._consumer = KafkaConsumer(
+                **python_client(config.bootstrap_servers, config.options),
+                client_id="cdc-tail",
+                group_id=None,
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+                request_timeout_ms=15_000,
+            )
+        except (KafkaError, OSError) as exc:
+            raise unreachable(self._servers) from exc
+
+    def __enter__(self) -> Self:
+        if not self._look():
+            self._consumer.close()
+            raise OperatorError(
+                f"Kafka at {self._servers} has no topic {self._pattern.pattern.replace(chr(92), '')}",
+                hint="has the connector run? cdc run CONNECTOR.yaml",
+            )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
+        self._consumer.close()
+
+    def records(self) -> Iterator[tuple[str, int, int, bytes | None, bytes | None]]:
+        """Topic, partition, offset, key, value; without end."""
+        while True:
+            try:
+                polled = self._consumer.poll(timeout_ms=500)
+            except KafkaError as exc:
+                raise RetryableError(f"Kafka at {self._servers}: reading failed: {type(exc).__name__}") from exc
+            for records in polled.values():
+                for r in records:
+                    yield r.topic, r.partition, r.offset, r.key, r.value
+            if time.monotonic() - self._looked_at_s > _NEW_TOPICS_S:
+                self._look()
+
+    def _look(self) -> bool:
+        """Take up partitions that are new; those found after the start are read from their beginning."""
+        first = not self._assigned
+        self._looked_at_s = time.monotonic()
+        topics = sorted(t for t in self._consumer.topics() if self._pattern.fullmatch(t))
+        found = {TopicPartition(t, p) for t in topics for p in self._consumer.partitions_for_topic(t) or ()}
+        new = found - self._assigned
+        if new:
+            self._assigned |= new
+            self._consumer.assign(sorted(self._assigned))
+            if self._from_beginning or not first:
+                self._consumer.seek_to_beginning(*sorted(new))
+            else:
+                self._consumer.seek_to_end(*sorted(new))
+        return bool(self._assigned)

@@ -1,0 +1,106 @@
+"""The position topic: where a connector stands, and, under a key of its own, the last error it met."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import orjson
+from confluent_kafka import KafkaException, Producer
+
+from cdc.config.config import KafkaConfig
+from cdc.model.errors import CdcError
+from cdc.model.state import State
+from sinks.topics.names import position_of, position_topic
+from sinks.topics.read_back import read_to_end
+from sinks.topics.topics import Topics
+
+_REPORT_S: Final = 3.0
+
+log = logging.getLogger("cdc.kafka")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the position topic says."""
+
+    state: State | None
+    committed_at_ms: int
+    """When the state was committed; 0 without one."""
+    error: Mapping[str, object] | None
+    """`at_ms`, `kind`, `message`, `hint` of the last error, if it is younger than the state."""
+
+
+def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) -> Standing:
+    """Read the topic, read_committed. Raises OperatorError for a damaged record.
+
+    `fenced`: nobody else can have a transaction open, and one that is being ended is waited for. Else what is
+    committed now is told, also where a killed connector has left one open.
+    """
+    topic = position_topic(config.prefix, connector)
+    last: bytes | None = None
+    error: Mapping[str, object] | None = None
+    committed_at_ms = 0
+    servers, options = config.bootstrap_servers, config.options
+    for message in read_to_end(servers, options, topic, "read_committed", open_too=fenced):
+        if message.key() == connector.encode():
+            last, committed_at_ms, error = message.value(), message.timestamp()[1], None
+        elif message.key() == _error_key(connector):
+            value = message.value()
+            error = orjson.loads(value) if value is not None else None
+    state = State.from_bytes(last, where=f"topic {topic}") if last is not None else None
+    return Standing(state, committed_at_ms, error)
+
+
+def read_neighbours(config: KafkaConfig, connector: str) -> list[tuple[str, State]]:
+    """Prefix and position of the other connectors of this prefix, and of this name's under other prefixes.
+
+    A position that is damaged or may not be read says nothing about us: its own connector's start tells of it.
+    """
+    with Topics(config.bootstrap_servers, config.options) as topics:
+        names = [found for topic in sorted(topics.names()) if (found := position_of(topic)) is not None]
+    neighbours = []
+    for prefix, name in names:
+        if (prefix == config.prefix) != (name == connector):
+            try:
+                state = read_standing(replace(config, topic_prefix=prefix), name).state
+            except CdcError as exc:
+                log.debug("position of connector %s: %s", name, exc.message)
+                continue
+            if state is not None:
+                neighbours.append((prefix, state))
+    return neighbours
+
+
+def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:
+    """Leave an error for `cdc status` to find; best effort, three seconds, no part of any transaction."""
+    value = {
+        "at_ms": time.time_ns() // 1_000_000,
+        "kind": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+    }
+    try:
+        producer = Producer(
+            {
+                **config.options,
+                "bootstrap.servers": config.bootstrap_servers,
+                "message.timeout.ms": int(_REPORT_S * 1000),
+                "allow.auto.create.topics": "false",
+            },
+            logger=log,
+        )
+        topic = position_topic(config.prefix, connector)
+        if producer.list_topics(topic, timeout=_REPORT_S).topics[topic].error is not None:
+            return  # it has never run: there is nowhere to leave it, and nobody looks
+        producer.produce(topic, orjson.dumps(value), _error_key(connector))
+        producer.flush(_REPORT_S)
+    except (KafkaException, BufferError) as exc:
+        log.debug("the error could not be left: %s", exc)
+
+
+def _error_key(connector: str) -> bytes:
+    return f"{connector}/error".encode()

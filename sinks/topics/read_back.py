@@ -1,0 +1,161 @@
+"""Reading topics back, from their beginning to the end they had when reading began."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Final, Literal
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from cdc.model.errors import RetryableError
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+_SILENT_S: Final = 30.0
+
+_TOO_EARLY: Final = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+"""A broker has just begun to lead, or is about to: a topic made a moment ago, or one whose leader is gone."""
+
+_LED_WITHIN_S: Final = 10.0
+
+log = logging.getLogger("cdc.kafka")
+
+
+def read_to_end(
+    bootstrap_servers: str,
+    options: Mapping[str, str],
+    topic: str,
+    isolation: Isolation,
+    *,
+    open_too: bool = True,
+) -> Generator[Message, None, None]:
+    """Every record the topic held at the call, in order within each partition.
+
+    Under read_committed the end is still the partition's end, not the last stable offset: an open transaction there is
+    waited for. Raises RetryableError if the end does not come into reach. Without `open_too`, what stands behind the
+    beginning of an open transaction (which a killed connector may have left) is not waited for.
+    """
+    settings = {**_reading(bootstrap_servers, options), "isolation.level": isolation}
+    try:
+        bounds = _bounds(bootstrap_servers, options, topic, "read_uncommitted" if open_too else isolation)
+        # Not before: a consumer that is not given its partitions at once looks for them a second later.
+        with closing(Consumer(settings, logger=log)) as consumer:
+            yield from _read(consumer, bootstrap_servers, topic, bounds)
+    except KafkaException as exc:
+        raise RetryableError(
+            f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}",
+            at_start=exc.args[0].code() in _TOO_EARLY,
+        ) from exc
+
+
+def read_what_is(
+    bootstrap_servers: str, options: Mapping[str, str], topic: str
+) -> Generator[tuple[Message, bool], None, None]:
+    """Every record the topic holds, waiting for nobody: first what is committed, and True.
+
+    Then what stands behind the beginning of a transaction that is still open, which nobody can tell the outcome of
+    before that one ends, and False.
+    """
+    settings = _reading(bootstrap_servers, options)
+    try:
+        stable = _bounds(bootstrap_servers, options, topic, "read_committed")
+        everything = _bounds(bootstrap_servers, options, topic, "read_uncommitted")
+        behind = {p: (stable[p][1], end) for p, (_, end) in everything.items()}
+        for isolation, bounds in (("read_committed", stable), ("read_uncommitted", behind)):
+            with closing(Consumer({**settings, "isolation.level": isolation}, logger=log)) as consumer:
+                for message in _read(consumer, bootstrap_servers, topic, bounds):
+                    yield message, bounds is stable
+    except KafkaException as exc:
+        raise RetryableError(
+            f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}",
+            at_start=exc.args[0].code() in _TOO_EARLY,
+        ) from exc
+
+
+def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str]:
+    """A consumer that reads a topic once. What it fetches ahead is memory that is not given back: 64 MB by default."""
+    return {
+        "queued.max.messages.kbytes": "4096",
+        **options,
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "cdc-reading-back",
+        "enable.auto.commit": "false",
+        "enable.partition.eof": "true",
+        "fetch.wait.max.ms": "50",
+    }
+
+
+def _bounds(
+    bootstrap_servers: str, options: Mapping[str, str], topic: str, isolation: Isolation
+) -> dict[int, tuple[int, int]]:
+    """Each partition's first offset and end: the last stable offset under read_committed, else the high watermark.
+
+    A topic that is not led yet is waited for.
+    """
+    probe = Consumer(
+        {
+            **options,
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "cdc-reading-back",
+            "isolation.level": isolation,
+        },
+        logger=log,
+    )
+    until = time.monotonic() + _LED_WITHIN_S
+    with closing(probe):
+        while True:
+            try:
+                return _asked(probe, topic)
+            except KafkaException as exc:
+                if exc.args[0].code() not in _TOO_EARLY or time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
+
+
+def _asked(probe: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    found = probe.list_topics(topic, timeout=15).topics[topic]
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return {p: probe.get_watermark_offsets(TopicPartition(topic, p), timeout=15) for p in found.partitions}
+
+
+def _read(
+    consumer: Consumer, bootstrap_servers: str, topic: str, bounds: Mapping[int, tuple[int, int]]
+) -> Iterator[Message]:
+    ends = {p: end for p, (first, end) in bounds.items() if end > first}
+    open_partitions = set(ends)
+    if not open_partitions:
+        return
+    # An offset by number: looking up OFFSET_BEGINNING costs the client half a second.
+    consumer.assign([TopicPartition(topic, p, bounds[p][0]) for p in open_partitions])
+    heard_s = time.monotonic()
+    while open_partitions:
+        messages = consumer.consume(1000, timeout=0.02)
+        for message in messages:
+            partition, error = message.partition(), message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+                    raise KafkaException(error)
+                if (message.offset() or 0) >= ends[partition or 0]:
+                    open_partitions.discard(partition or 0)
+                continue
+            heard_s = time.monotonic()
+            if (message.offset() or 0) < ends[partition or 0]:
+                yield message
+            if (message.offset() or 0) >= ends[partition or 0] - 1:
+                open_partitions.discard(partition or 0)
+        if time.monotonic() - heard_s > _SILENT_S:
+            raise RetryableError(
+                f"Kafka at {bootstrap_servers}: the end of topic {topic} cannot be read: a transaction is open there",
+                hint="find and abort it: kafka-transactions.sh find-hanging",
+                at_start=True,
+            )

@@ -1,0 +1,57 @@
+"""Which topics of tables have a log beside them. No I/O: the sink asks once for each batch of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cdc.config.config import KafkaConfig
+from cdc.encode.table_log import log_of
+from cdc.model.errors import ConfigError
+from sinks.topics.names import LONGEST, table_of
+from sinks.topics.topics import Wanted
+
+Batch = Sequence[Mapping[str, bytes | None]]
+_ALWAYS: Final = "-1"
+
+
+class TableLogs:
+    """Of one sink."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._log, self._partitions = config.log, config.partitions
+        self._logs: dict[str, str | None] = {}
+        self._tables: dict[str, str] = {}
+
+    def of(self, topic: str) -> str | None:
+        """The log of a table's topic. Raises ConfigError for a name Kafka has no room for."""
+        try:
+            return self._logs[topic]
+        except KeyError:
+            table = table_of(topic)
+        found = None
+        if self._log is not None and table is not None and self._log.has(table):
+            found = log_of(topic)
+            if len(found) > LONGEST:
+                raise ConfigError(
+                    f"the log of {table} would have {len(found)} characters, Kafka takes {LONGEST}",
+                    hint="choose a shorter sink.topic_prefix, or leave the table out of sink.log.tables",
+                )
+            self._tables[found] = topic
+        self._logs[topic] = found
+        return found
+
+    def all(self, topics: Sequence[str]) -> list[str]:
+        """The logs that topics of tables have."""
+        return [log for log in map(self.of, topics) if log is not None]
+
+    def written_for(self, topic: str) -> str:
+        """The table's topic of a log; any other as it is."""
+        return self._tables.get(topic, topic)
+
+    def wanted(self, topics: Sequence[str]) -> list[Wanted]:
+        """The logs as they must be: as many partitions as the tables' topics, so that keys lie in the same ones."""
+        if self._log is None:
+            return []
+        kept = {"retention.ms": str(self._log.retention_ms), "retention.bytes": _ALWAYS}
+        return [Wanted.log(log, self._partitions, kept) for log in self.all(topics)]

@@ -1,0 +1,312 @@
+"""Topics as they must be: made where missing, refused, with the command that mends them, where wrong."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+from cdc.model.errors import ConfigError, OperatorError, RetryableError, raise_first
+from sinks.client.diagnosis import refuse_untrusted, unreachable
+
+TOMBSTONES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
+"""A reader that is away for less than this sees every delete."""
+LARGEST_RECORD: Final = 32 * 1024 * 1024
+
+_CLIENT: Final = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+    "ssl.endpoint.identification.algorithm": "ssl_check_hostname",
+}
+_HOST_CHECKED: Final = "https"
+_ONE_SIDED: Final = ("ssl.", "sasl.", "security.", "enable.ssl.")
+"""Options of security: one that only one of the two clients knows is refused."""
+
+log = logging.getLogger("cdc")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic as it must be. `partitions` None: any number."""
+
+    name: str
+    partitions: int | None
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def events(cls, name: str, partitions: int) -> Wanted:
+        """A table's topic: compacted, tombstones kept for a week, room for wide rows."""
+        return cls(
+            name,
+            partitions,
+            {
+                "cleanup.policy": "compact",
+                "delete.retention.ms": str(TOMBSTONES_KEPT_MS),
+                "max.message.bytes": str(LARGEST_RECORD),
+            },
+        )
+
+    @classmethod
+    def log(cls, name: str, partitions: int | None, kept: Mapping[str, str]) -> Wanted:
+        """A topic in which nothing replaces anything: forgotten as `kept` says, else by the broker's measure."""
+        return cls(name, partitions, {"cleanup.policy": "delete", "max.message.bytes": str(LARGEST_RECORD), **kept})
+
+    @classmethod
+    def ledger(cls, name: str) -> Wanted:
+        """A topic of our own records: compacted, one partition, hence one order."""
+        return cls(
+            name,
+            1,
+            {
+                "cleanup.policy": "compact",
+                "max.message.bytes": str(LARGEST_RECORD),
+                "segment.bytes": str(4 * 1024 * 1024),  # closed segments alone are compacted; each start reads it
+                "min.cleanable.dirty.ratio": "0.01",
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A topic as it is."""
+
+    partitions: int
+    replicas: int
+    allowed: frozenset[str]
+    """What this user may do with it."""
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """How many there are, and the settings of one."""
+
+    count: int
+    settings: Mapping[str, str]
+
+
+def _specs(wanted: Sequence[Wanted], replication_factor: int | None) -> dict[str, dict[str, object]]:
+    return {
+        w.name: {
+            "num_partitions": w.partitions or 1,
+            "replication_factor": replication_factor or -1,
+            "configs": dict(w.configs),
+        }
+        for w in wanted
+    }
+
+
+def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """kafka-python's names for librdkafka's options. Raises ConfigError for one it has no name for."""
+    unknown = sorted(o for o in options if o.startswith(_ONE_SIDED) and o not in _CLIENT)
+    if unknown:
+        raise ConfigError(f"sink.options: {', '.join(unknown)} is not known here", hint=f"known: {', '.join(_CLIENT)}")
+    mapped: dict[str, Any] = {_CLIENT[name]: value for name, value in options.items() if name in _CLIENT}
+    mapped["ssl_check_hostname"] = mapped.get("ssl_check_hostname", _HOST_CHECKED) == _HOST_CHECKED
+    tell_of_weakness(bootstrap_servers, weakness(options))
+    return {"bootstrap_servers": bootstrap_servers.split(","), **mapped}
+
+
+def weakness(options: Mapping[str, str]) -> str | None:
+    """What connections with these options do not check though they are encrypted; None where nothing is left out."""
+    encrypted = options.get("security.protocol", "").upper().endswith("SSL")
+    if encrypted and options.get("ssl.endpoint.identification.algorithm", _HOST_CHECKED) != _HOST_CHECKED:
+        return "the broker's certificate is not checked to be that host's (ssl.endpoint.identification.algorithm)"
+    if options.get("security.protocol", "").upper() == "SASL_PLAINTEXT":
+        return "security.protocol=SASL_PLAINTEXT logs in without encryption and without knowing who answers"
+    return None
+
+
+@functools.cache
+def tell_of_weakness(bootstrap_servers: str, weak: str | None) -> None:
+    """Say once for each cluster what its connections do not check."""
+    if weak is not None:
+        log.warning("Kafka at %s: %s", bootstrap_servers, weak)
+
+
+class Topics:
+    """One admin connection. Use as a context manager. Raises RetryableError while no broker answers."""
+
+    def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
+        self._servers = bootstrap_servers
+        self.smallest_limit = LARGEST_RECORD
+        """The smallest max.message.bytes of the topics that `check` has found."""
+        client = python_client(bootstrap_servers, options)
+        refuse_untrusted(bootstrap_servers, options)
+        try:
+            self._admin = KafkaAdminClient(
+                **client, client_id="cdc", request_timeout_ms=15_000, bootstrap_timeout_ms=8_000
+            )
+        except (KafkaError, OSError, ValueError) as exc:
+            raise unreachable(bootstrap_servers) from exc
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
+        self._admin.close()
+
+    def exists(self, topic: str) -> bool:
+        """Whether there is a topic of this name."""
+        return topic in self.names()
+
+    def names(self) -> set[str]:
+        """All topics this user sees."""
+        try:
+            return set(self._admin.list_topics())
+        except KafkaError as exc:
+            raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
+
+    def check(self, wanted: Sequence[Wanted]) -> list[Wanted]:
+        """The topics that are missing. Raises OperatorError for one that exists and is wrong."""
+        try:
+            existing = self._existing([w.name for w in wanted])
+        except KafkaError as exc:
+            raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
+        raise_first(self._refusals(wanted, existing))
+        return [w for w in wanted if w.name not in existing]
+
+    def refusals(self, wanted: Sequence[Wanted]) -> list[OperatorError]:
+        """All that is wrong with those of the topics that exist: `check` raises the first."""
+        return list(self._refusals(wanted, self.existing([w.name for w in wanted])))
+
+    def _refusals(self, wanted: Sequence[Wanted], existing: Mapping[str, Existing]) -> Iterator[OperatorError]:
+        yield from self._look_alikes(wanted)
+        for topic in wanted:
+            if topic.name in existing:
+                yield from self._compare(topic, existing[topic.name])
+
+    def _look_alikes(self, wanted: Sequence[Wanted]) -> Iterator[OperatorError]:
+        """Kafka's metrics write a dot as an underscore: it makes no topic that differs by these alone."""
+        seen = {name.replace(".", "_"): name for name in self.names()}
+        for topic in wanted:
+            other = seen.setdefault(topic.name.replace(".", "_"), topic.name)
+            if other != topic.name:
+                yield OperatorError(
+                    f"topic {topic.name} cannot be made beside {other}: Kafka takes . and _ for the same in names",
+                    hint="capture one of the two tables by a connector with another sink.topic_prefix",
+                )
+
+    def create(self, wanted: Sequence[Wanted], *, replication_factor: int | None) -> None:
+        """Make topics and wait until they can be written."""
+        specs = _specs(wanted, replication_factor)
+        if not specs:
+            return
+        try:
+            self._admin.create_topics(specs, timeout_ms=30_000)
+            self._admin.wait_for_topics(list(specs), timeout_ms=30_000)
+        except TopicAlreadyExistsError:
+            self.check(wanted)
+        except KafkaError as exc:
+            raise self._cannot_make(exc) from exc
+
+    def _cannot_make(self, exc: KafkaError) -> OperatorError:
+        return OperatorError(
+            f"Kafka at {self._servers}: topics cannot be made: {exc}",
+            hint="the connector's user needs CREATE on the cluster or on the topics’ prefix",
+        )
+
+    def rehearse(self, wanted: Sequence[Wanted], *, replication_factor: int | None) -> list[OperatorError]:
+        """What the broker would say to `create`; nothing is made."""
+        if not wanted:
+            return []
+        specs = _specs(wanted, replication_factor)
+        try:
+            self._admin.create_topics(specs, timeout_ms=30_000, validate_only=True)
+        except KafkaError as exc:
+            return [self._cannot_make(exc)]
+        return []
+
+    def broker(self) -> Broker:
+        """The cluster as its brokers describe it."""
+        try:
+            cluster = self._admin.describe_cluster()
+            number = str(cluster["brokers"][0]["broker_id"])
+            asked = [ConfigResource(ConfigResourceType.BROKER, number)]
+            found = self._admin.describe_configs(asked, config_filter="all")["broker"][number]
+        except KafkaError as exc:
+            raise RetryableError(
+                f"Kafka at {self._servers}: reading the brokers' settings failed: {type(exc).__name__}"
+            ) from exc
+        settings = {key: str(setting["value"]) for key, setting in found.items()}
+        return Broker(len(cluster["brokers"]), settings)
+
+    def existing(self, names: Sequence[str]) -> dict[str, Existing]:
+        """Those that exist, by name."""
+        try:
+            return self._existing(names)
+        except KafkaError as exc:
+            raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
+
+    def _existing(self, names: Sequence[str]) -> dict[str, Existing]:
+        present = set(self._admin.list_topics()) & set(names)
+        if not present:
+            return {}
+        topics = {t["name"]: t for t in self._admin.describe_topics(sorted(present))}
+        described = self._admin.describe_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, name) for name in sorted(present)], config_filter="all"
+        )
+        return {
+            name: Existing(
+                len(topics[name]["partitions"]),
+                min((len(p["replica_nodes"]) for p in topics[name]["partitions"]), default=0),
+                frozenset(topics[name]["authorized_operations"] or ()),
+                {key: str(found["value"]) for key, found in described["topic"][name].items()},
+            )
+            for name in present
+        }
+
+    def _compare(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
+        partitions, settings = found.partitions, found.settings
+        tool = f"--bootstrap-server {self._servers}"
+        policy, wanted_policy = settings.get("cleanup.policy", ""), topic.configs["cleanup.policy"]
+        if policy != wanted_policy:
+            forgets = "rows that still exist" if wanted_policy == "compact" else "all but the last record of a key"
+            yield OperatorError(
+                f"topic {topic.name} has cleanup.policy={policy}: it would forget {forgets}",
+                hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
+                f"--add-config cleanup.policy={wanted_policy}",
+            )
+        self.smallest_limit = min(self.smallest_limit, int(settings.get("max.message.bytes", self.smallest_limit)))
+        kept = int(settings.get("delete.retention.ms", "0"))
+        wanted_kept = int(topic.configs.get("delete.retention.ms", "0"))
+        if kept < wanted_kept:
+            yield OperatorError(
+                f"topic {topic.name} has delete.retention.ms={kept}: readers away for longer would miss deletes",
+                hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
+                f"--add-config delete.retention.ms={wanted_kept}",
+            )
+        yield from self._forgetting(topic, settings, tool)
+        if topic.partitions is not None and partitions != topic.partitions:
+            yield OperatorError(
+                f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
+                "its partition",
+                hint=f"set sink.partitions: {partitions}; or, if nobody needs its events any more: "
+                f"kafka-topics.sh {tool} --delete --topic {topic.name}",
+            )
+
+    def _forgetting(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:
+        """Of a log that is forgotten earlier than it should be."""
+        for setting in ("retention.ms", "retention.bytes"):
+            wanted, found = topic.configs.get(setting), settings.get(setting)
+            if wanted is None or found is None or int(found) < 0 or 0 <= int(wanted) <= int(found):
+                continue
+            yield OperatorError(
+                f"topic {topic.name} has {setting}={found}: it would forget earlier than asked for ({wanted})",
+                hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
+                f"--add-config {setting}={wanted}",
+            )

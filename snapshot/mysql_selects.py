@@ -1,0 +1,153 @@
+"""Reading a table of MySQL in key order: the statements. Pure.
+
+Names are quoted by `mapping.quoted_name`; values stand in hexadecimal, so nothing in them needs an escape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.model.change import Column, Table
+from cdc.model.state import Key
+from connectors.mysql.binlog.events import TableColumn
+from connectors.mysql.values import mapping
+from snapshot.handover import INTEGERS, key_columns
+
+_NUMBER: Final = re.compile(rb"-?\d+(?:\.\d+)?").fullmatch
+_TIME: Final = re.compile(rb"[0-9 :.-]+").fullmatch
+_BY_TEXT: Final = ("date", "datetime", "timestamp", "binary", "varbinary")
+"""Types whose own order is the order of their text's bytes."""
+_OWN_ORDER: Final = (*_BY_TEXT, "char", "varchar")
+"""Types whose own order a text can be compared in, by an index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What reading a table by SQL needs to know of it beside its columns."""
+
+    columns: tuple[TableColumn, ...]
+
+    def expression(self, name: str) -> str:
+        """SQL whose text is the column's as the log gives it."""
+        told = next(column for column in self.columns if column.name == name)
+        return mapping.select_expression(told) or mapping.quoted_name(name)
+
+
+def chunk_statement(table: Table, relation: Relation, *, after: Key | None, upto: Key | None) -> str:
+    """All columns in the order of `handover.sort_key`, behind the key `after` up to and including `upto`."""
+    order = [_bytewise(column, relation) for column in key_columns(table)]
+    bounds = []
+    if after is not None:
+        bounds.append(_beyond(order, [_literal(c, p) for c, p in zip(key_columns(table), after, strict=True)], ">"))
+    if upto is not None:
+        bounds.append(_beyond(order, [_literal(c, p) for c, p in zip(key_columns(table), upto, strict=True)], "<"))
+    where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
+    return f"{_select(table, relation)}{where} ORDER BY {', '.join(order)}"
+
+
+def window_statement(table: Table, relation: Relation, *, after: Key | None, rows: int) -> str:
+    """The next rows in the order of the key's own index, where it has one that texts can be compared in."""
+    order = [_own(column, relation) for column in key_columns(table)]
+    where = ""
+    if after is not None:
+        bounds = [_own_literal(c, p) for c, p in zip(key_columns(table), after, strict=True)]
+        where = f" WHERE {_beyond(order, bounds, '>', strict=True)}"
+    return f"{_select(table, relation)}{where} ORDER BY {', '.join(order)} LIMIT {rows}"
+
+
+def row_statement(table: Table, relation: Relation, key: Sequence[bytes]) -> str:
+    """The one row with this key."""
+    same = [
+        f"{_bytewise(column, relation)} = {_literal(column, part)}"
+        for column, part in zip(key_columns(table), key, strict=True)
+    ]
+    return f"{_select(table, relation)} WHERE {' AND '.join(same)}"
+
+
+def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> str:
+    """The rows with these keys, by the key's own index where it has one that texts can be compared in."""
+    columns = key_columns(table)
+    one_of = ", ".join(
+        f"({', '.join(_own_literal(column, part) for column, part in zip(columns, key, strict=True))})" for key in keys
+    )
+    by = ", ".join(_own(column, relation) for column in columns)
+    return f"{_select(table, relation)} WHERE ({by}) IN ({one_of})"
+
+
+def ends_statement(table: Table) -> str:
+    """The least and the greatest key, of a table with a key of one integer."""
+    name = mapping.quoted_name(table.key[0])
+    return f"SELECT MIN({name}), MAX({name}) FROM {_from(table)}"  # noqa: S608 - quoted
+
+
+def lock_statement(tables: Sequence[Table]) -> str:
+    """What waits for all who write the tables, and holds up those who would begin to."""
+    return "LOCK TABLES " + ", ".join(f"{_from(table)} READ" for table in tables)
+
+
+def _select(table: Table, relation: Relation) -> str:
+    return f"SELECT {', '.join(relation.expression(column.name) for column in table.columns)} FROM {_from(table)}"  # noqa: S608
+
+
+def _from(table: Table) -> str:
+    return f"{mapping.quoted_name(table.schema)}.{mapping.quoted_name(table.name)}"
+
+
+def _base(column: Column) -> str:
+    return column.type.partition("(")[0]
+
+
+def _bytewise(column: Column, relation: Relation) -> str:
+    if column.type in INTEGERS or _base(column) in _BY_TEXT:
+        return mapping.quoted_name(column.name)
+    if column.kind.name in ("string", "json"):
+        return f"CAST(CONVERT({relation.expression(column.name)} USING utf8mb4) AS BINARY)"
+    return f"CAST({relation.expression(column.name)} AS BINARY)"
+
+
+def _literal(column: Column, part: bytes) -> str:
+    if column.type in INTEGERS:
+        return str(int(part))
+    if _base(column) in ("date", "datetime", "timestamp"):
+        if not _TIME(part):
+            raise ValueError("a key that is no date and no time")
+        return f"'{part.decode('ascii')}'"
+    return f"x'{part.hex()}'"
+
+
+def _own(column: Column, relation: Relation) -> str:
+    own = column.type in INTEGERS or _base(column) in _OWN_ORDER or column.kind.name == "decimal"
+    return mapping.quoted_name(column.name) if own else _bytewise(column, relation)
+
+
+def _own_literal(column: Column, part: bytes) -> str:
+    if _base(column) in ("char", "varchar"):
+        return f"_utf8mb4 x'{part.hex()}'"
+    if column.kind.name == "decimal" and _NUMBER(part):
+        return part.decode()
+    return _literal(column, part)
+
+
+def _beyond(order: Sequence[str], bound: Sequence[str], how: str, *, strict: bool = False) -> str:
+    """``(a, b) > (x, y)``, or ``<=``, spelled out: only so does the server use an index for it."""
+    last = how if how == ">" or strict else "<="
+    alternatives = list(_steps(order, bound, how, last))
+    return alternatives[0] if len(alternatives) == 1 else f"({' OR '.join(alternatives)})"
+
+
+def _steps(order: Sequence[str], bound: Sequence[str], how: str, last: str) -> Iterator[str]:
+    for at, expression in enumerate(order):
+        same = [f"{order[i]} = {bound[i]}" for i in range(at)]
+        by = last if at == len(order) - 1 else how
+        term = " AND ".join([*same, f"{expression} {by} {bound[at]}"])
+        yield f"({term})" if len(order) > 1 else term
+
+
+def interpolated(first: int, last: int, count: int) -> Iterator[Key]:
+    """Keys at equal distances: where nothing is known of how a key of one integer is spread."""
+    step: Callable[[int], int] = lambda n: first + (last - first) * n // count  # noqa: E731
+    for n in range(1, count):
+        yield (b"%d" % step(n),)

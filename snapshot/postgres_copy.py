@@ -1,0 +1,190 @@
+r"""Reading a table in key order with COPY: the statement, and its text format to rows. Pure.
+
+COPY's text format (https://www.postgresql.org/docs/current/sql-copy.html): columns apart by tabs, rows by newlines,
+NULL is ``\N``, and a backslash before b, f, n, r, t, v or itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg2 import sql
+
+from cdc.encode.built import built
+from cdc.model.change import Column, Row, Table
+from cdc.model.errors import ProtocolError
+from cdc.model.state import Key
+from snapshot.handover import INTEGERS, key_columns
+
+_BYTEWISE: Final = frozenset({"uuid", "bytea", "boolean"})
+"""Types whose own order is the order of their text's bytes: hexadecimal of one case, and ``f`` before ``t``."""
+_compiled: Final = built("connectors.postgres.pgoutput.compiled")
+_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
+_CHARACTERS: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What reading a table by SQL needs to know of it beside its columns."""
+
+    oid: int
+    partitioned: bool = False
+    indexed: frozenset[str] = frozenset()
+    """Key columns of text whose collation orders by bytes in UTF-8, as `handover.sort_key` does."""
+    encoding: str = "UTF8"
+    """To which a key's text is converted before its bytes are compared; SQL_ASCII where the server does not know."""
+
+
+def copy_statement(table: Table, relation: Relation, *, after: Key | None, upto: Key | None) -> sql.Composable:
+    """COPY of all columns in the order of `handover.sort_key`, behind the key `after` up to and including `upto`.
+
+    Where the type's own order is that order, its index can give it; else by the bytes of the text the log would carry.
+    """
+    order = [_order(column, relation) for column in key_columns(table)]
+    bounds = [
+        sql.SQL("({}) {} ({})").format(
+            sql.SQL(", ").join(order), sql.SQL(how), sql.SQL(", ").join(_bounds(table, relation, key))
+        )
+        for how, key in ((">", after), ("<=", upto))
+        if key is not None
+    ]
+    return sql.SQL("COPY (SELECT {} FROM {}{} ORDER BY {}) TO STDOUT").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        _from(table, relation),
+        sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(bounds)) if bounds else sql.SQL(""),
+        sql.SQL(", ").join(order),
+    )
+
+
+def sample_statement(table: Table, relation: Relation, *, percent: float) -> sql.Composable:
+    """COPY of the keys in so much of the table's pages, taken at random."""
+    return sql.SQL("COPY (SELECT {} FROM {} TABLESAMPLE SYSTEM ({})) TO STDOUT").format(
+        sql.SQL(", ").join(map(sql.Identifier, table.key)), _from(table, relation), sql.Literal(percent)
+    )
+
+
+def lock_statement(table: Table, relation: Relation) -> sql.Composable:
+    """The lock that reading takes, taken before it."""
+    return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_from(table, relation))
+
+
+def plan_statement(table: Table, relation: Relation) -> sql.Composable:
+    """What the planner thinks of reading all of it."""
+    return sql.SQL("EXPLAIN (FORMAT JSON) SELECT FROM {}").format(_from(table, relation))
+
+
+def row_statement(table: Table, relation: Relation, key: Key) -> sql.Composable:
+    """COPY of the one row with this key."""
+    near = [
+        sql.SQL("{} = {}").format(sql.Identifier(column.name), sql.Literal(part.decode()))  # which the index finds,
+        for column, part in zip(key_columns(table), key, strict=True)
+        if _comparable(column, relation)
+    ]
+    exact = sql.SQL("({}) = ({})").format(  # and of what its collation takes for the same, the one
+        sql.SQL(", ").join(_order(column, relation) for column in key_columns(table)),
+        sql.SQL(", ").join(_bounds(table, relation, key)),
+    )
+    return sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        _from(table, relation),
+        sql.SQL(" AND ").join([*near, exact]),
+    )
+
+
+def window_statement(table: Table, relation: Relation, *, after: Key | None, rows: int) -> sql.Composable:
+    """COPY of the next rows in the order of the key's own index.
+
+    Operators of types outside pg_catalog are not in reach of the session's search_path: such keys, and they are rare,
+    are ordered by their text, which costs a sort for each window.
+    """
+    ordered = _by_index(table, relation)
+    order = sql.SQL(", ").join(_order(column, ordered) for column in key_columns(table))
+    where: sql.Composable = sql.SQL("")
+    if after is not None:
+        where = sql.SQL(" WHERE ({}) > ({})").format(order, sql.SQL(", ").join(_bounds(table, ordered, after)))
+    return sql.SQL("COPY (SELECT {} FROM {}{} ORDER BY {} LIMIT {}) TO STDOUT").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        _from(table, relation),
+        where,
+        order,
+        sql.Literal(rows),
+    )
+
+
+def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> sql.Composable:
+    """COPY of the rows with these keys, found by the key's own index."""
+    found_by = _by_index(table, relation)
+    one_of = sql.SQL(", ").join(
+        sql.SQL("({})").format(sql.SQL(", ").join(_bounds(table, found_by, key))) for key in keys
+    )
+    return sql.SQL("COPY (SELECT {} FROM {} WHERE ({}) IN ({})) TO STDOUT").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        _from(table, relation),
+        sql.SQL(", ").join(_order(column, found_by) for column in key_columns(table)),
+        one_of,
+    )
+
+
+def _by_index(table: Table, relation: Relation) -> Relation:
+    """`relation`, its keys compared by their own operators wherever those are in reach."""
+    return Relation(
+        relation.oid,
+        relation.partitioned,
+        frozenset(column.name for column in key_columns(table) if _comparable(column, relation)),
+        relation.encoding,
+    )
+
+
+def _comparable(column: Column, relation: Relation) -> bool:
+    """Whether its own operators are in reach, and its text can be sent as text."""
+    return "." not in column.type and relation.encoding == "UTF8"
+
+
+def _from(table: Table, relation: Relation) -> sql.Composable:
+    return sql.SQL("" if relation.partitioned else "ONLY ") + sql.Identifier(table.schema, table.name)
+
+
+def _indexed(column: Column, relation: Relation) -> bool:
+    return column.type in INTEGERS or column.type in _BYTEWISE or column.name in relation.indexed
+
+
+def _order(column: Column, relation: Relation) -> sql.Composable:
+    if _indexed(column, relation):
+        return sql.Identifier(column.name)
+    return sql.SQL("convert_to(format('%s', {}), {})").format(
+        sql.Identifier(column.name), sql.Literal(relation.encoding)
+    )
+
+
+def _bounds(table: Table, relation: Relation, key: Sequence[bytes]) -> Iterator[sql.Composable]:
+    for column, part in zip(key_columns(table), key, strict=True):
+        if _indexed(column, relation):
+            yield sql.Literal(part.decode())  # its type is taken from what it is compared with
+        else:
+            yield sql.SQL("decode({}, 'hex')").format(sql.Literal(part.hex()))
+
+
+def parse_row(line: bytes, columns: int) -> Row:
+    """One line of COPY's text format, newline included. Raises ProtocolError."""
+    if _compiled is not None:
+        row: Row | None = _compiled.copy_row(line, columns)
+        if row is not None:
+            return row
+    return parse_row_plainly(line, columns)
+
+
+def parse_row_plainly(line: bytes, columns: int) -> Row:
+    """`parse_row`, without what is compiled."""
+    fields = line[:-1].split(b"\t")
+    if len(fields) != columns or not line.endswith(b"\n"):
+        raise ProtocolError(0, f"a COPY row of {len(fields)} columns where {columns} belong")
+    if b"\\" not in line:
+        return tuple(fields)
+    return tuple(None if field == b"\\N" else _unescape(field) if b"\\" in field else field for field in fields)
+
+
+def _unescape(field: bytes) -> bytes:
+    return _ESCAPED.sub(lambda match: _CHARACTERS.get(match.group(1), match.group(1)), field)

@@ -1,0 +1,152 @@
+"""Windows: rows of one table under a view of their own, read while the log is followed."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import psycopg2
+import psycopg2.extensions
+from psycopg2 import sql
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.change import Table
+from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.interfaces import Window
+from cdc.model.state import Key
+from connectors.postgres import session
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.lsn import at_record_end
+from connectors.postgres.slot.slot import await_older_transactions
+from snapshot.handover import View, key_of
+from snapshot.postgres_copy import Relation, keys_statement, lock_statement, parse_row, window_statement
+
+WATERMARK: Final = "cdc.watermark"
+"""Prefix of the message that lets the log's reader come by at once."""
+_LOCK_S: Final = 10
+_CLOSE_S: Final = 5.0
+
+_ESTIMATE: Final = (
+    "SELECT sum(greatest(c.reltuples, 0))::int8 FROM pg_class c"
+    " WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass))"
+)
+
+
+_Statement = Callable[[Table, Relation], sql.Composable | None]
+"""What to read of a table as it is now; None: nothing can be."""
+
+
+class Windows:
+    """One connection for all windows of a session; used by one thread, closed by any."""
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self._config = config
+        self._connection: psycopg2.extensions.connection | None = None
+        self._catalog: Catalog | None = None
+        self._in_use = threading.Lock()
+        self._closed = threading.Event()
+
+    def read(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
+        """See `cdc.model.interfaces.Snapshotter.window`."""
+
+        def statement(now: Table, relation: Relation) -> sql.Composable:
+            return window_statement(now, relation, after=after if now.key_as_text == key else None, rows=rows)
+
+        return self._under_a_view(table, statement, rows=rows, first=first)
+
+    def find(self, table: Table, keys: Sequence[Key], *, first: bool) -> Window | None:
+        """See `cdc.model.interfaces.Snapshotter.rows`."""
+
+        def statement(now: Table, relation: Relation) -> sql.Composable | None:
+            return keys_statement(now, relation, keys) if now.key_as_text == table.key_as_text else None
+
+        return self._under_a_view(table, statement, rows=None, first=first)
+
+    def _under_a_view(self, table: Table, statement: _Statement, *, rows: int | None, first: bool) -> Window | None:
+        with self._in_use:
+            connection, catalog = self._open()
+            if first:
+                await_older_transactions(
+                    catalog, f"reading table {table.qualified}", within_s=None, over=self._closed.is_set
+                )
+            try:
+                return self._read(catalog, connection, table, statement, rows)
+            except psycopg2.Error as exc:  # of what is not a statement: a commit, a setting of the session
+                raise session.translate(exc, f"reading table {table.qualified}") from exc
+            finally:
+                with suppress(psycopg2.Error):  # the line is cut, and the next view opens another
+                    connection.rollback()
+                    connection.autocommit = True
+
+    def _open(self) -> tuple[psycopg2.extensions.connection, Catalog]:
+        if self._closed.is_set():
+            raise RetryableError("reading was ended")
+        if self._connection is None or self._catalog is None or self._connection.closed:
+            params = session.parameters(self._config.source.url, f"cdc {self._config.name} windows")
+            self._connection = session.connect(params)
+            self._catalog = Catalog(self._connection)
+        return self._connection, self._catalog
+
+    def _read(
+        self,
+        catalog: Catalog,
+        connection: psycopg2.extensions.connection,
+        table: Table,
+        statement: _Statement,
+        rows: int | None,
+    ) -> Window | None:
+        """`rows`: as many as `statement` asks for, if more may be behind them."""
+        there = catalog.relation(table.schema, table.name)
+        if there is None:
+            return None
+        connection.autocommit = False
+        connection.set_session(isolation_level="REPEATABLE READ", readonly=False)
+        oid, partitioned = there
+        relation = Relation(oid, partitioned, encoding=session.key_encoding(connection))
+        catalog.rows("setting lock_timeout", sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{_LOCK_S}s")))
+        # First the lock, then the view: to a view taken before a rewrite the table would be empty.
+        catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
+        ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
+        end = catalog.end()
+        now = catalog.find(table.schema, table.name, self._config.source.keys)
+        if now is None or now.oid != oid:
+            raise RetryableError(f"table {table.qualified} was replaced meanwhile")
+        select = statement(now.table, relation)
+        if select is None:
+            return None
+        found = io.BytesIO()
+        catalog.copy(f"reading table {table.qualified}", select, found)
+        ((estimate,),) = catalog.rows("estimating", _ESTIMATE, (oid, oid))
+        connection.commit()
+        with suppress(OperatorError):  # the right to it may be missing: then the log comes by a little later
+            catalog.rows("writing a watermark", "SELECT pg_logical_emit_message(true, %s, '')", (WATERMARK,))
+            connection.commit()
+        columns = len(now.table.columns)
+        read = [parse_row(line, columns) for line in found.getvalue().splitlines(keepends=True)]
+        return Window(
+            table=now.table,
+            rows=read,
+            after=key_of(now.table, read[-1]) if len(read) == rows else None,
+            sees=View.parse(text).sees,
+            end=at_record_end(end),
+            estimate=estimate,
+            read_at_ms=time.time_ns() // 1_000_000,
+        )
+
+    def close(self) -> None:
+        """End what runs; safe to call twice, on any thread."""
+        self._closed.set()
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
+        try:
+            connection.cancel()
+        except psycopg2.Error:
+            pass  # gone already, which is what is wanted
+        if self._in_use.acquire(timeout=_CLOSE_S):
+            connection.close()
+            self._in_use.release()

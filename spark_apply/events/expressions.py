@@ -1,0 +1,126 @@
+"""Spark's own judgement of a table's expressions: whether they can be used, and the types they give. Reads no row.
+
+A replay must give the same rows, and so must `cdc verify`: an expression sees one row of the source and nothing else,
+and gives the same value each time.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from cdc.model.errors import ConfigError
+from spark_apply.events.typed import KEY, row_type
+from spark_apply.model.target_table import Partition, TargetColumn, TargetTable
+from spark_apply.model.types import kind_of, spark_type
+
+_DATES: tuple[type[T.DataType], ...] = (T.DateType, T.TimestampType, T.TimestampNTZType)
+_WHOLE: tuple[type[T.DataType], ...] = (T.IntegerType, T.LongType)
+_CUT: tuple[type[T.DataType], ...] = (*_WHOLE, T.DecimalType, T.StringType, T.BinaryType)
+_TAKES: dict[str | None, tuple[type[T.DataType], ...]] = {
+    "years": _DATES,
+    "months": _DATES,
+    "days": _DATES,
+    "hours": _DATES[1:],
+    "bucket": (*_DATES, *_CUT),
+    "truncate": _CUT,
+    None: (*_DATES, *_CUT, T.BooleanType, T.FloatType, T.DoubleType),
+}
+"""Types that a partition's function can be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    type: T.DataType
+    columns: frozenset[str]
+    """Of the source's, those it looks at."""
+
+
+def resolved(table: TargetTable, spark: SparkSession) -> TargetTable:
+    """`table`, as `planned` gives it, with its computed columns; it reads the source's columns that are needed.
+
+    Raises ConfigError for an expression that cannot be used.
+    """
+    at, shaping = f"tables.{table.qualified}", table.shaping
+    made = table
+    if shaping is not None:
+        needed = {column.source for column in table.columns}
+        if shaping.where is not None:
+            judged = _judge(spark, shaping.reads, shaping.where, f"{at}.where")
+            if not isinstance(judged.type, T.BooleanType):
+                msg = f"{at}.where: it gives {judged.type.simpleString()}, and has to give true or false"
+                raise ConfigError(msg, hint="compare it with something: where: amount > 0")
+            needed |= judged.columns
+        computed = []
+        for name, expression in shaping.computed:
+            judged = _judge(spark, shaping.reads, expression, f"{at}.computed.{name}")
+            kind = kind_of(judged.type)
+            if kind is None:
+                msg = f"{at}.computed.{name}: it gives {judged.type.simpleString()}, which copies have no column for"
+                raise ConfigError(msg, hint=f"computed: {{{name}: CAST(… AS STRING)}}, or to_json(…)")
+            computed.append(TargetColumn(name, kind, ((kind, ()),), computed=expression))
+            needed |= judged.columns
+        reads = replace(shaping.reads, columns=tuple(c for c in shaping.reads.columns if c.name in needed))
+        made = replace(table, columns=(*table.columns, *computed), shaping=replace(shaping, reads=reads))
+    for partition in made.partition_by:
+        _check_partition(at, partition, made)
+    return made
+
+
+def _check_partition(at: str, partition: Partition, table: TargetTable) -> None:
+    (kind,) = (column.kind for column in table.columns if column.name == partition.column)
+    if not isinstance(spark_type(kind), _TAKES[partition.function]):
+        what = f"{partition.function}({partition.column})" if partition.function else partition.column
+        msg = f"{at}.partition_by: {what}: column {partition.column} is {spark_type(kind).simpleString()}"
+        raise ConfigError(msg, hint="days() and the like take dates and times; a computed column can make one")
+
+
+def _judge(spark: SparkSession, table: TargetTable, expression: str, at: str) -> _Judged:
+    names = [column.name for column in table.columns]
+    try:
+        schema = T.StructType([*row_type(table), T.StructField(KEY, T.StringType())])  # ours, for * to give itself away
+        frame: Any = spark.createDataFrame([], schema).select(F.expr(expression))
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no other way tells what is deterministic
+        found, read = list(frame.schema), _names(plan.references())
+    except PySparkException as exc:
+        raise ConfigError(f"{at}: {_sentence(exc)}", hint=_nearest(exc, names)) from exc
+    context: Any = spark.sparkContext
+    patterns = context._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001 - the same
+    if KEY in read:
+        raise ConfigError(f"{at}: * is of no use here: it would take ours for columns too", hint="name the columns")
+    plain = plan.nodeName() == "Project" and plan.child().children().isEmpty()
+    if not plain or plan.containsPattern(patterns.PLAN_EXPRESSION()) or len(found) != 1:
+        msg = f"{at}: one value of one row is needed: no aggregate, window, subquery or list of columns"
+        raise ConfigError(msg, hint="a view in the store, over the copy, can have those")
+    if not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE()):
+        msg = f"{at}: it does not give the same value each time (the time now, a random number, the session's state)"
+        raise ConfigError(msg, hint="rows are computed again in a replay: use the source's columns alone")
+    return _Judged(found[0].dataType, frozenset(read))
+
+
+def _names(attributes: Any) -> list[str]:  # noqa: ANN401 - Scala's AttributeSet
+    names, found = attributes.iterator(), []
+    while names.hasNext():
+        found.append(str(names.next().name()))
+    return found
+
+
+def _sentence(exc: PySparkException) -> str:
+    """The first sentence of what Spark says; it speaks of the expression, and no row was read."""
+    line = str(exc).strip().splitlines()[0]
+    _, _, said = line.rpartition("] ") if line.startswith("[") and line.count("] ") == 1 else line.partition("] ")
+    return (said or line).partition(". ")[0].removesuffix(".")
+
+
+def _nearest(exc: PySparkException, columns: list[str]) -> str:
+    named = (exc.getMessageParameters() or {}).get("objectName", "").strip("`")
+    near = difflib.get_close_matches(named, columns, n=1) if named else []
+    if near and near[0] != named:
+        return f"did you mean {near[0]}?"
+    return f"Spark SQL over the source’s columns: {', '.join(columns)}"

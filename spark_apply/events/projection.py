@@ -1,0 +1,128 @@
+"""The shape of a table's copies as its part of apply.yaml gives it, as far as no expression is looked at. Pure.
+
+Renaming the columns of the key is allowed: their values stay, so the guard by key and position holds under any name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cdc.config.config import ApplyTable
+from cdc.model.errors import ConfigError
+from spark_apply.model.target_table import RESERVED, Partition, Shaping, TargetTable, Version, derived
+
+PARTITIONED = frozenset({"iceberg"})
+"""Types of stores that can partition."""
+
+_FUNCTIONS: Mapping[str, bool] = {
+    "years": False,
+    "months": False,
+    "days": False,
+    "hours": False,
+    "bucket": True,
+    "truncate": True,
+}
+"""Functions of `partition_by`, and whether they take a width."""
+_CALL = re.compile(r"\s*([A-Za-z]+)\s*\(\s*(?:(\d+)\s*,\s*)?(.*?)\s*\)\s*")
+
+
+def planned(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
+    """The table that copies hold, without its computed columns: those get their types from Spark.
+
+    Raises ConfigError for a shape that the table cannot have, OperatorError as `derived` does.
+    """
+    source = derived(versions, settings)
+    at = f"tables.{source.qualified}"
+    _check_names(at, source, settings)
+    columns = tuple(
+        replace(column, name=settings.rename[column.name], origin=column.name)
+        if column.name in settings.rename
+        else column
+        for column in source.columns
+        if not settings.columns or column.name in (*settings.columns, *source.key)
+    )
+    there = (*(column.name for column in columns), *settings.computed)
+    mark = fingerprint(settings)
+    return replace(
+        source,
+        key=tuple(settings.rename.get(name, name) for name in source.key),
+        columns=columns,
+        target=settings.target,
+        partition_by=tuple(_partition(f"{at}.partition_by", text, there) for text in settings.partition_by),
+        shaping=Shaping(source, mark, settings.where, tuple(settings.computed.items())) if mark else None,
+    )
+
+
+def fingerprint(settings: ApplyTable) -> str:
+    """Changes with whatever changes the rows of copies; the source's own changes and the copies' place do not."""
+    if not (settings.columns or settings.rename or settings.where or settings.computed):
+        return ""
+    said = [sorted(settings.columns), settings.rename, settings.where, settings.computed]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def check_places(tables: Mapping[str, tuple[ApplyTable, TargetTable]], types: Mapping[str, str]) -> None:
+    """Refuse two tables in one place, and partitions where a store has none; `types` are the stores' by name.
+
+    Raises ConfigError.
+    """
+    taken: dict[tuple[str, str, str], str] = {}
+    for name, (settings, made) in sorted(tables.items()):
+        for store in settings.stores:
+            other = taken.setdefault((store, made.schema, made.copy_name), name)
+            if other != name:
+                msg = f"tables.{name} and tables.{other}: both would be {made.schema}.{made.copy_name} in store {store}"
+                raise ConfigError(msg, hint="give one of them another target")
+            if made.partition_by and types[store] not in PARTITIONED:
+                msg = f"tables.{name}.partition_by: store {store}, of type {types[store]}, has no partitions"
+                raise ConfigError(msg, hint=f"leave it out; stores that have: {', '.join(sorted(PARTITIONED))}")
+
+
+def _check_names(at: str, source: TargetTable, settings: ApplyTable) -> None:
+    known = [column.name for column in source.columns]
+    kept = [name for name in known if not settings.columns or name in (*settings.columns, *source.key)]
+    for name in settings.columns:
+        _require(name, known, f"{at}.columns: {name}: the table has no such column")
+    for name in settings.rename:
+        _require(name, known, f"{at}.rename.{name}: the table has no such column")
+        _require(name, kept, f"{at}.rename.{name}: `columns` leaves this column out")
+    taken: dict[str, str] = {}
+    named = [*((settings.rename.get(name, name), name) for name in kept), *((name, name) for name in settings.computed)]
+    for name, of in named:
+        if name.startswith(RESERVED):
+            raise ConfigError(f"{at}: column {name}: names that begin with {RESERVED} are ours", hint="choose another")
+        if name in taken:
+            what = f"computed.{of}" if of in settings.computed else f"column {of}"
+            msg = f"{at}: {what} and column {taken[name]} would both be {name} in the copy"
+            raise ConfigError(msg, hint="choose another name for one of them, with rename or under computed")
+        taken[name] = of
+    if settings.target is not None and settings.target.startswith(RESERVED):
+        raise ConfigError(f"{at}.target: names that begin with {RESERVED} are ours", hint="choose another")
+
+
+def _partition(at: str, text: str, columns: Sequence[str]) -> Partition:
+    call = _CALL.fullmatch(text)
+    if call is None or text in columns:
+        _require(text, columns, f"{at}: {text}: the copy has no such column")
+        return Partition(text)
+    function, width, column = call.groups()
+    if function not in _FUNCTIONS or _FUNCTIONS[function] != (width is not None) or width == "0":
+        near = difflib.get_close_matches(function, _FUNCTIONS, n=1)
+        hint = (
+            f"did you mean {near[0]}?" if near and near[0] != function else "days(at), bucket(16, id), truncate(4, x)"
+        )
+        raise ConfigError(f"{at}: {text}: this is no way to partition", hint=hint)
+    _require(column, columns, f"{at}: {text}: the copy has no column {column}")
+    return Partition(column, function, None if width is None else int(width))
+
+
+def _require(name: str, known: Iterable[str], what: str) -> None:
+    there = list(known)
+    if name not in there:
+        near = difflib.get_close_matches(name, there, n=1)
+        raise ConfigError(what, hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(there)}")

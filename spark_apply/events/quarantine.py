@@ -1,0 +1,191 @@
+"""Events that could not be applied: which they are, why, and that of a later one. The events stay where they are.
+
+Topic ``<prefix>.quarantine-<job>``, compacted, one partition, written by the job and by ``cdc quarantine retry``. A
+record is told by store, topic, partition and offset of the event, so it is there once however often the event comes
+again; its tombstone says that the event was applied, or that a newer one of its key was. No value of a row is in it but
+the key's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import orjson
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import OperatorError
+from spark_apply.events import kafka_source
+
+_WITHIN_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event that a store does not have."""
+
+    store: str
+    table: str
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    """The record's key, JSON as events have it; None where there is none."""
+    position: str | None
+    """None for what is no event."""
+    reason: str
+    at_ms: int
+
+    @property
+    def id(self) -> bytes:
+        return orjson.dumps([self.store, self.topic, self.partition, self.offset])
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable shape of a record's value, and of ``cdc quarantine list --json``."""
+        return asdict(self)
+
+    def has_key(self, text: str) -> bool:
+        """Whether `text` means its key: JSON of all columns, or the value of the only one."""
+        known, given = _json(self.key or ""), _json(text)
+        if not isinstance(known, dict) or isinstance(given, dict):
+            return known is not None and known == given
+        return len(known) == 1 and next(iter(known.values())) in (given, text)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Entry:
+        """Later releases may add to a record."""
+        found = orjson.loads(text)
+        return cls(**{name: found[name] for name in cls.__slots__})
+
+
+def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
+    """What is in quarantine now, by id, oldest first; nothing, if nothing ever was."""
+    topic = kafka_source.quarantine_topic(config.source.topic_prefix, config.name)
+    found: dict[bytes, Entry] = {}
+    if topic not in kafka_source.topics(config.source):
+        return found
+    for message in kafka_source.committed(config.source, topic, 1):
+        key, value = message.key(), message.value()
+        if isinstance(key, bytes):
+            found.pop(key, None)
+            if value is not None:
+                found[key] = Entry.from_json(value)
+    return found
+
+
+def chosen_entries(
+    config: ApplyConfig, *, store: str | None = None, table: str | None = None, key: str | None = None
+) -> list[Entry]:
+    """What is in quarantine now of what is asked for, oldest first; `key` as ``cdc explain`` takes it."""
+    return [
+        entry
+        for entry in read_entries(config).values()
+        if store in (None, entry.store) and table in (None, entry.table) and (key is None or entry.has_key(key))
+    ]
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """A job's, as it knows it. What `put` and `resolve` were given is durable when they return."""
+
+    config: ApplyConfig
+    held: bool = False
+    """What is resolved waits for `release`: the copy that has it is not the live one yet."""
+    _entries: dict[bytes, Entry] = field(init=False)
+    _resolved: list[Entry] = field(init=False, default_factory=list)
+    _producer: Producer | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    @property
+    def limit(self) -> int:
+        """How many it may hold."""
+        return self.config.quarantine.limit
+
+    def refresh(self) -> None:
+        """See what others have put and resolved."""
+        self._entries = read_entries(self.config)
+
+    def of(self, store: str, topic: str) -> list[Entry]:
+        """What a store lacks of a topic."""
+        return [entry for entry in self._entries.values() if (entry.store, entry.topic) == (store, topic)]
+
+    def put(self, entries: Iterable[Entry], *, beyond: OperatorError) -> int:
+        """Take entries in; how many of them are new. Raises `beyond`, taking none, where they are too many."""
+        self.refresh()
+        known = self._entries
+        told = {e.id: e for e in entries if e.id not in known or e.reason != known[e.id].reason}
+        new, held = len(told.keys() - known.keys()), len(known)
+        if held + new > self.limit:
+            hint = beyond.hint or ""
+            if self.limit:
+                hint += f"; with {held:,} in quarantine, more than quarantine.limit {self.limit:,} would be"
+            raise OperatorError(beyond.message, hint=hint)
+        self._write({key: orjson.dumps(entry.as_json()) for key, entry in told.items()})
+        self._entries |= told
+        return new
+
+    def resolve(self, entries: Iterable[Entry]) -> None:
+        """Let entries go: the store has the event, or what is newer."""
+        if self.held:
+            self._resolved += entries
+        else:
+            self._remove(entries)
+
+    def release(self, store: str) -> None:
+        """Let go what was held of a store."""
+        self._remove(entry for entry in self._resolved if entry.store == store)
+
+    def _remove(self, entries: Iterable[Entry]) -> None:
+        gone = {entry.id for entry in entries}
+        self._write(dict.fromkeys(gone))
+        self._entries = {key: entry for key, entry in self._entries.items() if key not in gone}
+
+    def _write(self, records: Mapping[bytes, bytes | None]) -> None:
+        if not records:
+            return
+        config = self.config.source
+        topic = kafka_source.quarantine_topic(config.topic_prefix, self.config.name)
+        refused: list[object] = []
+        try:
+            if self._producer is None:
+                _make(self.config, topic)
+                options = {"enable.idempotence": True, "message.timeout.ms": int(_WITHIN_S * 1000)}
+                self._producer = Producer({**kafka_source.client(config), **options})
+            for key, value in records.items():
+                self._producer.produce(
+                    topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None
+                )
+                self._producer.poll(0)
+            left = self._producer.flush(_WITHIN_S + 1)
+        except (KafkaException, BufferError) as exc:
+            raise _unwritten(topic) from exc
+        if left or refused:
+            raise _unwritten(topic)
+
+
+def _json(text: str) -> object:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _make(config: ApplyConfig, topic: str) -> None:
+    if topic in kafka_source.topics(config.source):
+        return
+    admin = AdminClient(kafka_source.client(config.source))
+    wanted = NewTopic(topic, 1, config={"cleanup.policy": "compact"})
+    admin.create_topics([wanted], operation_timeout=_WITHIN_S)[topic].result(_WITHIN_S)
+
+
+def _unwritten(topic: str) -> OperatorError:
+    hint = "may this user create and write it? The stores hold whole batches; start again, it goes on where it was"
+    return OperatorError(
+        f"topic {topic} cannot be written: an event that was not applied must be noted there", hint=hint
+    )

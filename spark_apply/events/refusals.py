@@ -1,0 +1,29 @@
+"""Histories that cannot be kept, refused before anything is started. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.model.store import HISTORIES
+from spark_apply.model.target_table import TargetTable, choose
+
+
+def refuse_histories(config: ApplyConfig, tables: Sequence[TargetTable]) -> None:
+    """Raise ConfigError for a store that takes none."""
+    chosen = choose(config.tables, [table.qualified for table in tables])
+    for table in tables:
+        for store in chosen[table.qualified].stores:
+            if table.history and config.stores[store].type not in HISTORIES:
+                msg = f"tables.{table.qualified}: store {store} ({config.stores[store].type}) keeps no history"
+                raise ConfigError(msg, hint=f"mode: history is kept by stores of type {', '.join(HISTORIES)}")
+
+
+def without_log(table: str, topic: str) -> OperatorError:
+    """What to do where a history has nothing to be made from: the compacted topic forgets what was in between."""
+    return OperatorError(
+        f"{table}: mode: history is made from topic {topic}, which does not exist",
+        hint=f"in the connector's file, sink: {{log: {{tables: [{table}], retention: 30d}}}}; then start it again. "
+        "The history begins there; cdc snapshot start adds the rows of now",
+    )

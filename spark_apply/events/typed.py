@@ -1,0 +1,121 @@
+"""The newest events of one table as typed rows. DataFrame -> DataFrame."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from spark_apply.model.target_table import RESERVED, TargetColumn, TargetTable
+from spark_apply.model.types import may_misfit, spark_type, value
+
+KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
+PARTITION, OFFSET, MISFITS = "_cdc_partition", "_cdc_offset", "_cdc_misfits"
+SOURCE_MS = "_cdc_source_ms"
+
+READ_JSON = {"columnNameOfCorruptRecord": f"{RESERVED}corrupt"}
+"""Options of ``from_json``: else a column that has the name of Spark's own would be null in every row."""
+
+
+def row_type(table: TargetTable) -> T.StructType:
+    """The Spark type of the table's own columns, in order, all nullable."""
+    return T.StructType([T.StructField(column.name, spark_type(column.kind)) for column in table.columns])
+
+
+def typed(events: DataFrame, table: TargetTable, *also: str, parsed: bool = False) -> DataFrame:
+    """Newest events of `table` (as `events.latest` gives them) with their values typed, and `also` as they are.
+
+    `parsed` says that ``after`` has the columns' texts, as `spark_apply.events.kafka_source.parse` gives them when
+    asked. Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes,
+    others write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_source_ms BIGINT`` (when it was committed),
+    ``_cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is null here, as one of the key must never be; a
+    row with any must not be applied), `also`, then the table's columns. In a delete only the key columns are set. A
+    column that the event's version of the table did not have is null.
+    """
+    return events.select(*_read(table, parsed=parsed), *also).select(*_OURS, _misfits(table), *also, *_values(table))
+
+
+_PLAIN_NAME = re.compile("[A-Za-z0-9_]+")  # the same in JSON and in a regular expression
+_INTEGERS = {"int16", "int32", "int64"}
+_OURS = (KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS)
+
+# A column costs a call into the JVM for each of its parts, and a batch of a table has those of the one before.
+
+
+@functools.lru_cache
+def _read(table: TargetTable, *, parsed: bool) -> list[Column]:
+    return [
+        F.col("key").alias(KEY),
+        F.col("position").alias(POSITION),
+        F.col("op").alias(OP),
+        F.col("partition").alias(PARTITION),
+        F.col("offset").alias(OFFSET),
+        F.col("source_ms").alias(SOURCE_MS),
+        F.col("schema_version").alias("version"),
+        _key(table).alias("key"),
+        F.col("after") if parsed else F.from_json("after", texts(in_row(table)), READ_JSON).alias("after"),
+    ]
+
+
+def _key(table: TargetTable) -> Column:
+    """The key's columns as text. What an integer by itself looks like is cut out: that takes a tenth of the time."""
+    parsed = F.from_json("key", texts(table.key), READ_JSON)
+    name, *others = table.key
+    kinds = {kind.name for column in table.columns if column.name == name for kind, _ in column.versions}
+    if others or not kinds <= _INTEGERS or _PLAIN_NAME.fullmatch(name) is None:
+        return parsed
+    digits = F.regexp_extract("key", rf'^\{{"{name}":(0|-?[1-9][0-9]*)\}}$', 1)
+    return F.struct(F.when(digits != "", digits).otherwise(parsed.getField(name)).alias(name))
+
+
+@functools.lru_cache
+def _misfits(table: TargetTable) -> Column:
+    misfit: dict[str, Column] = {}
+    for column in table.columns:
+        text, is_null = _text(column, table), _value(column, table).isNull()
+        if column.name in table.key:
+            misfit[column.name] = is_null
+        elif any(may_misfit(kind) for kind, _ in column.versions):
+            misfit[column.name] = is_null & text.isNotNull()
+    found = F.array_compact(F.array(*(F.when(is_one, F.lit(name)) for name, is_one in misfit.items())))
+    how_many = functools.reduce(operator.add, (is_one.cast("int") for is_one in misfit.values()), F.lit(0))
+    # Few rows have any, and Spark interprets functions of arrays. `is_null` comes first above, and so always: only
+    # then does Spark parse a text once, for this and for the row.
+    return F.when(how_many > 0, found).otherwise(F.array()).cast("array<string>").alias(MISFITS)
+
+
+@functools.lru_cache
+def _values(table: TargetTable) -> list[Column]:
+    return [_value(column, table).alias(column.name) for column in table.columns]
+
+
+def in_row(table: TargetTable) -> tuple[str, ...]:
+    """The columns that are read of an event's row; those of the key are read of its key, which deletes have as well."""
+    return tuple(column.name for column in table.columns if column.name not in table.key)
+
+
+def texts(names: Iterable[str]) -> T.StructType:
+    """What is read of a row's JSON: the text of each column."""
+    return T.StructType([T.StructField(name, T.StringType()) for name in names])
+
+
+def _text(column: TargetColumn, table: TargetTable) -> Column:
+    return F.col("key" if column.name in table.key else "after").getField(column.name)
+
+
+def _value(column: TargetColumn, table: TargetTable) -> Column:
+    """The column's text by the kind it had in the event's version of the table."""
+    text, stored_as = _text(column, table), spark_type(column.kind)
+    parsed = [
+        (value(kind, text, stored_as=stored_as, key=column.name in table.key), numbers)
+        for kind, numbers in column.versions
+    ]
+    newest, _ = parsed[-1]
+    return functools.reduce(
+        lambda rest, older: F.when(F.col("version").isin(*older[1]), older[0]).otherwise(rest), parsed[:-1], newest
+    )

@@ -1,0 +1,177 @@
+"""Follows the position topics while the job runs, and makes a barrier of each State (`model.completeness`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from cdc.config.config import ApplySource
+from cdc.model.errors import BugError, CdcError, OperatorError
+from cdc.model.state import State
+from spark_apply.events import kafka_source
+from spark_apply.model.completeness import Barrier, Barriers, position_of, spoken_for
+from spark_apply.model.target_table import TargetTable
+
+_POLL_S = 0.1
+_AT_ONCE = 500
+_ANSWER_WITHIN_S = 10.0
+_AWAY_S = 120.0
+"""How long the broker may be away before the job stops; as long as Spark itself tries, or longer."""
+
+_FATAL = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - the client's public name for it
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the same
+    }
+)
+
+
+class Watcher:
+    """Makes a barrier of each connector's State as the block is entered, and on a thread further ones until its end.
+
+    Entering raises OperatorError.
+    """
+
+    def __init__(self, config: ApplySource, tables: Iterable[TargetTable]) -> None:
+        self._config = config
+        self.barriers = Barriers()
+        self._followed: dict[str, dict[str, str]] = {}
+        for table in tables:
+            self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
+        self.seen: set[str] = set()
+        """Connectors that have said where they stand."""
+        self._newest: dict[str, State] = {}
+        self._positions: dict[str, str] = {}
+        self._read_to: dict[str, int] = {}
+        """By topic, the offset behind the last record."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cdc-positions", daemon=True)
+        self._consumer: Consumer | None = None
+        self._admin = AdminClient(kafka_source.client(config))
+        self.failure: CdcError | None = None
+        """Why it watches no more."""
+
+    def _begin(self) -> None:
+        there = kafka_source.topics(self._config)
+        wanted = {kafka_source.position_topic(self._config.topic_prefix, name): name for name in self._followed}
+        self._positions = {topic: name for topic, name in wanted.items() if topic in there}
+        if not self._positions:
+            return
+        self._consumer = Consumer(
+            {
+                **kafka_source.client(self._config),
+                "group.id": f"{self._config.topic_prefix}.apply-positions",  # nothing is committed under it
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        ends = {topic: kafka_source.committed_ends(self._config, topic)[0] for topic in self._positions}
+        self._consumer.assign([TopicPartition(topic, 0, 0) for topic in self._positions])
+        unread, until = set(self._positions), time.monotonic() + _ANSWER_WITHIN_S
+        while unread:
+            unread -= self._read(self._consumer)  # an end that moves all the time is never met
+            unread -= {topic for topic in unread if self._read_to.get(topic, 0) >= ends[topic]}
+            if time.monotonic() > until:
+                msg = f"topic {min(unread)} cannot be read to its end in {_ANSWER_WITHIN_S:.0f} s"
+                raise OperatorError(msg, hint="is the partition's leader alive?")
+        try:
+            self._make()
+        except KafkaException as exc:
+            raise kafka_source.unreachable(self._config, exc) from exc
+
+    def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self._close()
+            raise
+        if self._consumer is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _exc: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._consumer is not None:
+            self._thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _run(self) -> None:
+        consumer, away_since = self._consumer, None
+        while consumer is not None and not self._stop.is_set():
+            try:
+                self._read(consumer)
+                self._make()
+                away_since = None
+            except KafkaException as exc:
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > _AWAY_S:
+                    self.failure = kafka_source.unreachable(self._config, exc)
+                    return
+                self._stop.wait(1)
+            except CdcError as exc:
+                self.failure = exc
+                return
+            except Exception as exc:  # noqa: BLE001 - or the thread would end without a word
+                self.failure = BugError(f"watching the positions failed: {type(exc).__name__}: {exc}")
+                return
+
+    def _read(self, consumer: Consumer) -> set[str]:
+        """Take what has come; gives the topics whose end was met."""
+        ended: set[str] = set()
+        first = consumer.poll(_POLL_S)
+        for message in [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]:
+            topic, error, value = message.topic() or "", message.error(), message.value()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+                    ended.add(topic)
+                elif error.code() in _FATAL:
+                    msg = f"topic {topic} can be read no more ({error.name()})"
+                    raise OperatorError(msg, hint="was it deleted, or may this user not read it any more?")
+                continue  # what passes, the client mends by itself
+            self._read_to[topic] = (message.offset() or 0) + 1
+            connector = self._positions[topic]
+            if message.key() == connector.encode() and value is not None:
+                self._newest[connector] = State.from_bytes(value, where=f"topic {topic}")
+                self.seen.add(connector)
+        return ended
+
+    def _make(self) -> None:
+        """Make barriers of what has been read; a State whose barrier fails is tried again."""
+        for connector, state in list(self._newest.items()):
+            tables = spoken_for(state, self._followed[connector])
+            if tables is not None:
+                topics = {self._followed[connector][table] for table in tables}
+                highs = self._highs(topics)
+                self.barriers.add(Barrier(connector, tables, position_of(state), state.source_ms or None, highs))
+            del self._newest[connector]
+
+    def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
+        there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # anew: partitions can be added
+        gone = sorted(set(topics) - set(there))
+        if gone:
+            raise OperatorError(f"topic {gone[0]} is gone", hint="was it deleted while the job follows it?")
+        # What was written, not what is stable: markers of the State's own transaction may be missing yet.
+        places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
+        found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
+        if places:
+            latest: dict[TopicPartition, Any] = dict.fromkeys(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            for place, answer in self._admin.list_offsets(latest, request_timeout=_ANSWER_WITHIN_S).items():
+                found[place.topic][place.partition] = answer.result().offset
+        return found

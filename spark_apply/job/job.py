@@ -1,0 +1,369 @@
+"""The apply job: one streaming query over all topics of a connector, folded into derived stores.
+
+The checkpoint lives in a sub-folder that is named for what is fed to what: tables, stores and the stores' identities.
+Add a table, add a store, or lose a store, and the job begins at the beginning of the topics; guarded by position,
+that is safe. A copy that a rebuild or a rollback has put in another's place keeps its identity, and is caught up
+(`spark_apply.job.catch_up`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cdc.config.config import ApplyConfig, ApplyTable
+from cdc.model.errors import BugError, CdcError, OperatorError
+from spark_apply.events import kafka_source
+from spark_apply.events.expressions import resolved
+from spark_apply.events.projection import check_places, planned
+from spark_apply.events.quarantine import Quarantine
+from spark_apply.events.refusals import refuse_histories, without_log
+from spark_apply.job import checkpoint as checkpoints
+from spark_apply.job.barriers import Watcher
+from spark_apply.job.catch_up import SwapWatch
+from spark_apply.job.maintenance import Caretaker
+from spark_apply.job.microbatch import Applier, Key, Route, TableCount
+from spark_apply.job.retention import require_deletes, require_offsets, way_out
+from spark_apply.job.watermarks import Publisher
+from spark_apply.model.completeness import Ends
+from spark_apply.model.store import Moment, Store, open_store
+from spark_apply.model.target_table import TargetTable, Version, choose
+from spark_apply.model.upkeep import Tended
+from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.paths import located
+from spark_apply.spark.session import open_session
+
+TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
+"""How soon a batch may follow another; the second where each leaves files behind that somebody has to compact."""
+_LOOK_S = 0.1
+_TASKS, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
+_EVENTS_A_TASK = 50_000
+_EVENTS_ALONE = 10_000
+"""So few are read and folded by one task, without a shuffle: handing them on would take longer."""
+_TRIES = 10  # a rebuild of several stores replaces their copies one after the other
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySummary:
+    """What a run did."""
+
+    name: str
+    seconds: float
+    batches: int
+    tables: Mapping[str, Mapping[str, TableCount]] = field(default_factory=dict)
+    """By table, then by store."""
+    behind: bool = False
+    """With `once`: a transaction was still open when the run began, and is not in it."""
+
+    def as_json(self) -> dict[str, object]:
+        """The stable shape of ``cdc apply --json``."""
+        return {
+            "name": self.name,
+            "seconds": round(self.seconds, 3),
+            "batches": self.batches,
+            "behind": self.behind,
+            "tables": {
+                table: {store: asdict(count) for store, count in stores.items()}
+                for table, stores in self.tables.items()
+            },
+        }
+
+
+def run_apply(
+    config: ApplyConfig,
+    *,
+    once: bool,
+    lose_history: bool = False,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> ApplySummary:
+    """Follow the topics into the stores: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
+
+    With `lose_history` also where a history lacks versions that its log no longer has: they are missing for good.
+    Everything that can be refused is refused before a store is touched. Raises CdcError.
+    """
+    begun = time.monotonic()
+    tell = progress or (lambda _line: None)
+    stop = stop or threading.Event()
+    tell("reading the schema topic")
+    chosen = choose_tables(config)
+    require_topics(config, chosen)
+    tell("starting Spark")
+    spark = open_session(config.name, config.spark)
+    stores = open_stores(config, chosen, spark)
+    try:
+        applier = Applier({}, lambda route: _evolve(config, route, spark), Quarantine(config))
+        identities = {}
+        targets = shaped_targets(chosen, spark)
+        following = {table: {name: stores[name] for name in chosen[table][0].stores} for table in targets}
+        followed = [(made, following[table]) for table, made in targets.items() if not (lose_history and made.history)]
+        require_deletes(config.source, followed)
+        for table, made in targets.items():
+            followers = following[table]
+            with _told_of_opening(table):
+                identities[table] = {name: store.open(made) for name, store in followers.items()}
+            applier.routes[made.topic] = Route(made, followers)
+            applier.counts.update({(table, name): TableCount() for name in followers})
+        topics = sorted(applier.routes)
+        behind = once and not kafka_source.await_markers(config.source, topics)
+        watcher = Watcher(config.source, [route.table for route in applier.routes.values()])
+        with _stopped_by_signals(stop), watcher:
+            checkpoint = checkpoint_folder(config, identities)
+            checkpoints.prepare(spark, checkpoint)
+            publisher = Publisher(applier.routes, watcher)
+            care = Caretaker(applier.routes, tell)
+            _run(spark, config, applier, publisher, care, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
+    finally:
+        for store in stores.values():
+            store.close()
+    tables: dict[str, dict[str, TableCount]] = {}
+    for (table, name), count in sorted(applier.counts.items()):
+        tables.setdefault(table, {})[name] = count
+    return ApplySummary(config.name, time.monotonic() - begun, applier.batches, tables, behind)
+
+
+Chosen = dict[str, tuple[ApplyTable, list[Version]]]
+"""By ``schema.table``."""
+
+
+def choose_tables(config: ApplyConfig) -> Chosen:
+    """The tables of the file with what the schema topic says of them. Raises CdcError for what cannot be."""
+    versions = kafka_source.schema_versions(config.source)
+    chosen = {table: (settings, versions[table]) for table, settings in choose(config.tables, versions).items()}
+    tables = {table: (settings, planned(known, settings)) for table, (settings, known) in chosen.items()}
+    refuse_histories(config, [made for _, made in tables.values()])
+    check_places(tables, {name: store.type for name, store in config.stores.items()})
+    return chosen
+
+
+def shaped_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTable]:
+    """What copies of the tables hold. Raises ConfigError for an expression that cannot be used, the first of all."""
+    return {
+        table: resolved(planned(versions, settings), spark) for table, (settings, versions) in sorted(chosen.items())
+    }
+
+
+def without_logs(config: ApplyConfig, chosen: Chosen) -> dict[str, str]:
+    """Tables that are to have a history and have no log, with the topic that it would be."""
+    there = kafka_source.topics(config.source)
+    histories = {table: planned(versions, of).topic for table, (of, versions) in chosen.items() if of.mode == "history"}
+    return {table: topic for table, topic in histories.items() if topic not in there}
+
+
+def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
+    """Raises OperatorError for a table whose topic is gone."""
+    for table, topic in without_logs(config, chosen).items():
+        raise without_log(table, topic)
+    there = kafka_source.topics(config.source)
+    for table, (settings, versions) in chosen.items():
+        topic = planned(versions, settings).topic
+        if topic not in there:
+            msg = f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}"
+            raise OperatorError(msg, hint="was it deleted? A fresh snapshot of the connector writes it again")
+
+
+def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dict[str, Store]:
+    """The stores that the tables name, by their names in the file."""
+    used = sorted({name for settings, _ in chosen.values() for name in settings.stores})
+    prefix = config.source.topic_prefix
+    return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
+
+
+def _evolve(config: ApplyConfig, route: Route, spark: SparkSession) -> Route:
+    settings, versions = choose_tables(config)[route.table.qualified]
+    table = resolved(planned(versions, settings), spark)
+    for store in route.stores.values():
+        store.open(table)
+    return Route(table, route.stores)
+
+
+def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
+    """The checkpoint of a job that feeds these copies, named by table, then by store."""
+    fed = json.dumps([config.source.topic_prefix, identities], sort_keys=True)
+    folder = hashlib.sha256(fed.encode()).hexdigest()[:16]
+    return f"{located(config.checkpoint)}/{folder}"
+
+
+def _run(
+    spark: SparkSession,
+    config: ApplyConfig,
+    applier: Applier,
+    publisher: Publisher,
+    caretaker: Caretaker,
+    *,
+    checkpoint: str,
+    once: bool,
+    stop: threading.Event,
+    tell: Progress,
+) -> None:
+    idle, ending = threading.Lock(), threading.Event()
+    swaps = SwapWatch(spark, config.source, applier, publisher.replaced)
+    failures: list[Exception] = []
+
+    def apply(records: DataFrame, batch_id: int) -> None:
+        with idle:
+            if stop.is_set() or ending.is_set():
+                msg = "stopped before this batch"
+                raise InterruptedError(msg)  # never return: Spark would take the batch for done
+            with _noted(failures):
+                ends = checkpoints.ends_of(spark, checkpoint, batch_id)
+                publisher.applied(ends, _apply(applier, swaps, records, publisher, ends))
+            tell(_line(applier))
+
+    writer = kafka_source.stream(spark, config.source, sorted(applier.routes)).writeStream.queryName(config.name)
+    writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_interval(applier.routes))
+    try:
+        swaps.look(now=True)
+        applied = checkpoints.ends_committed(spark, checkpoint)
+        histories = [topic for topic, route in applier.routes.items() if route.table.history]
+        require_offsets(config.source, applied, checkpoint=checkpoint, logs=histories)
+        publisher.begin(applied, checkpoint=checkpoint)
+        query = writer.start()
+    except CdcError:
+        raise
+    except Exception as exc:
+        raise _translated(exc, checkpoint) from exc
+    tell("following the topics")
+    try:
+        while query.isActive and not stop.wait(_LOOK_S):
+            if idle.acquire(blocking=False):  # else a batch is under way, which does the same
+                try:
+                    swaps.look()
+                    publisher.tend()
+                    caretaker.look()
+                finally:
+                    idle.release()
+    except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
+        failures.append(exc)
+    finally:
+        ending.set()
+        with idle:  # a batch under way is finished first
+            pass
+        _end(query, failures)
+    if failures or not stop.is_set():
+        _raise_failure(query, failures, checkpoint)
+    publisher.tend()
+    caretaker.look(now=once and not stop.is_set())
+
+
+def _end(query: StreamingQuery, failures: list[Exception]) -> None:
+    """Stop it; it waits for a batch that begins now, and that for the lock."""
+    try:
+        query.stop()
+    except Exception as exc:  # noqa: BLE001 - raised by the caller, unless it is what came of an earlier one
+        failures.append(exc)
+
+
+def _sized(records: DataFrame, events: int, *, most: int) -> DataFrame:
+    """Plan a batch for its size: what is gained by several tasks, small batches spend on starting them."""
+    records.sparkSession.conf.set(_TASKS, max(1, min(most, events // _EVENTS_A_TASK)))
+    records.sparkSession.conf.set(_ADAPTIVE, events >= _EVENTS_A_TASK)
+    return records.coalesce(1) if events <= _EVENTS_ALONE else records
+
+
+def _interval(routes: Mapping[str, Route]) -> str:
+    files = any(isinstance(store, Tended) for route in routes.values() for store in route.stores.values())
+    return f"{FILES_TRIGGER_MS if files else TRIGGER_MS} milliseconds"
+
+
+@contextmanager
+def _noted(failures: list[Exception]) -> Iterator[None]:
+    """Keep what a block raises: Spark tells of it in words alone."""
+    try:
+        yield
+    except Exception as exc:
+        failures.append(exc)
+        raise
+
+
+def _apply(
+    applier: Applier, swaps: SwapWatch, records: DataFrame, publisher: Publisher, ends: Ends
+) -> dict[Key, Moment]:
+    """Fold a batch in; again, whole, where a copy was replaced under it, or once where a store's engine refused."""
+    swaps.look()
+    records = _sized(records, publisher.unread(ends), most=int(swaps.spark.conf.get(_TASKS) or 1))
+    tries = 0
+    while True:
+        moments = publisher.moments(ends)
+        try:
+            applier(records, moments, publisher.settled())
+        except Exception as exc:
+            tries += 1
+            again = swaps.look(now=True) or (tries == 1 and not isinstance(exc, CdcError))
+            if not again or tries == _TRIES:
+                raise
+        else:
+            return moments
+
+
+@contextmanager
+def _told_of_opening(table: str) -> Iterator[None]:
+    """Raise what Spark raises as OperatorError: where two jobs make a table at once, one of them fails."""
+    try:
+        yield
+    except CdcError:
+        raise
+    except Exception as exc:
+        said = spark_failure(exc)
+        if said is None:
+            raise
+        hint = "nothing was applied; start again. Do two jobs write this store? Let one do it"
+        raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
+
+
+def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:
+    if failures:
+        first = failures[0]
+        raise first if isinstance(first, CdcError) else _translated(first, checkpoint) from first
+    failure = query.exception()
+    if failure is not None:
+        raise _translated(failure, checkpoint) from failure
+
+
+def _translated(exc: Exception, checkpoint: str) -> CdcError:
+    """A failure of Spark's as ours."""
+    text = str(exc)
+    if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
+        msg = "offsets that the checkpoint names are gone from the topics: they were deleted or made anew"
+        return OperatorError(msg, hint=way_out(checkpoint, (), ()))
+    said = spark_failure(exc)
+    if said is not None:
+        return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
+    return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")
+
+
+def _line(applier: Applier) -> str:
+    keys = sum(count.keys for count in applier.counts.values())
+    newest = max((count.position or "" for count in applier.counts.values()), default="")
+    return f"batch {applier.batches}: {keys} rows handed to stores, position {newest}"
+
+
+@contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM end the job after its batch; only the main thread can ask for that, others use `stop`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,184 @@
+"""What starting a job would do, without doing it: ``cdc apply --plan``. Reads stores, topics and checkpoint only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import OperatorError
+from spark_apply.events.refusals import without_log
+from spark_apply.job import checkpoint as checkpoints
+from spark_apply.job.job import (
+    checkpoint_folder,
+    choose_tables,
+    open_stores,
+    require_topics,
+    shaped_targets,
+    without_logs,
+)
+from spark_apply.job.losses import Prospect, logs, prospect
+from spark_apply.job.retention import Extent, away, extents, gone, held, mending, way_out
+from spark_apply.model.completeness import Ends
+from spark_apply.model.foresight import Foreseen, Foresees
+from spark_apply.model.store import Offsets, Store
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.paths import removal
+from spark_apply.spark.session import open_session
+
+Action = Literal["make", "follow on", "alter", "refused", "unknown"]
+Begin = Literal["first offset", "checkpoint", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """What becomes of a table's copy in a store."""
+
+    table: str
+    store: str
+    action: Action
+    steps: tuple[str, ...] = ()
+    why: str | None = None
+    hint: str | None = None
+    mode: str = "latest"
+    rebuild: Prospect | None = None
+    """What `cdc rebuild` would lose of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What is read of a topic."""
+
+    topic: str
+    begin: Begin
+    """Unknown where a copy is refused, or its store does not tell: the checkpoint is named after all copies."""
+    offsets: int
+    """From there, or from the first, to the end, over all partitions; compacted records and markers count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why the job would not start, or would but not as it should."""
+
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `run_apply` would do now."""
+
+    name: str
+    checkpoint: str | None
+    """The one it would go on from; None: a new one."""
+    copies: tuple[CopyPlan, ...]
+    topics: tuple[TopicPlan, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def starts(self) -> bool:
+        """Whether it would."""
+        return not self.problems and all(copy.action != "refused" for copy in self.copies)
+
+    def as_json(self) -> dict[str, object]:
+        """The stable shape of ``cdc apply --plan --json``."""
+        return {**asdict(self), "starts": self.starts}
+
+
+def run_plan(config: ApplyConfig) -> Plan:
+    """Look at all that a start looks at. Raises CdcError for a file, topic or server that cannot be looked at."""
+    chosen = choose_tables(config)
+    unlogged = without_logs(config, chosen)
+    require_topics(config, {table: found for table, found in chosen.items() if table not in unlogged})
+    spark = open_session(config.name, config.spark)
+    made = shaped_targets(chosen, spark)
+    stores = open_stores(config, chosen, spark)
+    try:
+        there = extents(config.source, sorted({of.topic for table, of in made.items() if table not in unlogged}))
+        logged = logs(config.source, made.values())
+        copies: list[CopyPlan] = []
+        identities: dict[str, dict[str, str | None]] = {}
+        told = True
+        for table, target in made.items():
+            for name in chosen[table][0].stores:
+                foreseen, copy = _copy(target, name, stores[name], there.get(target.topic))
+                rebuilt = prospect(target, logged.get(target.topic), _has_read(target, stores[name]))
+                copies.append(replace(copy, mode=chosen[table][0].mode, rebuild=rebuilt))
+                told = told and foreseen is not None
+                identities.setdefault(table, {})[name] = foreseen.identity if foreseen else None
+        folder, committed = _committed(spark, config, identities)
+        logs_read = [target.topic for target in made.values() if target.history]
+        problems = [
+            Problem(what, way_out(folder or "", [topic], logs_read)) for topic, what in gone(committed or {}, there)
+        ]
+        if folder is not None and committed is not None:
+            followed = [(target, name, stores[name]) for table, target in made.items() for name in identities[table]]
+            problems += [_restored(*one, folder) for one in followed if not _has(*one, committed)]
+        found = folder if committed is not None else None
+        begin: Begin = "unknown" if not told else "first offset" if committed is None else "checkpoint"
+        topics = tuple(_topic(topic, begin, committed or {}, of) for topic, of in sorted(there.items()))
+        return Plan(config.name, found, tuple(copies), topics, tuple(problems))
+    finally:
+        for store in stores.values():
+            store.close()
+
+
+def _copy(
+    table: TargetTable, name: str, store: Store, there: Mapping[int, Extent] | None
+) -> tuple[Foreseen | None, CopyPlan]:
+    if there is None:
+        refused = without_log(table.qualified, table.topic)
+        return None, CopyPlan(table.qualified, name, "refused", why=refused.message, hint=refused.hint)
+    if not isinstance(store, Foresees):
+        return None, CopyPlan(table.qualified, name, "unknown", why="stores of this type do not tell beforehand")
+    try:
+        foreseen = store.foresee(table)
+    except OperatorError as exc:
+        return None, CopyPlan(table.qualified, name, "refused", why=exc.message, hint=exc.hint)
+    if foreseen.identity is None:
+        return foreseen, CopyPlan(table.qualified, name, "make", (f"make {table.schema}.{table.copy_name}",))
+    why = away(f"{table.qualified} in {name}", held(store, table), there)
+    if why is not None:
+        return foreseen, CopyPlan(table.qualified, name, "refused", why=why, hint=mending(table, name))
+    caught_up = ("fold in what came since it was rebuilt or put back",) if store.due(table) is not None else ()
+    steps = (*foreseen.changes, *caught_up)
+    return foreseen, CopyPlan(table.qualified, name, "alter" if foreseen.changes else "follow on", steps)
+
+
+def _has_read(table: TargetTable, store: Store) -> Offsets | None:
+    """Up to where a history's copy has its log; None where there is no copy."""
+    return held(store, table) if table.history and store.position(table) is not None else None
+
+
+def _committed(
+    spark: SparkSession, config: ApplyConfig, identities: Mapping[str, Mapping[str, str | None]]
+) -> tuple[str | None, Ends | None]:
+    """The checkpoint of these copies and where it stands; None where one of them is not there yet."""
+    known = {
+        table: {name: identity for name, identity in of.items() if identity is not None}
+        for table, of in identities.items()
+    }
+    if known != identities:
+        return None, None
+    folder = checkpoint_folder(config, known)
+    return folder, checkpoints.ends_committed(spark, folder)
+
+
+def _has(table: TargetTable, _name: str, store: Store, committed: Ends) -> bool:
+    """Whether a copy holds what the checkpoint says was applied, as `job.watermarks` asks at a start."""
+    mark = store.mark(table)
+    return store.due(table) is not None or (mark is not None and mark.holds(committed.get(table.topic, {})))
+
+
+def _restored(table: TargetTable, name: str, _store: Store, folder: str) -> Problem:
+    what = f"store {name}: its copy of {table.qualified} is older than the checkpoint {folder}"
+    return Problem(what, f"was it restored from a backup? {removal(folder)}: the job then fills it from the topics")
+
+
+def _topic(topic: str, begin: Begin, committed: Ends, there: Mapping[int, Extent]) -> TopicPlan:
+    read = committed.get(topic, {})
+    left = sum(max(extent.end - max(read.get(number, 0), extent.first), 0) for number, extent in there.items())
+    return TopicPlan(topic, begin, left)

@@ -1,0 +1,63 @@
+"""A row as a JSON document: what search indexes hold, and what contents are compared by.
+
+    stored as                 JSON
+    INT, BIGINT, DECIMAL(20,0) of uint64, BOOLEAN         number, true, false
+    FLOAT, DOUBLE             number, or "NaN", "Infinity", "-Infinity"
+    DECIMAL                   string, plain digits with the declared scale
+    BINARY                    base64
+    DATE                      "2024-02-29"
+    TIMESTAMP_NTZ             "2024-02-29T12:00:00.5", fraction without trailing zeros
+    TIMESTAMP                 the same and "Z", in UTC
+    STRUCT, ARRAY             object, array
+    STRING                    string
+    null                      null, always present
+
+Years beyond 9999 are written ``+10000``, those before year 1 ``-0043`` (44 BC), as ISO 8601 has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from cdc.model.change import Kind
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.names import quoted
+
+DOCUMENT = "_cdc_document"
+
+
+def with_document(rows: DataFrame, table: TargetTable) -> DataFrame:
+    """`rows` (any DataFrame with the table's typed columns) and ``_cdc_document STRING``: each row's JSON."""
+    return rows.withColumn(DOCUMENT, document(rows, table))
+
+
+def document(rows: DataFrame, table: TargetTable, *, only: Collection[str] | None = None) -> Column:
+    """The JSON of each of `rows`, or of `only` these columns."""
+    fields = [
+        readable(F.col(quoted(column.name)), column.kind, rows.schema[column.name].dataType).alias(column.name)
+        for column in table.columns
+        if only is None or column.name in only
+    ]
+    return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
+
+
+def readable(value: Column, kind: Kind, stored_as: T.DataType) -> Column:
+    """What a document has of a value that is stored so."""
+    if isinstance(stored_as, T.ArrayType):
+        element, element_type = kind.element, stored_as.elementType
+        if element is None:
+            return value
+        return F.transform(value, lambda item: readable(item, element, element_type))
+    if isinstance(stored_as, T.DecimalType) and kind.name == "decimal":
+        return value.cast("string")
+    if isinstance(stored_as, T.DateType):
+        return value.cast("string")
+    if isinstance(stored_as, T.TimestampNTZType):
+        return F.replace(value.cast("string"), F.lit(" "), F.lit("T"))
+    if isinstance(stored_as, T.TimestampType):
+        return F.concat(F.replace(value.cast("string"), F.lit(" "), F.lit("T")), F.lit("Z"))
+    return value

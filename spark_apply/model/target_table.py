@@ -1,0 +1,261 @@
+"""What the schema topic says of a table, and what follows from all its versions: the derived table. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cdc.config.config import ApplyTable
+from cdc.encode.table_log import log_of
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.model.types import TEXT, common_kind, spark_type
+
+RESERVED = "_cdc_"
+"""Columns of ours in derived stores begin with this."""
+
+HISTORY_SUFFIX = "_history"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a source table, as its record in the schema topic has it."""
+
+    connector: str
+    schema: str
+    table: str
+    topic: str
+    number: int
+    key: tuple[str, ...]
+    columns: tuple[tuple[str, Kind], ...]
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column of a derived table: the kind it is stored as, and the kinds its events came in."""
+
+    name: str
+    kind: Kind
+    versions: tuple[tuple[Kind, tuple[int, ...]], ...]
+    """Each kind the column had, with the table's versions that had it; one entry for nearly all columns."""
+    origin: str | None = None
+    """The source's name of it, where that is another."""
+    computed: str | None = None
+    """The expression it is made by, of the source's columns."""
+
+    @property
+    def source(self) -> str | None:
+        """The source's column; None where it is computed."""
+        return None if self.computed else self.origin or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What a copy is partitioned by: a column, or a function of one."""
+
+    column: str
+    function: str | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """How rows of the source become rows of the copy."""
+
+    reads: TargetTable
+    """The source's table: all columns, or, once the expressions are resolved, those that are needed."""
+    fingerprint: str
+    """Equal for what makes equal copies; empty where a copy's columns are the source's."""
+    where: str | None = None
+    computed: tuple[tuple[str, str], ...] = ()
+    """Names of further columns, and what they are computed by."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A derived table: every column any version had, in order of appearance, each wide enough for all."""
+
+    connector: str
+    schema: str
+    name: str
+    topic: str
+    key: tuple[str, ...]
+    columns: tuple[TargetColumn, ...]
+    version: int
+    """The newest version in it."""
+    history: bool = False
+    """Whether it has every version of a row, not the newest alone; then `topic` is the log of the table's topic."""
+    untracked: tuple[str, ...] = ()
+    """Columns whose change alone makes no new version in a history."""
+    target: str | None = None
+    """The copies' name, where it is not the table's."""
+    partition_by: tuple[Partition, ...] = ()
+    shaping: Shaping | None = None
+    """None: rows are as the source has them."""
+
+    @property
+    def qualified(self) -> str:
+        """The source's name of it."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def copy_name(self) -> str:
+        """What stores call it, in `schema`."""
+        return self.target or (f"{self.name}{HISTORY_SUFFIX}" if self.history else self.name)
+
+    @property
+    def source_key(self) -> tuple[str, ...]:
+        """The key by the source's names."""
+        return self.shaping.reads.key if self.shaping else self.key
+
+
+def parse_version(value: bytes) -> Version:
+    """Read one record of the schema topic."""
+    record = json.loads(value)
+    return Version(
+        connector=record["connector"],
+        schema=record["schema"],
+        table=record["table"],
+        topic=record["topic"],
+        number=record["version"],
+        key=tuple(record["key"]),
+        columns=tuple((column["name"], _kind(column)) for column in record["columns"]),
+    )
+
+
+def _kind(record: Mapping[str, object]) -> Kind:
+    element = record.get("element")
+    precision, scale = record.get("precision"), record.get("scale")
+    return Kind(
+        str(record["kind"]),
+        precision if isinstance(precision, int) else None,
+        scale if isinstance(scale, int) else None,
+        _kind(element) if isinstance(element, dict) else None,
+    )
+
+
+def choose(wanted: Mapping[str, ApplyTable], known: Iterable[str]) -> dict[str, ApplyTable]:
+    """The known tables that `wanted` names; a name wins over a pattern, an earlier pattern over a later one.
+
+    Raises ConfigError for a name or pattern that no known table has.
+    """
+    tables = sorted(set(known))
+    chosen: dict[str, ApplyTable] = {}
+    for name, settings in sorted(wanted.items(), key=lambda item: _is_pattern(item[0])):
+        found = [table for table in tables if _matches(table, name)]
+        if not found:
+            near = difflib.get_close_matches(name, tables, n=1)
+            msg = f"tables.{name}: the schema topic knows no such table"
+            raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(tables) or 'none'}")
+        for table in found:
+            chosen.setdefault(table, settings)
+    return chosen
+
+
+def _is_pattern(name: str) -> bool:
+    return "*" in name or "?" in name
+
+
+def _matches(table: str, pattern: str) -> bool:
+    if not _is_pattern(pattern):
+        return table == pattern
+    return re.fullmatch(fnmatch.translate(pattern.replace("[", "[[]")), table) is not None
+
+
+def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable:
+    """The derived table that all `versions` of one source table fit into.
+
+    Raises ConfigError for `types` of an unknown column and OperatorError for a change that cannot be made in place.
+    """
+    ordered = sorted(versions, key=lambda version: version.number)
+    newest = ordered[-1]
+    _check_types(types, ordered)
+    kinds: dict[str, list[tuple[Kind, list[int]]]] = {}
+    for version in ordered:
+        if version.key != newest.key:
+            raise _refused(newest, f"its key changed from ({', '.join(version.key)}) to ({', '.join(newest.key)})")
+        for name, kind in version.columns:
+            if name.startswith(RESERVED):
+                raise _refused(newest, f"column {name}: names that begin with {RESERVED} are ours")
+            history = kinds.setdefault(name, [])
+            effective = TEXT if name in types else kind
+            same = next((numbers for known, numbers in history if known == effective), None)
+            if same is None:
+                history.append((effective, [version.number]))
+            else:
+                same.append(version.number)
+    return TargetTable(
+        connector=newest.connector,
+        schema=newest.schema,
+        name=newest.table,
+        topic=newest.topic,
+        key=newest.key,
+        columns=tuple(
+            TargetColumn(name, _widest(newest, name, [kind for kind, _ in history]), _frozen(history))
+            for name, history in kinds.items()
+        ),
+        version=newest.number,
+    )
+
+
+def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
+    """`target` as the job's file wants it: a history follows the log. Raises what `target` does."""
+    made = target(versions, settings.types)
+    if settings.mode != "history":
+        return made
+    known = [column.name for column in made.columns]
+    for name in settings.untracked:
+        where = f"tables.{made.qualified}.untracked: {name}"
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"columns: {', '.join(known)}"
+            raise ConfigError(f"{where}: the table has no such column", hint=hint)
+        if name in made.key:
+            raise ConfigError(f"{where} is of the key, which tells the rows apart", hint="leave it out")
+    return replace(made, topic=log_of(made.topic), history=True, untracked=settings.untracked)
+
+
+def _frozen(history: list[tuple[Kind, list[int]]]) -> tuple[tuple[Kind, tuple[int, ...]], ...]:
+    return tuple((kind, tuple(numbers)) for kind, numbers in history)
+
+
+def _check_types(types: Mapping[str, str], versions: Sequence[Version]) -> None:
+    newest = versions[-1]
+    columns = sorted({name for version in versions for name, _ in version.columns})
+    for name, wanted in types.items():
+        if wanted != "string":
+            msg = f"tables.{newest.qualified}.types.{name}: “{wanted}” is not a type"
+            raise ConfigError(msg, hint=f"types: {{{name}: string}}")
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, n=1)
+            msg = f"tables.{newest.qualified}.types.{name}: the table has no such column"
+            raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(columns)}")
+
+
+def _widest(table: Version, name: str, kinds: Sequence[Kind]) -> Kind:
+    widest = kinds[0]
+    for kind in kinds[1:]:
+        both = common_kind(widest, kind)
+        if both is None:
+            what = (
+                f"column {name} changed from {spark_type(widest).simpleString()} to {spark_type(kind).simpleString()}"
+            )
+            raise _refused(table, what, name)
+        widest = both
+    return widest
+
+
+def _refused(table: Version, what: str, column: str | None = None) -> OperatorError:
+    way_out = f"set types: {{{column}: string}} under tables.{table.qualified} and give" if column else "give"
+    return OperatorError(
+        f"{table.qualified}: {what}; a derived table cannot follow that in place",
+        hint=f"{way_out} the store a new path or index: it is filled again from the topics",
+    )

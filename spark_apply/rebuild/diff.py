@@ -1,0 +1,103 @@
+"""How two copies of a table differ, in numbers: by Spark where both are tables of its, else row by row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import orjson
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from spark_apply.events.history import CURRENT
+from spark_apply.events.typed import row_type
+from spark_apply.model.store import Store
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.names import quoted
+
+_OLD, _NEW = "_cdc_old", "_cdc_new"
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """A live copy and its topic, row by row. What comes while both are read counts as a difference."""
+
+    rows: int = 0
+    """Of the new copy."""
+    only_old: int = 0
+    """Keys, and of one that has several rows, all but one of them."""
+    only_new: int = 0
+    different: int = 0
+
+
+@runtime_checkable
+class Framed(Protocol):
+    """A store whose copies are tables of Spark's."""
+
+    def read(self, table: TargetTable) -> DataFrame:
+        """The whole copy as it is now, with the table's columns and others; those it does not have yet are missing."""
+
+
+def compare(live: Store, beside: Store, table: TargetTable) -> Differences:
+    """Count how a live copy differs from another; looks at hashes of 8 bytes of their rows, and keeps no value."""
+    if isinstance(live, Framed) and isinstance(beside, Framed):
+        return _compare_frames(live.read(table), beside.read(table), table)
+    old: dict[bytes, bytes] = {}
+    rows = only_new = different = doubled = 0
+    for key, row in _digests(live, table):
+        doubled += key in old
+        old[key] = row
+    for key, row in _digests(beside, table):
+        rows += 1
+        found = old.pop(key, None)
+        only_new += found is None
+        different += found is not None and found != row
+    return Differences(rows, len(old) + doubled, only_new, different)
+
+
+def _digests(store: Store, table: TargetTable) -> Iterator[tuple[bytes, bytes]]:
+    for stored in store.rows(table):
+        found = orjson.loads(stored.document)
+        key = orjson.dumps([found.get(name) for name in table.key])
+        row = orjson.dumps([found.get(column.name) for column in table.columns])
+        yield hashlib.blake2b(key, digest_size=16).digest(), hashlib.blake2b(row, digest_size=8).digest()
+
+
+def _compare_frames(live: DataFrame, beside: DataFrame, table: TargetTable) -> Differences:
+    none = F.lit(None).cast("bigint")
+    old = _hashed(live, table).withColumns({_OLD: F.col("row"), _NEW: none})
+    new = _hashed(beside, table).withColumns({_OLD: none, _NEW: F.col("row")})
+    had, has = F.count(_OLD), F.count(_NEW)  # numbers alone are summed up, so keys are looked up and not sorted
+    differs = (F.min(_OLD) != F.max(_NEW)) | (F.max(_OLD) != F.max(_NEW))
+    keys = old.unionByName(new).groupBy(*(f"key{number}" for number in range(len(table.key))))
+    told = keys.agg(had.alias("had"), has.alias("has"), differs.alias("differs"))
+    row = told.agg(
+        F.sum("has"),
+        F.sum(F.greatest(F.col("had") - F.when(F.col("has") > 0, 1).otherwise(0), F.lit(0))),
+        F.count_if(F.col("had") == 0),
+        F.count_if((F.col("had") > 0) & (F.col("has") > 0) & F.col("differs")),
+    ).first()
+    return Differences(*(found or 0 for found in row or ()))
+
+
+def _hashed(rows: DataFrame, table: TargetTable) -> DataFrame:
+    """Key columns by number, and ``row BIGINT``: a hash of all columns."""
+    if table.history:
+        rows = rows.where(CURRENT)
+    there = set(rows.columns)
+    columns = {
+        field.name: (F.col(quoted(field.name)) if field.name in there else F.lit(None)).cast(field.dataType)
+        for field in row_type(table)
+    }
+    keys = (columns[name].alias(f"key{number}") for number, name in enumerate(table.key))
+    parts = (part for field in row_type(table) for part in _parts(columns[field.name], field.dataType))
+    return rows.select(*keys, F.xxhash64(*parts).alias("row"))
+
+
+def _parts(value: Column, kind: T.DataType) -> tuple[Column, Column]:
+    """What is hashed of a value: Spark's hash passes over nulls, wherever they are."""
+    nested = isinstance(kind, T.ArrayType | T.StructType)
+    return value.isNull(), F.to_json(value, {"ignoreNullFields": "false"}) if nested else value

@@ -1,0 +1,133 @@
+"""``cdc quarantine retry``: give stores again what they did not take, once it was mended why.
+
+The events are read from the topic, each key from the first that is in quarantine on, so that its newest one is among
+them, deletes included. They are typed as the job would type them now, and folded in as any batch is. Stores guard every
+row by position, but none remembers deleted rows for good: a job that folds in a key's delete between our reading and
+our writing would find the row back. So what has come meanwhile is folded in after it, until nothing has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import OperatorError
+from spark_apply.events import kafka_source
+from spark_apply.events.quarantine import Entry, Quarantine, chosen_entries, read_entries
+from spark_apply.job.microbatch import Applier, Key, Route
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import EVERYTHING, Moment, Offsets, Store, is_whole
+from spark_apply.model.target_table import TargetTable
+from spark_apply.rebuild.rebuild import opened, refuse_newer
+
+Outcome = Literal["applied", "gone", "left"]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """An entry and what became of it."""
+
+    entry: Entry
+    outcome: Outcome
+    """``applied``: the store has it, or what is newer; ``gone``: there is nothing to apply any more; ``left``."""
+
+    def as_json(self) -> dict[str, object]:
+        """Stable keys."""
+        return {**self.entry.as_json(), "outcome": self.outcome}
+
+
+def run_retry(
+    config: ApplyConfig,
+    *,
+    store: str | None = None,
+    table: str | None = None,
+    key: str | None = None,
+    progress: Progress | None = None,
+) -> list[Retried]:
+    """Apply again what is in quarantine. Raises CdcError where a store cannot be written now."""
+    tell = progress or (lambda _line: None)
+    asked = chosen_entries(config, store=store, table=table, key=key)
+    if not asked:
+        return []
+    gone: list[Entry] = []
+    with opened(config, store, table, tell) as (spark, copies):
+        followed = {(made.topic, name): (made, kept) for made, stores in copies for name, kept in stores.items()}
+        again = _Again(spark, config, Quarantine(config))
+        gone += (entry for entry in asked if (entry.topic, entry.store) not in followed)
+        for (topic, name), (made, kept) in followed.items():
+            mine = [entry for entry in asked if (entry.topic, entry.store) == (topic, name)]
+            if mine:
+                tell(f"{made.qualified} in {name}: {len(mine):,} events")
+                gone += again.give(made, name, kept, mine)
+        again.quarantine.resolve(gone)
+    left = read_entries(config)
+    return [
+        Retried(left.get(entry.id, entry), "left" if entry.id in left else "gone" if entry in gone else "applied")
+        for entry in asked
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    spark: SparkSession
+    config: ApplyConfig
+    quarantine: Quarantine
+
+    def give(self, table: TargetTable, name: str, store: Store, entries: Sequence[Entry]) -> list[Entry]:
+        """Fold the keys of entries in; those of which the topic has nothing more to say."""
+        topics, topic = self.config.source, table.topic
+        moments = _moments(table, name, store)
+        store.open(table)
+        applier = Applier({topic: Route(table, {name: store})}, refuse_newer, self.quarantine)
+        keys = {entry.key for entry in entries if entry.key is not None}
+        first, end = kafka_source.ranges(topics, topic)
+        begin = {number: _begin(number, entries, first, end) for number in end}
+        since: Offsets = begin
+        while True:
+            records = kafka_source.read(self.spark, topics, topic, since, end)
+            applier(records.where(F.col("key").cast("string").isin(keys)), moments)
+            _, later = kafka_source.ranges(topics, topic)
+            told = kafka_source.keys_between(topics, topic, end, later)
+            if not any(key.decode(errors="replace") in keys for key in told):
+                break
+            since, end = end, later
+        left = {entry.id for entry in self.quarantine.of(name, topic)}
+        return self._gone(table, [entry for entry in entries if entry.id in left], begin, end)
+
+    def _gone(self, table: TargetTable, entries: Iterable[Entry], begin: Offsets, end: Offsets) -> list[Entry]:
+        """Of entries, those whose record is not in the topic; and those with a later tombstone."""
+        wanted = {(entry.partition, entry.offset): entry for entry in entries}
+        keys = {entry.key for entry in entries if entry.key is not None}
+        there: set[tuple[int, int]] = set()
+        buried: dict[str, int] = {}
+        for message in kafka_source.between(self.config.source, table.topic, begin, end) if wanted else ():
+            at = message.partition() or 0, message.offset() or 0
+            there |= {at} & wanted.keys()
+            if message.value() is None and not table.history:
+                buried |= dict.fromkeys(keys & {(message.key() or b"").decode(errors="replace")}, at[1])
+        return [
+            entry for at, entry in wanted.items() if at not in there or buried.get(entry.key or "", -1) > entry.offset
+        ]
+
+
+def _begin(partition: int, entries: Iterable[Entry], first: Offsets, end: Offsets) -> int:
+    wanted = min((entry.offset for entry in entries if entry.partition == partition), default=end[partition])
+    return min(max(wanted, first[partition]), end[partition])
+
+
+def _moments(table: TargetTable, name: str, store: Store) -> Mapping[Key, Moment]:
+    """What a whole store may show: no more than it does. Raises OperatorError for a copy that has yet to be filled."""
+    mark = store.mark(table)
+    if mark is None or not mark.ends:
+        msg = f"{table.qualified} in {name}: its copy is not filled yet"
+        raise OperatorError(msg, hint="cdc apply APPLY.yaml meets these events again by itself")
+    if not is_whole(store):
+        return {}
+    limit = mark.complete.position if mark.complete else EVERYTHING
+    return {(table.topic, name): Moment(Mark({}, mark.complete), limit, again=True)}

@@ -1,0 +1,82 @@
+"""Makes the archive of `spark_apply.spark.class_archive`.
+
+python -m spark_apply.spark.build_class_archive     # in the cache, if it is not there; half a minute
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.model.errors import CdcError
+from spark_apply.spark.class_archive import archive
+from spark_apply.spark.session import open_session
+
+_log = logging.getLogger("cdc")
+
+_EXIT_WITHIN_S: Final = 300
+
+
+def make() -> None:
+    """Make the archive, of the classes that a small job has used."""
+    wanted = archive()
+    if wanted.exists():
+        return
+    _log.info("making an archive of Spark's classes, once")
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".spark-", dir=wanted.parent) as scratch:
+        made = Path(scratch) / "classes.jsa"
+        options = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={made}"'}
+        _work(open_session("classes", options), Path(scratch))
+        _end()
+        if made.exists():
+            made.rename(wanted)
+        else:  # nothing depends on it
+            _log.warning("Java has made no archive of Spark's classes: Spark will start without, which takes longer")
+
+
+def _work(spark: SparkSession, folder: Path) -> None:
+    """Load what every job needs: a stream, JSON, keys, rows that are kept."""
+    source = folder / "in"
+    source.mkdir()
+    (source / "records").write_text('{"id":1,"at":"2024-01-01T00:00:00Z"}\n{"id":2,"at":null}\n')
+
+    def apply(batch: DataFrame, _number: int) -> None:
+        read = batch.select(F.from_json("value", "id string, at string").alias("row")).select("row.*")
+        newest = read.groupBy("id").agg(F.max_by(F.struct("id", "at"), "at").alias("row")).select("row.*").persist()
+        newest.select(F.col("id").try_cast("bigint"), F.col("at").try_cast("timestamp")).collect()
+        newest.toArrow()
+        newest.unpersist()
+
+    stream = spark.readStream.text(str(source)).writeStream.foreachBatch(apply).trigger(availableNow=True)
+    stream.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+
+
+def _end() -> None:
+    """Let the JVM end, which writes the archive."""
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark has no other way to end its JVM
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(_EXIT_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        make()
+    except CdcError as error:
+        sys.exit(f"error: {error}")

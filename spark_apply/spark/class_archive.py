@@ -1,0 +1,33 @@
+"""Spark's classes as an archive that a JVM maps into its memory: Spark starts sooner (`bench/derived/starts.py`).
+
+An archive is of one Java and one set of jars; a JVM that it does not fit starts without it. See
+https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html. `spark_apply.spark.build_class_archive` makes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from cdc.dev.jars import cache_folder
+from cdc.dev.java import java
+
+_QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"  # what is said of an archive goes to stdout otherwise
+
+
+def archive() -> Path:
+    """Where the archive is, or would be, that fits this Java and these jars. Raises OperatorError without a Java."""
+    home = java().resolve().parents[1]
+    release = home / "release"
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
+    of = [str(home), release.read_text() if release.exists() else "", *(f"{jar} {jar.stat().st_size}" for jar in jars)]
+    return cache_folder() / "classes" / f"spark-{hashlib.sha256(repr(of).encode()).hexdigest()[:16]}.jsa"
+
+
+def options() -> str:
+    """What a JVM of Spark's is started with."""
+    there = archive()
+    return f'{_QUIET} "-XX:SharedArchiveFile={there}"' if there.exists() else _QUIET

@@ -1,0 +1,210 @@
+"""The Spark session: what it is made of, on loopback, quiet, in UTC, with exact arithmetic."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from cdc.dev import jars
+from cdc.dev.java import java
+from cdc.model.errors import OperatorError
+from spark_apply.spark.class_archive import options as class_options
+from spark_apply.spark.failures import spark_failure
+
+_EXTENSIONS = "spark.sql.extensions"
+
+SETTINGS: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "3g",  # at most: of Spark's own 1g, the first full batch into a large Delta table dies
+    "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
+    "spark.sql.codegen.cache.maxEntries": "1000",  # with Spark's 100, Delta's batches make all classes anew
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",  # sources tell "Id" from id
+    _EXTENSIONS: (
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
+    ),
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",  # Delta has no other
+    "spark.databricks.delta.snapshotPartitions": "2",  # tasks for the state of a log, of 50 before
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+"""What a session has unless the job's file, or `spark-submit`, says otherwise."""
+
+LOOPBACK: Mapping[str, str] = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+"""What one has besides where all of Spark is in one process: on a cluster, executors come back to the driver."""
+
+_SHIPPED = (
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "io.delta.sql.DeltaSparkSessionExtension",
+    "org.apache.kafka.clients.consumer.Consumer",
+)
+"""Classes of the jars that `spark-submit` has to be given."""
+
+# The gateway's level is what Spark makes the root's, and it prints a line where the two differ.
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{0}
+"""
+
+_LAUNCH = threading.Lock()
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+
+_INCUBATOR = b"WARNING: Using incubator modules"
+
+_REPORTED_BY_US = (
+    "org.apache.spark.sql.execution.streaming.MicroBatchExecution",
+    "org.apache.spark.executor",
+    "org.apache.spark.scheduler",
+    "org.apache.spark.storage",
+    "org.apache.spark.util.Utils",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.adaptive",
+    "org.apache.spark.sql.delta",
+)
+"""Loggers that print a failure which the job raises again as its own error; their texts can hold row values."""
+
+
+def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark, or use what runs, and return a session with catalogs and SQL settings of its own.
+
+    `spark` adds to `SETTINGS` and wins over them, and over what `spark-submit` was given, as with any job of Spark's.
+
+    The jars are fetched once into the cache and handed over as files: nothing is resolved, or printed, at a start.
+    Under `spark-submit` there is a JVM already, and it has its jars. Raises OperatorError without Java 17, where that
+    JVM lacks the jars, and when they cannot be fetched.
+    """
+    for logger in ("py4j", "SQLQueryContextLogger"):  # they print exceptions that we raise, with texts of queries
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_py4j)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return _built(name, settings_of(_submitted(), spark or {})).newSession()
+    java()
+    settings = settings_of({}, spark or {})
+    settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
+    settings[_JAVA_OPTIONS] = java_options(settings.get(_JAVA_OPTIONS, ""))
+    _launch(settings)
+    return _built(name, settings).newSession()
+
+
+def java_options(asked: str) -> str:
+    """The options of the JVM, behind which those that were asked for come, and win."""
+    collector = "" if _COLLECTOR.search(asked) else "-XX:+UseParallelGC"  # a batch waits for its end, not for pauses
+    logs = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
+    return " ".join(filter(None, (logs, collector, class_options(), asked)))
+
+
+def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:
+    """All that a session is made with: what `spark` says, else `submitted`, else we; extensions are added up."""
+    asked = {**submitted, **spark}
+    alone = asked.get("spark.master", SETTINGS["spark.master"]).startswith("local")
+    settings = {**SETTINGS, **(LOOPBACK if alone else {}), **asked}
+    extensions = f"{SETTINGS[_EXTENSIONS]},{asked.get(_EXTENSIONS, '')}".split(",")
+    settings[_EXTENSIONS] = ",".join(dict.fromkeys(filter(None, map(str.strip, extensions))))
+    return settings
+
+
+def _built(name: str, settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as exc:
+        msg = f"Spark did not start on {settings['spark.master']}. {spark_failure(exc)}"
+        hint = "is the master up, and do its workers have the memory and the cores that the job asks for?"
+        raise OperatorError(msg, hint=hint) from exc
+
+
+def _submitted() -> dict[str, str]:
+    """What `spark-submit` was given; keeps its JVM from printing what we report. Raises OperatorError without jars."""
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that has started us
+    jvm: Any = SparkContext._jvm  # noqa: SLF001 - the same
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        for needed in _SHIPPED:
+            loader.loadClass(needed)
+    except Py4JJavaError as exc:
+        msg = "spark-submit was not given the jars of the apply job"
+        raise OperatorError(msg, hint='spark-submit --jars "$(python -m cdc.dev.jars spark)" …') from exc
+    for logger in _REPORTED_BY_US:
+        jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(logger, jvm.org.apache.logging.log4j.Level.OFF)
+    return dict(SparkConf().getAll())
+
+
+def _launch(settings: Mapping[str, str]) -> None:
+    """Start the JVM, unless this process has one: in a folder of its own, and with a pipe for its stderr.
+
+    The folder, since Spark 4.0 makes one named ``artifacts`` wherever it starts (SPARK-52396); the pipe to keep back
+    the one line that every JVM of Spark's prints and no option silences. Neither is changed for this process, whose
+    other threads may start programs and open files meanwhile.
+    """
+    with _LAUNCH:
+        if SparkContext._gateway is not None:  # noqa: SLF001 - the one place where PySpark keeps its JVM
+            return
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        reading, writing = os.pipe()
+        try:
+            gateway = launch_gateway(conf, {"cwd": _folder(), "stderr": writing})  # type: ignore[no-untyped-call]
+        except PySparkException as exc:
+            msg = f"the JVM of Spark did not start. {spark_failure(exc)}"
+            hint = f"is spark.driver.memory, {settings['spark.driver.memory']}, what Java can have here?"
+            raise OperatorError(msg, hint=hint) from exc
+        finally:
+            os.close(writing)
+            threading.Thread(target=_pass_on, args=(reading,), name="spark-stderr", daemon=True).start()
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - takes it for every session's
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """Whether someone else logs than py4j, which writes of a JVM that is gone to the root logger, with a traceback."""
+    return Path(record.pathname).parent.name != "py4j"
+
+
+@functools.cache
+def _folder() -> Path:
+    """Scratch of this process, gone with it."""
+    folder = Path(tempfile.mkdtemp(prefix="cdc-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _pass_on(reading: int) -> None:
+    with open(reading, "rb", buffering=0) as lines:
+        for line in lines:
+            if _INCUBATOR not in line:
+                os.write(2, line)
+
+
+def _logging_file() -> Path:
+    lines = [_LOGGING]
+    for index, logger in enumerate(_REPORTED_BY_US):
+        lines += [f"logger.q{index}.name = {logger}", f"logger.q{index}.level = off"]
+    path = _folder() / "log4j2.properties"
+    path.write_text("\n".join(lines) + "\n")
+    return path

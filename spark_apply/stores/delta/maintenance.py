@@ -1,0 +1,79 @@
+"""Upkeep of a Delta table: OPTIMIZE where it is worn, VACUUM of all but the copies beside and before the live one.
+
+The log forgets by itself, at a checkpoint, what is older than ``delta.logRetentionDuration``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from spark_apply.model.upkeep import SMALL_BYTES, Upkeep
+from spark_apply.spark.names import quoted
+from spark_apply.stores.delta.log import Log
+
+_FORMAT_CHECK = "spark.databricks.delta.formatCheck.enabled"
+_VIEW = "_cdc_inventory"
+
+
+def retention(upkeep: Upkeep) -> dict[str, str]:
+    """The properties that say how long earlier states are kept."""
+    keep = f"interval {upkeep.keep_hours} hours"
+    return {"delta.logRetentionDuration": keep, "delta.deletedFileRetentionDuration": keep}
+
+
+def compact_if_worn(log: Log, files: int) -> bool:
+    """Put small files and those with deleted rows together where there are so many; whether there were."""
+    if log.snapshot().numOfFiles() < files:
+        return False
+    found = log.file_table().where((F.col("size") < SMALL_BYTES) | F.col("deletionVector").isNotNull())
+    if found.count() < files:
+        return False
+    log.spark.sql(f"OPTIMIZE delta.{quoted(log.path)}").collect()
+    return True
+
+
+def clean(log: Log, kept: Iterable[str], making: Iterable[str]) -> None:
+    """Remove files that no state of the retention has, but not `kept` (absolute) nor what is below folders `making`."""
+    spark = log.spark
+    spark.conf.set(_FORMAT_CHECK, "false")  # Delta would have its folder read as a table
+    try:
+        found = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(log.path)
+        needed = F.col("path").isin(*kept)
+        for folder in making:
+            needed |= F.col("path").contains(f"/{folder}/")
+        found = found.where(~needed).select(
+            _nullable(F.col("path")).alias("path"),
+            _nullable(F.col("length")).alias("length"),
+            _nullable(F.lit(False)).alias("isDir"),  # noqa: FBT003 - a literal column
+            _nullable(F.unix_millis("modificationTime")).alias("modificationTime"),
+        )
+        found.createOrReplaceTempView(_VIEW)
+        with _silent(spark):
+            spark.sql(f"VACUUM delta.{quoted(log.path)} USING INVENTORY (SELECT * FROM {_VIEW})").collect()  # noqa: S608
+    finally:
+        spark.conf.unset(_FORMAT_CHECK)
+        spark.catalog.dropTempView(_VIEW)
+
+
+@contextmanager
+def _silent(spark: SparkSession) -> Iterator[None]:
+    """Keep from stdout, which is for data, what VACUUM prints there; of this thread alone."""
+    context: Any = spark.sparkContext
+    jvm = context._jvm  # noqa: SLF001
+    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+    before = console.out()
+    console.setOutDirect(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
+
+
+def _nullable(column: Column) -> Column:
+    """The same for Delta, which compares types to the letter."""
+    return F.when(F.length("path") > 0, column)

@@ -1,0 +1,208 @@
+"""What is known of copies in PostgreSQL, and where they lie: the table ``cdc_apply.copies``. No commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg2 import sql
+
+from cdc.model.errors import OperatorError
+from spark_apply.model.completeness import Mark
+from spark_apply.model.identity import stamp
+from spark_apply.model.store import Due
+from spark_apply.model.target_table import TargetTable
+from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres.tables import OURS, Cursor, Tables, check_names, columns_of
+
+LIVE, BESIDE, PREVIOUS = "live", "beside", "previous"
+"""Roles of a table's copies."""
+
+_META: Final = sql.Identifier(OURS, "copies")
+_TABLES: Final = """
+CREATE SCHEMA IF NOT EXISTS cdc_apply;
+CREATE TABLE IF NOT EXISTS cdc_apply.copies (
+    number integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    prefix text NOT NULL,
+    schema text NOT NULL,
+    name text NOT NULL,
+    role text NOT NULL,
+    relation oid,
+    identity text NOT NULL,
+    position text,
+    mark text,
+    reload boolean NOT NULL DEFAULT true,
+    due text,
+    replaced_at timestamptz,
+    UNIQUE (schema, name, role)
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A row of ``cdc_apply.copies``."""
+
+    number: int
+    relation: int | None
+    identity: str
+    position: str | None
+    mark: Mark | None
+    reload: bool
+    due: Due | None
+    replaced_at: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Of the topics with this prefix."""
+
+    prefix: str
+
+    def prepare(self, cur: Cursor) -> None:
+        """Make what we keep about copies, once."""
+        cur.execute("SELECT pg_advisory_xact_lock(hashtextextended('cdc_apply', 0))")
+        cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
+        ((missing,),) = cur.fetchall()
+        if missing:
+            cur.execute(_TABLES)
+
+    def find(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy | None:
+        """What is known of a copy; `relation` is None where the table that it speaks of is not there."""
+        place = sql.Identifier(table.schema, table.copy_name).as_string(cur)
+        cur.execute(
+            sql.SQL(
+                "SELECT number, CASE WHEN role <> 'live' OR relation = to_regclass(%s) THEN coalesce(relation, 0) END,"
+                " identity, position, mark, reload, due, replaced_at, prefix FROM {}"
+                " WHERE schema = %s AND name = %s AND role = %s"
+            ).format(_META),
+            (place, table.schema, table.copy_name, role),
+        )
+        for number, relation, identity, position, mark, reload, due, replaced_at, prefix in cur.fetchall():
+            if prefix != self.prefix:
+                msg = f"PostgreSQL table {table.schema}.{table.copy_name} is a copy of other topics ({prefix}.…)"
+                raise OperatorError(msg, hint="give the store a database of its own")
+            return Copy(
+                number,
+                relation,
+                identity,
+                position,
+                Mark.from_json(mark) if mark else None,
+                reload,
+                Due.from_json(due) if due else None,
+                replaced_at,
+            )
+        return None
+
+    def known(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy | None:
+        """`find`, also where nothing of ours was ever made."""
+        cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
+        ((missing,),) = cur.fetchall()
+        return None if missing else self.find(cur, table, role)
+
+    def required(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy:
+        """`find`; raises OperatorError where there is none."""
+        found = self.find(cur, table, role)
+        if found is None:
+            msg = f"PostgreSQL has no copy of {table.qualified}"
+            raise OperatorError(msg, hint="cdc apply makes it, and fills it from the topics")
+        return found
+
+    def create(self, cur: Cursor, table: TargetTable) -> Copy:
+        """A new live copy without rows. Raises OperatorError where a table of another's making has the name."""
+        check_names(table)
+        if columns_of(cur, sql.Identifier(table.schema, table.copy_name)):
+            raise self.foreign(table)
+        self.remove(cur, table, LIVE)
+        number = self.note(cur, table, LIVE, stamp(table), None)
+        made = Tables(table, number, (OURS, f"copy_{number}"))
+        tables.create(cur, made, like=None)
+        cur.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(table.schema)))
+        self.put_in_place(cur, table, self.required(cur, table), None)
+        return self.required(cur, table)
+
+    @staticmethod
+    def tables(table: TargetTable, copy: Copy, role: str = LIVE) -> Tables:
+        """The tables of a copy."""
+        live = role == LIVE
+        return Tables(table, copy.number, (table.schema, table.copy_name) if live else (OURS, f"copy_{copy.number}"))
+
+    def note(self, cur: Cursor, table: TargetTable, role: str, identity: str, mark: Mark | None) -> int:
+        """Write down a new copy; returns its number."""
+        cur.execute(
+            sql.SQL(
+                "INSERT INTO {} (prefix, schema, name, role, identity, mark) VALUES (%s, %s, %s, %s, %s, %s)"
+                " RETURNING number"
+            ).format(_META),
+            (self.prefix, table.schema, table.copy_name, role, identity, mark and mark.to_json()),
+        )
+        ((number,),) = cur.fetchall()
+        return int(number)
+
+    def write(
+        self, cur: Cursor, number: int, mark: Mark | None, *, position: str | None = None, reload: bool | None = None
+    ) -> None:
+        """Set a copy's mark; its position and whether it is to be filled anew, where given."""
+        cur.execute(
+            sql.SQL(
+                "UPDATE {} SET mark = %s, position = coalesce(%s, position), reload = coalesce(%s, reload)"
+                " WHERE number = %s"
+            ).format(_META),
+            (mark and mark.to_json(), position, reload, number),
+        )
+
+    def adopt(self, cur: Cursor, table: TargetTable, number: int) -> None:
+        """Take the table that has the name now for the copy, and believe no mark of it."""
+        cur.execute(
+            sql.SQL("UPDATE {} SET relation = to_regclass(%s), mark = NULL WHERE number = %s").format(_META),
+            (sql.Identifier(table.schema, table.copy_name).as_string(cur), number),
+        )
+
+    def caught_up(self, cur: Cursor, number: int, due: Due) -> None:
+        """Nothing is due any more, if it is this that was."""
+        cur.execute(
+            sql.SQL("UPDATE {} SET due = NULL WHERE number = %s AND due = %s").format(_META), (number, due.to_json())
+        )
+
+    def remove(self, cur: Cursor, table: TargetTable, role: str) -> None:
+        """Forget a copy, and drop what is left of it in our schema."""
+        cur.execute(
+            sql.SQL("DELETE FROM {} WHERE schema = %s AND name = %s AND role = %s RETURNING number").format(_META),
+            (table.schema, table.copy_name, role),
+        )
+        for (number,) in cur.fetchall():
+            tables.drop(cur, Tables(table, number, (OURS, f"copy_{number}")))
+
+    def set_aside(self, cur: Cursor, table: TargetTable, live: Copy, role: str) -> None:
+        """Take the name from the live copy, which has `role` from now on."""
+        aside = sql.Identifier(f"copy_{live.number}")
+        place = sql.Identifier(table.schema, table.copy_name)
+        cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(place, aside))
+        moved = sql.SQL("{}.{}").format(sql.Identifier(table.schema), aside)
+        cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(moved, sql.Identifier(OURS)))
+        cur.execute(
+            sql.SQL("UPDATE {} SET role = %s, replaced_at = now() WHERE number = %s").format(_META), (role, live.number)
+        )
+
+    def put_in_place(
+        self, cur: Cursor, table: TargetTable, copy: Copy, mark: Mark | None, due: Due | None = None
+    ) -> None:
+        """Give a copy of our schema the table's name."""
+        beside, place = sql.Identifier(OURS, f"copy_{copy.number}"), sql.Identifier(table.schema, table.copy_name)
+        cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(beside, sql.Identifier(table.schema)))
+        moved = sql.Identifier(table.schema, f"copy_{copy.number}")
+        cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(moved, sql.Identifier(table.copy_name)))
+        cur.execute(
+            sql.SQL(
+                "UPDATE {} SET role = %s, relation = to_regclass(%s), mark = %s, due = %s, replaced_at = NULL"
+                " WHERE number = %s"
+            ).format(_META),
+            (LIVE, place.as_string(cur), mark and mark.to_json(), due and due.to_json(), copy.number),
+        )
+
+    @staticmethod
+    def foreign(table: TargetTable) -> OperatorError:
+        """That somebody else made the table."""
+        msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
+        return OperatorError(msg, hint="give the store another database, or drop the table")

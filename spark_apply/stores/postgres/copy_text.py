@@ -1,0 +1,73 @@
+"""Batches as the text that COPY reads: made by Spark, handed on as bytes, no row becomes a Python object."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION, SOURCE_MS
+from spark_apply.model.store import Batch, Refused
+from spark_apply.stores.postgres.types import copy_instant, copy_line, copy_text
+
+_SLICE = 250_000
+"""Rows that are in memory here at a time."""
+_LINE = "_cdc_line"
+_NUL = re.compile(rb"\0")
+
+
+class CopyText:
+    """A file of a batch's lines: its table's columns, then ``_cdc_position, _cdc_op, _cdc_partition, _cdc_offset``.
+
+    Of a history, ``_cdc_at`` stands behind ``_cdc_op``.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.refused: list[Refused] = []
+        """Rows that were left out: a text has the character U+0000, which PostgreSQL cannot store."""
+        self._columns = [column.name for column in batch.table.columns]
+        self._chunks = _chunks(batch)
+        self._chunk = memoryview(b"")
+
+    def readline(self, _size: int = -1, /) -> bytes:
+        """Never called; the driver's types ask for it."""
+        raise NotImplementedError
+
+    def read(self, size: int = 1 << 20, /) -> bytes:
+        """The next bytes, at most `size`; none at the end."""
+        while not self._chunk:
+            found = next(self._chunks, None)
+            if found is None:
+                return b""
+            self._chunk = found if _NUL.search(found) is None else memoryview(b"".join(self._storable(bytes(found))))
+        taken, self._chunk = bytes(self._chunk[:size]), self._chunk[size:]
+        return taken
+
+    def _storable(self, lines: bytes) -> Iterator[bytes]:
+        for line in lines.removesuffix(b"\n").split(b"\n"):
+            if b"\0" not in line:
+                yield line + b"\n"
+                continue
+            *cells, partition, offset = line.split(b"\t")
+            named = [name for name, cell in zip(self._columns, cells, strict=False) if b"\0" in cell]
+            reason = f"PostgreSQL cannot store the character U+0000: {', '.join(named)}"
+            self.refused.append(Refused(int(partition), int(offset), reason))
+
+
+def _chunks(batch: Batch) -> Iterator[memoryview]:
+    cells = [copy_text(column) for column in batch.table.columns]
+    said = [F.col(POSITION), F.col(OP), *([copy_instant(F.col(SOURCE_MS))] if batch.table.history else [])]
+    last = [*said, F.col(PARTITION).cast("string"), F.col(OFFSET).cast("string")]
+    slices = -(-batch.keys // _SLICE)
+    for number in range(slices):
+        rows = batch.rows
+        if slices > 1:
+            rows = rows.where(F.pmod(F.xxhash64(KEY), F.lit(slices)) == number)
+        arrow: Any = rows.select(copy_line([*cells, *last]).alias(_LINE)).toArrow()
+        for chunk in arrow.column(_LINE).chunks:
+            _, offsets, text = chunk.buffers()  # https://arrow.apache.org/docs/format/Columnar.html
+            ends = memoryview(offsets).cast("i")
+            if len(chunk):
+                yield memoryview(text)[ends[chunk.offset] : ends[chunk.offset + len(chunk)]]

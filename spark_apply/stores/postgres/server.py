@@ -1,0 +1,179 @@
+"""A store's connection to PostgreSQL: one writer's session, transactions, the driver's errors in our terms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+
+from cdc.config.hosts import is_local
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from spark_apply.stores.postgres.tables import Cursor
+
+_AWAY_S = 60.0
+"""How long the server may be away before the job stops."""
+_AGAIN_S = 0.5
+_LINGERS_S = 5.0
+_ROWS_AT_ONCE = 2_000
+_SETTINGS = {
+    "DateStyle": "ISO",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "search_path": "pg_catalog",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+_PASSING = ("08", "57", "53", "40")
+"""Classes of SQLSTATE: connection lost, operator intervention, resources, serialization."""
+
+
+class Server:
+    """Connects when it is needed, and again when the connection was lost. Not for two threads at a time."""
+
+    def __init__(self, url: str, where: str) -> None:
+        """Raises ConfigError for what is no URL of PostgreSQL's; it is never repeated."""
+        self._url = url
+        self._where = where
+        self._parameters = _parameters(url, where)
+        self._connection: psycopg2.extensions.connection | None = None
+        self._locks: list[str] = []
+        self.session = 0
+        """Which connection this is; what belongs to a session is gone with the number."""
+
+    def another(self) -> Server:
+        """The same server by a connection of its own."""
+        return Server(self._url, self._where)
+
+    @contextmanager
+    def transaction(self, doing: str) -> Iterator[Cursor]:
+        """Statements that all take effect, or none. Raises RetryableError where the same may work again."""
+        connection = self._connected()
+        try:
+            with connection, connection.cursor() as cur:
+                yield cur
+        except psycopg2.Error as exc:
+            error = self._translated(exc, doing)
+            if connection.closed:
+                self.close()
+            raise error from exc
+
+    def begin(self, doing: str) -> Cursor:
+        """A cursor in a transaction that the next `transaction` goes on with and commits."""
+        try:
+            return self._connected().cursor()
+        except psycopg2.Error as exc:
+            raise self._translated(exc, doing) from exc
+
+    @contextmanager
+    def reading(self, doing: str) -> Iterator[tuple[Cursor, Cursor]]:
+        """Two cursors of a session of its own, on one snapshot; the second one fetches as it is read."""
+        connection = self._connect()
+        try:
+            connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+            with connection.cursor() as cur, connection.cursor(name="cdc_rows") as many:
+                many.itersize = _ROWS_AT_ONCE
+                yield cur, many
+        except psycopg2.Error as exc:
+            raise self._translated(exc, doing) from exc
+        finally:
+            connection.close()
+
+    def lock(self, name: str) -> bool:
+        """Hold an advisory lock until `close`, over lost connections as well; False if another has it.
+
+        A process that was killed is waited for: its session ends when the server notices.
+        """
+        with self.transaction("taking a lock") as cur:
+            taken = _locked(cur, name)
+        if taken:
+            self._locks.append(name)
+        return taken
+
+    def close(self) -> None:
+        """Let go; safe to call twice."""
+        if self._connection is not None:
+            with suppress(psycopg2.Error):
+                self._connection.rollback()
+                self._connection.cursor().execute("SELECT pg_advisory_unlock_all()")  # the session may end later
+            with suppress(psycopg2.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> psycopg2.extensions.connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = connection = self._connect()
+            self.session += 1
+            try:
+                with connection, connection.cursor() as cur:
+                    lost = [name for name in self._locks if not _locked(cur, name)]
+            except psycopg2.Error as exc:
+                self.close()
+                raise self._translated(exc, "connecting") from exc
+            if lost:
+                self.close()
+                msg = f"{self._where}: another job took this one's place while the connection was lost"
+                raise OperatorError(msg, hint="let one job write a store")
+        return self._connection
+
+    def _connect(self) -> psycopg2.extensions.connection:
+        until = time.monotonic() + _AWAY_S
+        while True:
+            try:
+                connection: psycopg2.extensions.connection = psycopg2.connect(**self._parameters)
+            except psycopg2.OperationalError as exc:
+                text = " ".join(str(exc).split())
+                lasting = (
+                    "password" in text or "does not exist" in text or "pg_hba.conf" in text or "certificate" in text
+                )
+                if lasting or self.session == 0 or time.monotonic() > until:
+                    said = text.rsplit("FATAL: ", 1)[-1].rsplit("failed: ", 1)[-1][:200]
+                    msg = f"PostgreSQL of {self._where} does not let us in: {said}"
+                    raise OperatorError(msg, hint="is it up, are host, database, user and password right?") from None
+                time.sleep(_AGAIN_S)
+            else:
+                return connection
+
+    def _translated(self, exc: psycopg2.Error, doing: str) -> CdcError:
+        """The server's DETAIL is left out, and the message of data exceptions: they quote values."""
+        code = exc.pgcode or ""
+        lost = not code and isinstance(exc, psycopg2.OperationalError | psycopg2.InterfaceError)
+        if lost or code[:2] in _PASSING:
+            said = f"{exc.diag.message_primary} ({code})" if code else "the connection was lost"
+            hint = "is PostgreSQL up, with room on its disk? Start again: what was done is whole, the rest comes again"
+            return RetryableError(f"{self._where}: {doing}: {said}", hint=hint)
+        reason = f"a value does not fit ({code})" if code[:2] == "22" else f"{exc.diag.message_primary} ({code})"
+        missing = "grant what is missing to this user" if code == "42501" else None
+        return OperatorError(f"{self._where}: {doing}: {reason}", hint=missing)
+
+
+def _locked(cur: Cursor, name: str) -> bool:
+    until = time.monotonic() + _LINGERS_S
+    while True:
+        cur.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (name,))
+        ((taken,),) = cur.fetchall()
+        if taken or time.monotonic() > until:
+            return bool(taken)
+        time.sleep(_AGAIN_S)
+
+
+def _parameters(url: str, where: str) -> dict[str, Any]:
+    hint = "url: postgresql://user:${PASSWORD}@host:5432/database, with /, @, : and % in it percent-encoded"
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigError(f"{where}.url is not a PostgreSQL URL", hint=hint)
+    try:
+        given: dict[str, str] = psycopg2.extensions.parse_dsn(url)
+    except psycopg2.ProgrammingError:
+        raise ConfigError(f"{where}.url cannot be parsed", hint=hint) from None
+    options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+    defaults = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+    if not is_local(given.get("host", ""), given.get("hostaddr", "")):
+        defaults["sslmode"] = "verify-full"
+        if given.get("sslmode", "verify-full") == "verify-full":
+            defaults["sslrootcert"] = "system"
+    fixed = {"client_encoding": "UTF8", "application_name": "cdc apply"}
+    return {**defaults, **given, **fixed, "options": f"{given.get('options', '')} {options}".strip()}

@@ -1,0 +1,330 @@
+"""The transactional warehouse: a PostgreSQL table for each source table, in step with each other.
+
+    stores:
+      warehouse: {type: postgres, url: "postgresql://user:${PASSWORD}@host/warehouse"}
+
+    <schema>.<table>              the live copy: the source's columns, its key, and _cdc_position
+    cdc_apply.copies              of each copy: identity, position, mark, due
+    cdc_apply.waiting_<number>    events of source transactions that are not whole yet
+    cdc_apply.gone_<number>       keys that were deleted, of connectors that do not say what is whole
+    cdc_apply.copy_<number>       a copy beside the live one, or the one before it
+
+A micro-batch is one transaction of all tables: COPY to temporary tables, then what lies before each table's limit is
+folded in with one statement, guarded by position, and what lies behind it is put with the events that wait. Positions
+and consumed offsets are in the same transaction. So a reader sees whole source transactions, of all tables alike, and
+what a crash makes the job hand over again is known by its offsets. Events from before the position that a copy is
+complete up to can only be late ones, deleted rows' included: they are left out (those of re-read rows have the
+position just before the next commit's, and pass).
+
+A copy that is read from the beginning of its topic shows what it had until all of that is whole; then one transaction
+replaces its rows: what the topic does not have is gone from it.
+
+A history (`spark_apply.stores.postgres.history`) is told the same way, but it leaves out nothing that is late and
+replaces nothing that is read again: each event adds to it once, and its log may no longer have what it has, or what
+waits.
+
+See https://www.postgresql.org/docs/current/sql-insert.html#SQL-ON-CONFLICT.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from psycopg2 import sql
+from pyspark.sql import SparkSession
+
+from cdc.config.config import StoreConfig
+from cdc.model.errors import BugError, ConfigError, OperatorError, RetryableError
+from spark_apply.events.history import CURRENT
+from spark_apply.model.completeness import Mark
+from spark_apply.model.foresight import Foreseen
+from spark_apply.model.identity import identity_of, stamp
+from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Moment, StoredRow, only_options
+from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
+from spark_apply.stores.postgres.locks import take_alone
+from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.tables import OURS, Cursor, Had, Tables, columns_of, moved_on
+from spark_apply.stores.postgres.types import documents, pg_type
+
+_BY_ID = ("integer", "bigint", "text", "numeric", "boolean")
+
+
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:
+    """Reach the database at the url of `config`; makes nothing. Raises OperatorError when it does not answer."""
+    del spark
+    only_options(config, name, ())
+    if config.url is None:
+        raise ConfigError(f"stores.{name}: url is missing", hint="url: postgresql://user:${PASSWORD}@host/warehouse")
+    return PostgresStore(Server(config.url, f"stores.{name}"), prefix)
+
+
+class PostgresStore:
+    """A `spark_apply.model.store.WholeStore`."""
+
+    whole = True
+
+    def __init__(self, server: Server, prefix: str, role: str = LIVE) -> None:
+        self._server = server
+        self._copies = Copies(prefix)
+        self._role = role
+        self._tables: dict[str, TargetTable] = {}
+        self._staged: dict[str, tuple[int, int, int]] = {}
+        self._besides: list[PostgresStore] = []
+
+    def foresee(self, table: TargetTable) -> Foreseen:
+        with self._server.transaction(f"looking at {table.qualified}") as cur:
+            copy = self._copies.known(cur, table, self._role)
+            there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+            if copy is None and there:
+                raise self._copies.foreign(table)
+            if copy is None or not there:
+                return Foreseen(None)
+            identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
+            return Foreseen(
+                identity, tuple(told for told, _ in tables.changes(cur, self._copies.tables(table, copy, self._role)))
+            )
+
+    def open(self, table: TargetTable) -> str:
+        self._write_alone(table)
+        with self._server.transaction(f"opening {table.qualified}") as cur:
+            self._copies.prepare(cur)
+            copy = self._copies.find(cur, table, self._role)
+            there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+            if copy is None or (copy.relation is None and not there):
+                copy = self._copies.create(cur, table)
+            elif copy.relation is None:  # the whole database was restored from a dump, or this table was
+                self._copies.adopt(cur, table, copy.number)
+            identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
+            tables.evolve(cur, self._copies.tables(table, copy, self._role))
+            self._staged.pop(table.qualified, None)
+        self._tables[table.qualified] = table
+        return identity
+
+    def apply(self, batch: Batch) -> Applied:
+        raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
+
+    def fold(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
+        try:
+            return self._fold_all(batches, moments)
+        except RetryableError:  # it may have been committed: then its offsets tell, and nothing is done twice
+            return self._fold_all(batches, moments)
+
+    def _fold_all(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
+        by_table = {batch.table.qualified: batch for batch in batches}
+        try:
+            with self._server.transaction("applying a batch") as cur:
+                return {
+                    name: self._fold(cur, name, by_table.get(name), moment) for name, moment in sorted(moments.items())
+                }
+        except BaseException:
+            self._staged.clear()  # temporary tables that were made in it are gone with it
+            raise
+
+    def _fold(self, cur: Cursor, name: str, batch: Batch | None, moment: Moment) -> Applied:
+        table = batch.table if batch is not None else self._tables[name]
+        self._lock(cur, table)
+        copy = self._copies.find(cur, table, self._role)
+        if copy is None or copy.relation is None:
+            msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or made anew while the job wrote it"
+            raise OperatorError(msg, hint="start the job again: it fills the table from the topics")
+        if self._role == LIVE:  # a rebuild may have put another shape there
+            identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
+        of = self._copies.tables(table, copy, self._role)
+        staged = (self._server.session, copy.number, table.version)
+        if self._staged.get(name) != staged:
+            tables.restage(cur, of)
+            self._staged[name] = staged
+        before = copy.mark.complete if copy.mark else None
+        late = before.settled if before and not copy.reload and not table.history else ""
+        ends = copy.mark.ends if copy.mark else {}
+        had = Had({}, "", reload=False) if moment.again else Had(ends, late, copy.reload)
+        applied = tables.fold(cur, of, batch, moment.limit, had)
+        mark = replace(moment.mark, ends=moved_on(ends, moment.mark.ends))
+        position = max(copy.position or "", batch.position if batch is not None else "") or None
+        reload = copy.reload and moment.limit == ""
+        self._copies.write(cur, copy.number, mark, position=position, reload=reload)
+        return applied
+
+    def position(self, table: TargetTable) -> str | None:
+        copy = self._read(table)
+        return copy.position if copy else None
+
+    def mark(self, table: TargetTable) -> Mark | None:
+        copy = self._read(table)
+        return None if copy is None or copy.relation is None or copy.due else copy.mark
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        with self._server.transaction("setting a mark") as cur:
+            copy = self._copies.required(cur, table, self._role)
+            anew = not mark.ends  # all is read from the beginning
+            if anew:
+                tables.begin_anew(cur, self._copies.tables(table, copy, self._role))
+            self._copies.write(cur, copy.number, mark, reload=True if anew else None)
+
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        copy = self._read(table)
+        if copy is None or copy.relation is None:
+            msg = f"PostgreSQL table {table.schema}.{table.copy_name} cannot be read"
+            raise OperatorError(msg, hint="has the apply job made it? cdc apply")
+        of = self._copies.tables(table, copy, self._role)
+        with self._server.reading(f"reading {table.qualified}") as (cur, many):
+            had = columns_of(cur, of.rows)
+            columns = [column for column in table.columns if column.name in had]
+            keys = [column for column in columns if column.name in table.key]
+            row = sql.Identifier("t")
+            key = documents(keys, of=row)
+            query = sql.SQL("SELECT {}, {} FROM {} t").format(key, documents(columns, of=row), of.rows)
+            wanted: list[sql.Composable] = [sql.Identifier(CURRENT)] if table.history else []
+            wanted += [_having(keys, key)] if ids is not None else []
+            if wanted:
+                query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
+            many.execute(query, None if ids is None else (_asked(ids, keys),))
+            for id_, document in many:
+                yield StoredRow(id_, document)
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del event_key
+        return document_key
+
+    def beside(self, table: TargetTable) -> PostgresStore:
+        with self._server.transaction(f"making a copy beside {table.qualified}") as cur:
+            self._lock(cur, table)
+            live = self._copies.required(cur, table, self._role)
+            of = self._copies.tables(table, live, self._role)
+            if live.reload:
+                msg = (
+                    f"PostgreSQL table {table.schema}.{table.copy_name} is being filled from the beginning of its topic"
+                )
+                raise OperatorError(msg, hint="wait until cdc status shows a position for it")
+            _refuse_views(cur, of)
+            tables.evolve(cur, of)
+            self._copies.remove(cur, table, BESIDE)
+            mark = Mark({}, live.mark.complete if live.mark else None)
+            number = self._copies.note(cur, table, BESIDE, stamp(table, live.identity), mark)
+            made = Tables(table, number, (OURS, f"copy_{number}"))
+            tables.create(cur, made, like=of.rows)
+            tables.grant_as(cur, of.rows, made.rows)
+        copy = PostgresStore(self._server.another(), self._copies.prefix, BESIDE)
+        self._besides.append(copy)
+        return copy
+
+    def hold(self, table: TargetTable) -> None:
+        """Let nobody write the live copy until `swap`, or `close`."""
+        cur = self._server.begin("swapping")
+        self._lock(cur, table)
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        with self._server.transaction("swapping") as cur:
+            self._lock(cur, table)
+            live, made = self._copies.required(cur, table, self._role), self._copies.find(cur, table, BESIDE)
+            if made is None:
+                msg = f"PostgreSQL table {table.schema}.{table.copy_name}: another rebuild has taken this one's place"
+                raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
+            lacks = [n for n, end in (live.mark.ends if live.mark else {}).items() if due.begin.get(n, 0) < end]
+            if lacks:
+                raise BugError(f"{table.qualified}: a copy is swapped in that lacks what the live one has")
+            complete = live.mark.complete if live.mark else None
+            new = self._copies.tables(table, made, BESIDE)
+            tables.restage(cur, new)
+            limit = complete.position if complete else EVERYTHING
+            tables.fold(cur, new, None, limit, Had(due.begin, "", reload=made.reload))
+            self._copies.write(cur, made.number, made.mark, reload=False)
+            self._take_alone(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
+            self._copies.remove(cur, table, PREVIOUS)
+            self._copies.set_aside(cur, table, live, PREVIOUS)
+            self._copies.put_in_place(cur, table, made, Mark(due.begin, complete))
+            self._staged.clear()
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        copy = self._read(table, PREVIOUS)
+        return copy.replaced_at if copy else None
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        with self._server.transaction("rolling back") as cur:
+            self._lock(cur, table)
+            live, kept = self._copies.required(cur, table, self._role), self._copies.find(cur, table, PREVIOUS)
+            if kept is None:
+                raise OperatorError(f"{table.qualified}: there is no earlier copy", hint="a rollback uses it up")
+            self._take_alone(cur, table, live, kept, "rolling back")
+            self._copies.remove(cur, table, BESIDE)
+            self._copies.set_aside(cur, table, live, BESIDE)
+            self._copies.remove(cur, table, BESIDE)
+            self._copies.put_in_place(cur, table, kept, kept.mark, Due(due.id, kept.mark.ends if kept.mark else {}))
+
+    def due(self, table: TargetTable) -> Due | None:
+        copy = self._read(table)
+        return copy.due if copy else None
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        with self._server.transaction("catching up") as cur:
+            self._copies.caught_up(cur, self._copies.required(cur, table).number, due)
+
+    def close(self) -> None:
+        for copy in self._besides:
+            copy.close()
+        self._server.close()
+        self._tables.clear()
+
+    def _write_alone(self, table: TargetTable) -> None:
+        """Raises OperatorError where another job writes this copy."""
+        name = json.dumps(["writer", table.schema, table.copy_name])
+        if table.qualified not in self._tables and not self._server.lock(name):
+            msg = f"PostgreSQL table {table.schema}.{table.copy_name} has a writer already"
+            raise OperatorError(msg, hint="stop the apply job that writes it: SELECT * FROM pg_stat_activity shows it")
+
+    def _lock(self, cur: Cursor, table: TargetTable) -> None:
+        """Change what a reader sees of a table alone, until the transaction ends; copies beside are one job's own."""
+        if self._role == LIVE:
+            name = json.dumps(["copies", table.schema, table.copy_name])
+            cur.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
+
+    def _take_alone(self, cur: Cursor, table: TargetTable, live: Copy, other: Copy | None, doing: str) -> None:
+        """Wait for who reads the live copy, and the one before it, which may be read yet by who began when it was live.
+
+        Raises OperatorError where that does not end.
+        """
+        copies = [self._copies.tables(table, live, self._role)]
+        if other is not None:
+            copies.append(self._copies.tables(table, other, PREVIOUS))
+        take_alone(cur, [copy.rows for copy in copies], f"{table.qualified}: {doing}")
+
+    def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
+        with self._server.transaction("reading how far a copy is") as cur:
+            return self._copies.known(cur, table, role or self._role)
+
+
+def _refuse_views(cur: Cursor, of: Tables) -> None:
+    """Raises OperatorError where a view would go on with the copy that is replaced."""
+    cur.execute(
+        "SELECT DISTINCT v.oid::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid"
+        " JOIN pg_class v ON v.oid = r.ev_class WHERE d.refobjid = to_regclass(%s)"
+        " AND d.classid = 'pg_rewrite'::regclass AND v.oid <> d.refobjid ORDER BY 1",
+        (of.rows.as_string(cur),),
+    )
+    views = [name for (name,) in cur.fetchall()]
+    if views:
+        msg = f"{of.table.qualified}: views stay with the table that a rebuild replaces: {', '.join(views)}"
+        raise OperatorError(msg, hint=f"DROP VIEW {', '.join(views)}; make them again after the rebuild")
+
+
+def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:
+    """The rows with one of the ids that `_asked` gives, by the primary key where JSON gives its types back exactly."""
+    if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
+        return sql.SQL("{} = ANY (%s)").format(key)
+    fields = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(pg_type(column))) for column in keys
+    )
+    named = sql.SQL(", ").join(sql.Identifier(column.name) for column in keys)
+    of_row = sql.SQL(", ").join(sql.Identifier("t", column.name) for column in keys)
+    return sql.SQL("({}) IN (SELECT {} FROM json_to_recordset(%s::json) AS a({}))").format(of_row, named, fields)
+
+
+def _asked(ids: Collection[str], keys: Sequence[TargetColumn]) -> object:
+    if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
+        return list(ids)
+    return f"[{','.join(ids)}]"

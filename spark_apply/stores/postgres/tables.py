@@ -1,0 +1,347 @@
+"""The tables of one copy in PostgreSQL, and how a batch is folded into them. On a given cursor, no commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import psycopg2.extensions
+from psycopg2 import sql
+
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events.history import AT, DERIVED
+from spark_apply.events.typed import OFFSET, OP, PARTITION, POSITION
+from spark_apply.model.store import EVERYTHING, Applied, Batch, Offsets
+from spark_apply.model.target_table import TargetTable
+from spark_apply.stores.postgres.copy_text import CopyText
+from spark_apply.stores.postgres.history import TYPES, fold_statement
+from spark_apply.stores.postgres.types import pg_type, widens
+
+OURS = "cdc_apply"
+"""The schema of what belongs to no reader."""
+MAX_NAME_BYTES = 63
+_COPY_BYTES = 1 << 20
+_FILLFACTOR = 85
+"""Room in each page for newer versions of its rows: they need no new index entries."""
+
+Cursor = psycopg2.extensions.cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Of the copy `number` of `table`, which is at `place` (schema and name)."""
+
+    table: TargetTable
+    number: int
+    place: tuple[str, str]
+
+    @property
+    def rows(self) -> sql.Identifier:
+        return sql.Identifier(*self.place)
+
+    def ours(self, kind: str) -> sql.Identifier:
+        """``waiting``, ``copy``, or ``gone``, which a history does not have: deletes are rows of it."""
+        return sql.Identifier(OURS, f"{kind}_{self.number}")
+
+    @property
+    def stage(self) -> sql.Identifier:
+        return sql.Identifier("pg_temp", f"cdc_stage_{self.number}")
+
+    @property
+    def key(self) -> sql.Composed:
+        return _listed(self.table.key)
+
+    @property
+    def columns(self) -> sql.Composed:
+        return _listed([*(column.name for column in self.table.columns), POSITION])
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What an event says besides, as it is kept until it is folded in."""
+        return (OP, AT) if self.table.history else (OP,)
+
+    @property
+    def event(self) -> sql.Composed:
+        """All that an event says."""
+        return sql.SQL("{}, {}").format(self.columns, _listed(self.said))
+
+    def same_key(self, one: str, other: str) -> sql.Composed:
+        pairs = [
+            sql.SQL("{} = {}").format(sql.Identifier(one, name), sql.Identifier(other, name)) for name in self.table.key
+        ]
+        return sql.SQL(" AND ").join(pairs)
+
+
+def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
+    """Make a copy without rows at ``cdc_apply.copy_<number>``; with the indexes and constraints of `like`, if given."""
+    table = tables.table
+    check_names(table)
+    rows, events = tables.ours("copy"), sql.SQL(", ").join([*_fields(table), *_ours(tables.said)])
+    key = sql.SQL("{}, {}").format(tables.key, sql.Identifier(POSITION)) if table.history else tables.key
+    if like is None:
+        fields = [*_fields(table), *(_ours((*tables.said, *DERIVED)) if table.history else ())]
+        shape = sql.SQL("{}, PRIMARY KEY ({})").format(sql.SQL(", ").join(fields), key)
+    else:
+        shape = sql.SQL("LIKE {} INCLUDING ALL").format(like)
+    cur.execute(sql.SQL("CREATE TABLE {} ({}) WITH (fillfactor = {})").format(rows, shape, sql.Literal(_FILLFACTOR)))
+    cur.execute(sql.SQL("CREATE TABLE {} ({})").format(tables.ours("waiting"), events))
+    if table.history:
+        cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("waiting"), key))
+        return
+    cur.execute(
+        sql.SQL("CREATE TABLE {} AS SELECT {}, {} FROM {} WITH NO DATA").format(
+            tables.ours("gone"), tables.key, sql.Identifier(POSITION), tables.ours("waiting")
+        )
+    )
+    cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("gone"), tables.key))
+
+
+def check_names(table: TargetTable) -> None:
+    """Raises ConfigError for names that PostgreSQL would cut off."""
+    for name in (table.schema, table.copy_name, *(column.name for column in table.columns)):
+        if len(name.encode()) > MAX_NAME_BYTES:
+            msg = f"{table.qualified}: the name “{name}” is longer than PostgreSQL's {MAX_NAME_BYTES} bytes"
+            raise ConfigError(msg, hint="leave this table out of the store")
+
+
+def drop(cur: Cursor, tables: Tables) -> None:
+    """Remove a copy that is beside, with all that belongs to it."""
+    for kind in ("copy", "waiting", "gone"):
+        cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables.ours(kind)))
+
+
+def evolve(cur: Cursor, tables: Tables) -> None:
+    """Add columns and widen types in the copy and in what waits. Raises OperatorError where that cannot be."""
+    for _, change in changes(cur, tables):
+        for name in (tables.rows, tables.ours("waiting")):
+            cur.execute(sql.SQL("ALTER TABLE {} {}").format(name, change))
+
+
+def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
+    """What `evolve` does, in words and as a part of ALTER TABLE; raises what it raises."""
+    check_names(tables.table)
+    there, found = columns_of(cur, tables.rows), []
+    for column in tables.table.columns:
+        wanted, has = pg_type(column), there.get(column.name)
+        named, kind = sql.Identifier(column.name), sql.SQL(wanted)
+        if has is None:
+            found.append((f"add column {column.name} {wanted}", sql.SQL("ADD COLUMN {} {}").format(named, kind)))
+        elif has != wanted and widens(has, wanted):
+            retype = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}").format(named, kind)
+            found.append((f"widen column {column.name} from {has} to {wanted}", retype))
+        elif has != wanted:
+            msg = f"PostgreSQL table {'.'.join(tables.place)}, column {column.name}: it is {has} and would be {wanted}"
+            way_out = f"types: {{{column.name}: string}} under tables.{tables.table.qualified}"
+            raise OperatorError(msg, hint=f"{way_out}, and DROP TABLE: it is filled again from the topics")
+    return found
+
+
+def grant_as(cur: Cursor, one: sql.Identifier, other: sql.Identifier) -> None:
+    """Grant on `other` what is granted on `one`."""
+    cur.execute(
+        "SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END,"
+        " is_grantable FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass(%s) AND grantee <> relowner",
+        (one.as_string(cur),),
+    )
+    for privilege, grantee, grantable in cur.fetchall():
+        statement = sql.SQL("GRANT {} ON {} TO {} {}").format(
+            sql.SQL(privilege), other, sql.SQL(grantee), sql.SQL("WITH GRANT OPTION" if grantable else "")
+        )
+        cur.execute(statement)
+
+
+def columns_of(cur: Cursor, name: sql.Identifier) -> dict[str, str]:
+    """The columns of a table and their types, as ``format_type`` has them; empty if it is not there."""
+    cur.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+        " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+        (name.as_string(cur),),
+    )
+    return dict(cur.fetchall())
+
+
+def restage(cur: Cursor, tables: Tables) -> None:
+    """Make the session's temporary table anew."""
+    cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables.stage))
+    more = sql.SQL("{} integer, {} bigint").format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
+    fields = [*_fields(tables.table), *_ours(tables.said), more]
+    cur.execute(
+        sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
+            sql.Identifier(f"cdc_stage_{tables.number}"), sql.SQL(", ").join(fields)
+        )
+    )
+
+
+def begin_anew(cur: Cursor, tables: Tables) -> None:
+    """Forget what belongs to a topic that is about to be read from its beginning.
+
+    Not of a history: its log may no longer have the events that wait.
+    """
+    if not tables.table.history:
+        for kind in ("waiting", "gone"):
+            cur.execute(sql.SQL("TRUNCATE {}").format(tables.ours(kind)))
+
+
+@dataclass(frozen=True, slots=True)
+class Had:
+    """What a copy has already."""
+
+    ends: Offsets
+    late: str
+    """Events before this position can only be late."""
+    reload: bool
+    """Its rows are to be replaced by what is folded in next."""
+
+
+def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Had) -> Applied:
+    """Take in `batch` and show what lies before `limit`; a history keeps what it has, whatever comes again or late."""
+    stale = duplicate = 0
+    if batch is not None:
+        copy = sql.SQL("COPY {} ({}, {}) FROM STDIN").format(tables.stage, tables.event, _listed((PARTITION, OFFSET)))
+        text = CopyText(batch)
+        cur.copy_expert(copy, text, _COPY_BYTES)
+        if text.refused:
+            batch.refuse(text.refused)
+        duplicate, stale = _drop_known(cur, tables, had)
+    moved = _move_waiting(cur, tables, limit)
+    if batch is not None and limit != EVERYTHING:
+        _hold_back(cur, tables, limit)
+    if limit == "" or (batch is None and not moved and not had.reload):
+        return Applied(0, 0, stale, duplicate)
+    if tables.table.history:
+        cur.execute(fold_statement(tables.table, tables.rows, tables.stage, limit))
+        return Applied(cur.rowcount, 0, None, duplicate)
+    written, deleted, older = _show(cur, tables, distinct=bool(moved), replacing=had.reload, limit=limit)
+    return Applied(written, deleted, stale + older, duplicate)
+
+
+def _drop_known(cur: Cursor, tables: Tables, had: Had) -> tuple[int, int]:
+    """Take out of the stage what was handed before, and what is late; how many of each."""
+    whens = [
+        sql.SQL("WHEN {} THEN {} < {}").format(sql.Literal(number), sql.Identifier(OFFSET), sql.Literal(end))
+        for number, end in had.ends.items()
+    ]
+    handed = sql.SQL("CASE {} {} ELSE false END").format(sql.Identifier(PARTITION), sql.SQL(" ").join(whens))
+    handed = handed if whens else sql.SQL("false").format()
+    late = sql.SQL("{} < {}").format(sql.Identifier(POSITION), sql.Literal(had.late))
+    cur.execute(
+        sql.SQL("SELECT count(*) FILTER (WHERE {h}), count(*) FILTER (WHERE NOT ({h}) AND {l}) FROM {s}").format(
+            h=handed, l=late, s=tables.stage
+        )
+    )
+    ((duplicates, stale),) = cur.fetchall()
+    if duplicates or stale:
+        cur.execute(sql.SQL("DELETE FROM {} WHERE {} OR {}").format(tables.stage, handed, late))
+    return duplicates, stale
+
+
+def _move_waiting(cur: Cursor, tables: Tables, limit: str) -> int:
+    """Put into the stage what has waited for this limit; how much."""
+    waiting, position = tables.ours("waiting"), sql.Identifier(POSITION)
+    if limit == "":
+        return 0
+    cur.execute(
+        sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} WHERE {} < {}").format(
+            tables.stage, waiting, position, sql.Literal(limit), n=tables.event
+        )
+    )
+    moved = cur.rowcount
+    if moved:
+        cur.execute(
+            sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} >= {})").format(waiting, position, sql.Literal(limit))
+        )
+        ((more,),) = cur.fetchall()
+        if more:
+            cur.execute(sql.SQL("DELETE FROM {} WHERE {} < {}").format(waiting, position, sql.Literal(limit)))
+        else:
+            cur.execute(sql.SQL("TRUNCATE {}").format(waiting))
+    return moved
+
+
+def _hold_back(cur: Cursor, tables: Tables, limit: str) -> None:
+    """Let wait what is not whole yet; a history's may wait already."""
+    cur.execute(
+        sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} WHERE {} >= {} ON CONFLICT DO NOTHING").format(
+            tables.ours("waiting"), tables.stage, sql.Identifier(POSITION), sql.Literal(limit), n=tables.event
+        )
+    )
+
+
+def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit: str) -> tuple[int, int, int]:
+    """Fold the stage in up to `limit`: rows written, deleted, and those that the copy had already."""
+    position, op, gone = sql.Identifier(POSITION), sql.Identifier(OP), tables.ours("gone")
+    newest = sql.SQL("SELECT {first} {columns}, {op} FROM {stage} WHERE {position} < {limit} {last}").format(
+        first=sql.SQL("DISTINCT ON ({})").format(tables.key) if distinct else sql.SQL(""),
+        columns=tables.columns,
+        op=op,
+        stage=tables.stage,
+        position=position,
+        limit=sql.Literal(limit),
+        last=sql.SQL("ORDER BY {}, {} DESC").format(tables.key, position) if distinct else sql.SQL(""),
+    )
+    cur.execute(
+        sql.SQL("SELECT count(*), count(*) FILTER (WHERE {} = 'd') FROM ({}) n").format(op, newest),
+    )
+    ((events, deletes),) = cur.fetchall()
+    deleted = 0
+    if replacing:
+        cur.execute(sql.SQL("DELETE FROM {}").format(tables.rows))
+        deleted = cur.rowcount
+        cur.execute(sql.SQL("TRUNCATE {}").format(gone))
+    elif deletes:
+        cur.execute(
+            sql.SQL(
+                "DELETE FROM {} t USING ({}) n WHERE n.{op} = 'd' AND {} AND (t.{p} IS NULL OR t.{p} < n.{p})"
+            ).format(tables.rows, newest, tables.same_key("t", "n"), op=op, p=position)
+        )
+        deleted = cur.rowcount
+    forget = limit != EVERYTHING
+    if deletes and not forget:
+        cur.execute(
+            sql.SQL(
+                "INSERT INTO {} AS g SELECT {k}, {p} FROM ({}) n WHERE {op} = 'd'"
+                " ON CONFLICT ({k}) DO UPDATE SET {p} = excluded.{p} WHERE g.{p} < excluded.{p}"
+            ).format(gone, newest, k=tables.key, p=position, op=op)
+        )
+    later = sql.SQL("NOT EXISTS (SELECT FROM {} g WHERE {} AND g.{p} >= n.{p})").format(
+        gone, tables.same_key("g", "n"), p=position
+    )
+    update = sql.SQL(", ").join(
+        sql.SQL("{c} = excluded.{c}").format(c=sql.Identifier(name))
+        for name in (*(column.name for column in tables.table.columns), POSITION)
+    )
+    cur.execute(
+        sql.SQL(
+            "INSERT INTO {} AS t ({c}) SELECT {c} FROM ({}) n WHERE {op} <> 'd' AND {}"
+            " ON CONFLICT ({}) DO UPDATE SET {} WHERE t.{p} IS NULL OR t.{p} < excluded.{p}"
+        ).format(
+            tables.rows,
+            newest,
+            sql.SQL("true") if forget else later,
+            tables.key,
+            update,
+            c=tables.columns,
+            op=op,
+            p=position,
+        )
+    )
+    written = cur.rowcount
+    return written, max(deleted - written, 0) if replacing else deleted, events - deletes - written
+
+
+def _fields(table: TargetTable) -> list[sql.Composed]:
+    named = [sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(pg_type(c))) for c in table.columns]
+    return [*named, *_ours((POSITION,))]
+
+
+def _ours(names: Collection[str]) -> list[sql.Composed]:
+    return [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(TYPES[name])) for name in names]
+
+
+def _listed(names: Collection[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def moved_on(had: Offsets, ends: Offsets) -> Mapping[int, int]:
+    """The later of both for each partition."""
+    return {number: max(had.get(number, 0), ends.get(number, 0)) for number in {*had, *ends}}

@@ -1,0 +1,148 @@
+"""The one form in which a source's row and a store's are compared: the document's values, column by column. Pure.
+
+Only columns that both the source and the copy have: what the source dropped stays in a store as it was. Numbers are
+compared as the numbers that the copy stores (a float of 32 bits as one); of a column that ``types: {column: string}``
+keeps as text, the value that the text is JSON of, where events have no string.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
+
+from cdc.model.change import Kind
+from spark_apply.model.target_table import TargetTable
+from spark_apply.model.types import TEXT, spark_type
+from spark_apply.verify.contents import document_value
+
+_JSON = frozenset(
+    (
+        *("boolean", "int16", "int32", "int64", "uint64", "float32", "float64", "date", "time_micros"),
+        *("timestamp_millis", "timestamp_micros", "geometry", "vector", "array"),
+    )
+)
+"""Kinds whose values are no JSON strings in events."""
+
+Values = list[Any]
+Convert = Callable[[Any], Any]
+
+
+class Form:
+    """Of one table; columns are called what copies call them."""
+
+    def __init__(self, table: TargetTable, source: Mapping[str, Kind], *, texts: Sequence[str] = ()) -> None:
+        """`source` has the kinds of the source's columns now, `texts` the columns that `types` keeps as text."""
+        columns = [column for column in table.columns if column.computed or column.source in source]
+        self.columns = tuple(column.name for column in columns)
+        self.key = table.key
+        self.names = {column.source: column.name for column in columns if column.source}
+        """The columns' names by the source's."""
+        self._sources = tuple(column.source or "" for column in columns)
+        self._of_event = [
+            None
+            if column.source is None or column.source in texts
+            else _of_event(source[column.source], spark_type(column.kind))
+            for column in columns
+        ]
+        self._of_document = [
+            (_parsed if source[column.source].name in _JSON else None)
+            if column.source is not None and column.source in texts
+            else _lenient(_number(spark_type(column.kind)))
+            for column in columns
+        ]
+
+    def of_event(self, after: bytes) -> Values:
+        """Of the JSON of an event's new row; computed columns are null."""
+        return _converted(self._sources, self._of_event, orjson.loads(after))
+
+    def of_document(self, document: str) -> Values:
+        """Of a store's row."""
+        return _converted(self.columns, self._of_document, orjson.loads(document))
+
+    def key_of(self, values: Values) -> str:
+        """The JSON of the key columns."""
+        row = dict(zip(self.columns, values, strict=True))
+        return orjson.dumps({name: row[name] for name in self.key}).decode()
+
+    def digest(self, values: Values) -> bytes:
+        """Equal for equal rows, and for no others."""
+        packed = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+        return hashlib.blake2b(packed, digest_size=16).digest()
+
+    def differing(self, one: Values, other: Values) -> tuple[str, ...]:
+        """Names of the columns in which two rows differ."""
+        pairs = zip(self.columns, one, other, strict=True)
+        return tuple(name for name, here, there in pairs if self.digest([here]) != self.digest([there]))
+
+
+def _converted(columns: Sequence[str], converts: Sequence[Convert | None], row: Mapping[str, Any]) -> Values:
+    values = []
+    for name, convert in zip(columns, converts, strict=True):
+        value = row.get(name)
+        values.append(value if convert is None or value is None else convert(value))
+    return values
+
+
+def _lenient(convert: Convert | None) -> Convert | None:
+    """A value that is not of its type, which another hand wrote, is compared as it is."""
+    if convert is None:
+        return None
+
+    def converted(value: Any) -> Any:  # noqa: ANN401 - JSON
+        try:
+            return convert(value)
+        except (TypeError, ValueError, OverflowError, struct.error):
+            return value
+
+    return converted
+
+
+def _of_event(kind: Kind, stored: T.DataType) -> Convert | None:
+    number = _number(stored)
+    if number is not None and kind.name != "array":
+        return number
+    if kind.name in ("boolean", "int16", "int32", "int64", "uint64", "string", "decimal", "bytes"):
+        return None  # as they are in documents
+    as_text = stored == spark_type(TEXT)
+
+    def convert(value: Any) -> Any:  # noqa: ANN401 - JSON
+        found = document_value(kind, value, kept_as_text=as_text)
+        return number(found) if number else found
+
+    return convert
+
+
+def _number(stored: T.DataType) -> Convert | None:
+    """What makes equal JSON of equal numbers; None where they are already."""
+    if isinstance(stored, T.ArrayType):
+        item = _number(stored.elementType)
+        if item is None:
+            return None
+        return lambda values: (
+            [value if value is None else item(value) for value in values] if isinstance(values, list) else values
+        )
+    if isinstance(stored, T.FloatType):
+        return _single
+    return _double if isinstance(stored, T.DoubleType) else None
+
+
+def _single(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, str):
+        return value  # NaN and the infinities
+    return struct.unpack("<f", struct.pack("<f", value))[0] + 0.0  # and zero has no sign
+
+
+def _double(value: Any) -> Any:  # noqa: ANN401 - JSON
+    return value if isinstance(value, str) else float(value) + 0.0
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text  # what no number can be: NaN, infinity

@@ -1,0 +1,225 @@
+"""What became of a key: all its records that the topic still has, and which of them a derived store must hold.
+
+The rule is the stores' own: the event with the greatest position wins, whatever the order events came in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, cast
+
+import orjson
+
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import ConfigError
+from spark_apply.events import kafka_source
+from spark_apply.events.expressions import resolved
+from spark_apply.events.projected import SourceImage, documents
+from spark_apply.events.projection import planned
+from spark_apply.events.quarantine import Entry, read_entries
+from spark_apply.model.target_table import TargetTable, choose, derived
+from spark_apply.spark.session import open_session
+
+Verdict = Literal["won", "superseded", "late", "duplicate", "tombstone", "no event"]
+
+_WITH_ROW: Final = ("r", "c", "u")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of the key as the topic has it."""
+
+    partition: int
+    offset: int
+    value: Mapping[str, Any] | None
+    """The event; None for a tombstone; empty where there is no JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record and what becomes of it in every store."""
+
+    partition: int
+    offset: int
+    verdict: Verdict
+    because: str | None
+    """``partition/offset`` of the record it lost to."""
+    op: str | None
+    position: str | None
+    schema_version: int | None
+    transaction: str | None
+    committed_at_ms: int | None
+    """The source's commit, or when a snapshot's row was read."""
+    after: object
+    """The row, as the event has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that the topic tells of a key."""
+
+    table: str
+    topic: str
+    key: Mapping[str, Any]
+    records: tuple[Seen, ...]
+    where: str | None = None
+    """What rows of the copies have to meet."""
+    left_out: bool = False
+    """The row that won does not."""
+    quarantined: tuple[Entry, ...] = ()
+    """Records that stores could not take."""
+
+    @property
+    def outcome(self) -> Literal["row", "deleted", "left out", "unknown"]:
+        """What a store must hold: the row of the record that won, nothing, nothing as yet, or nobody knows."""
+        won = _won(self.records)
+        if won is None:
+            return "unknown"
+        return "deleted" if won.op == "d" else "left out" if self.left_out else "row"
+
+    def as_json(self) -> dict[str, object]:
+        """The stable shape of ``cdc explain --json``."""
+        return {
+            "table": self.table,
+            "topic": self.topic,
+            "key": dict(self.key),
+            "outcome": self.outcome,
+            "where": self.where,
+            "records": [asdict(seen) for seen in self.records],
+            "quarantined": [entry.as_json() for entry in self.quarantined],
+        }
+
+
+def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
+    """Read the table's topic for one key; `key` is JSON of its columns, or the value of the only one.
+
+    Takes as long as reading the topic once. Raises CdcError for a table or key that cannot be.
+    """
+    versions = kafka_source.schema_versions(config.source)
+    chosen = choose(config.tables, versions)
+    if table not in chosen:
+        near = difflib.get_close_matches(table, chosen, n=1)
+        msg = f"--table {table}: the job follows no such table"
+        raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"it follows {', '.join(sorted(chosen))}")
+    made = derived(versions[table], chosen[table])
+    wanted = parse_key(made, key)
+    partitions = kafka_source.topics(config.source).get(made.topic, 0)
+    found = (
+        Record(message.partition() or 0, message.offset() or 0, _event(message.value()))
+        for message in kafka_source.committed(config.source, made.topic, partitions)
+        if _json(message.key()) in wanted
+    )
+    records, settings = judged(found), chosen[table]
+    left_out = settings.where is not None and _left_out(config, planned(versions[table], settings), records)
+    quarantined = tuple(e for e in read_entries(config).values() if e.table == table and _of_key(e.key, wanted))
+    return Explanation(table, made.topic, wanted[0], records, settings.where, left_out, quarantined)
+
+
+def _won(records: Iterable[Seen]) -> Seen | None:
+    return next((seen for seen in records if seen.verdict == "won"), None)
+
+
+def _left_out(config: ApplyConfig, table: TargetTable, records: Iterable[Seen]) -> bool:
+    """Whether the row that won does not match the table's `where`: Spark's to tell."""
+    won = _won(records)
+    if won is None or won.op == "d":
+        return False
+    spark = open_session(config.name, config.spark)
+    made = resolved(table, spark)
+    after = orjson.dumps(won.after).decode()
+    key = {name: cast("dict[str, Any]", won.after).get(name) for name in table.source_key}
+    image = SourceImage(orjson.dumps(key).decode(), after, won.schema_version or table.version)
+    return next(documents(spark, made, [image])) is None
+
+
+def parse_key(table: TargetTable, text: str) -> list[dict[str, Any]]:
+    """``{"id": 5}`` as it is; of a key of one column also its value: the number 5, or the text. Raises ConfigError."""
+    given = _json(text.encode())
+    if not isinstance(given, dict) and len(table.key) == 1:
+        values = [text] if given is None or isinstance(given, str) else [given, text]
+        return [{table.key[0]: value} for value in values]
+    if not isinstance(given, dict) or set(given) != set(table.key):
+        example = json.dumps(dict.fromkeys(table.key, "…"), ensure_ascii=False)
+        raise ConfigError(f"--key: {table.qualified} has the key {', '.join(table.key)}", hint=f"--key '{example}'")
+    return [{name: given[name] for name in table.key}]
+
+
+def _of_key(event_key: str | None, wanted: Sequence[object]) -> bool:
+    return event_key is not None and _json(event_key.encode()) in wanted
+
+
+def judged(records: Iterable[Record]) -> tuple[Seen, ...]:
+    """The records of one key, in the topic's order, each with its verdict."""
+    known = sorted(records, key=lambda record: (record.partition, record.offset))
+    events = [(_position(record), record) for record in known]
+    newest = max((position for position, _ in events if position is not None), default=None)
+    won = next((record for position, record in events if position is not None and position == newest), None)
+    before: dict[str, Record] = {}
+    seen = []
+    for position, record in events:
+        verdict, cause = _verdict(position, record, won, before)
+        seen.append(_seen(record, verdict, cause))
+        if position is not None:
+            before.setdefault(position, record)
+    return tuple(seen)
+
+
+def _verdict(
+    position: str | None, record: Record, won: Record | None, before: Mapping[str, Record]
+) -> tuple[Verdict, Record | None]:
+    if record.value is None:
+        return "tombstone", None
+    if position is None:
+        return "no event", None
+    if record is won:
+        return "won", None
+    if position in before:
+        return "duplicate", before[position]
+    newer = max((other for other in before if other > position), default=None)
+    return ("superseded", won) if newer is None else ("late", before[newer])
+
+
+def _seen(record: Record, verdict: Verdict, cause: Record | None) -> Seen:
+    event = record.value or {}
+    about, transaction = event.get("source"), event.get("transaction")
+    about = about if isinstance(about, dict) else {}
+    return Seen(
+        partition=record.partition,
+        offset=record.offset,
+        verdict=verdict,
+        because=None if cause is None else f"{cause.partition}/{cause.offset}",
+        op=event.get("op"),
+        position=about.get("position"),
+        schema_version=about.get("schema_version"),
+        transaction=transaction.get("id") if isinstance(transaction, dict) else None,
+        committed_at_ms=about.get("ts_ms"),
+        after=event.get("after"),
+    )
+
+
+def _position(record: Record) -> str | None:
+    """An event's position; None for what the job takes for no event."""
+    event = record.value
+    if event is None or not isinstance(event.get("source"), dict):
+        return None
+    whole = event.get("op") == "d" or (event.get("op") in _WITH_ROW and event.get("after") is not None)
+    position = event["source"].get("position")
+    versioned = event["source"].get("schema_version") is not None
+    return position if whole and versioned and isinstance(position, str) else None
+
+
+def _event(value: bytes | None) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    found = _json(value)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _json(text: bytes | None) -> object:
+    try:
+        return orjson.loads(text or b"")
+    except orjson.JSONDecodeError:
+        return None

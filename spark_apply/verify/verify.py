@@ -1,0 +1,409 @@
+"""Whether the copies of tables are what the source holds, while both are being written.
+
+All rows are compared first; what differs then may only have changed meanwhile, so those keys alone are looked at again,
+in an order that leaves one explanation:
+
+1. The ends of the table's topic are noted.
+2. The source's rows are read, under views that have seen every transaction begun before: all that the topic told up to
+   those ends, and maybe more.
+3. The store is waited for until it holds every transaction that those views have seen.
+4. The store's rows are read.
+5. The keys that the topic has told of since 1 are looked at again, the others are not.
+
+A key of which the topic told nothing between 1 and 4 did not change at the source or in the store meanwhile, and the
+store holds all that was ever told of it: if the two sides differ, one of them is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import orjson
+from pyspark.sql import SparkSession
+
+from cdc.capture.published_rows import Published, PublishedRow
+from cdc.config.config import ApplyConfig, ApplySource
+from cdc.model.change import Table
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.state import Key, Phase, State, key_from_json, key_to_json
+from spark_apply.events import kafka_source
+from spark_apply.events.expressions import resolved
+from spark_apply.events.projected import SourceImage, documents
+from spark_apply.events.projection import planned
+from spark_apply.events.quarantine import Entry, read_entries
+from spark_apply.model.completeness import position_of
+from spark_apply.model.store import Store, is_whole, open_store
+from spark_apply.model.target_table import TargetTable, choose
+from spark_apply.spark.session import open_session
+from spark_apply.verify.canonical_row import Form, Values
+from spark_apply.verify.differences import Candidate, CopiedRow, Differences, SourceRow
+from spark_apply.verify.key_text import key_text
+
+AT_ONCE = 5_000
+"""Keys that are looked at again together."""
+ROUNDS = 6
+NAMED = 10_000
+"""Differences after which no more of a copy's are looked for: it is to be made anew, not mended."""
+STILL_S = 300.0
+"""How long connector or job may make no progress while it is waited for: a large batch is one step."""
+_LOOK_S = 0.2
+_TOLD_ROWS = 100_000
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key whose rows are not the same."""
+
+    key: str
+    """JSON of the key columns, as documents have them."""
+    text: Key | None
+    """The key in the source's own terms; None where there is no telling."""
+    columns: tuple[str, ...] = ()
+    """Where both sides have the row: in which they differ."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """One table's copy in one store, compared."""
+
+    table: str
+    store: str
+    rows: int = 0
+    """Of the source."""
+    differing: list[Difference] = field(default_factory=list)
+    missing: list[Difference] = field(default_factory=list)
+    """In the store."""
+    extra: list[Difference] = field(default_factory=list)
+    """In the store: of a key that the source does not have, or more than one of a key."""
+    undecided: list[str] = field(default_factory=list)
+    """Keys that changed each time they were looked at, or cannot be asked for."""
+    unchecked: int = 0
+    """Keys that differed at first, and were not looked at again because too many do."""
+    unwritable: int = 0
+    """Rows of the source whose keys cannot be written as JSON."""
+    unsettled: int = 0
+    """Rows of the source that were not found equal."""
+    quarantined: list[str] = field(default_factory=list)
+    """Of the keys that differ, those with an event that the store could not take."""
+
+    @property
+    def differences(self) -> list[Difference]:
+        return [*self.differing, *self.missing, *self.extra]
+
+    @property
+    def agrees(self) -> bool:
+        return not (self.differences or self.unchecked or self.unwritable)
+
+    def as_json(self) -> dict[str, object]:
+        """The stable shape of ``cdc verify --json``."""
+        return {
+            "table": self.table,
+            "store": self.store,
+            "rows": self.rows,
+            "equal": self.rows - self.unsettled,
+            "differing": [{"key": orjson.loads(one.key), "columns": list(one.columns)} for one in self.differing],
+            "missing": [orjson.loads(one.key) for one in self.missing],
+            "extra": [orjson.loads(one.key) for one in self.extra],
+            "undecided": [orjson.loads(key) for key in self.undecided],
+            "quarantined": [orjson.loads(key) for key in self.quarantined],
+            "unchecked": self.unchecked,
+            "unwritable": self.unwritable,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What is asked on the way."""
+
+    topics: ApplySource
+    published: Published
+    standing: Callable[[], State]
+    """The connector's position."""
+    tell: Progress
+    quarantined: Callable[[], Collection[Entry]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A table and how its rows are compared."""
+
+    table: Table
+    target: TargetTable
+    form: Form
+    stores: Mapping[str, Store]
+    spark: SparkSession
+
+    def values(self, rows: Sequence[PublishedRow]) -> list[Values | None]:
+        """What copies hold of each row, by its order; None of a row that is in none, or cannot be written.
+
+        Expressions are Spark's to compute, by the same plan as in the job.
+        """
+        shaping = self.target.shaping
+        if shaping is None or (shaping.where is None and not shaping.computed):
+            return [None if row.after is None else self.form.of_event(row.after) for row in rows]
+        whole = [(number, row.after) for number, row in enumerate(rows) if row.after is not None]
+        version = self.target.version
+        images = (SourceImage(rows[number].event_key.decode(), after.decode(), version) for number, after in whole)
+        found: list[Values | None] = [None] * len(rows)
+        for (number, _), document in zip(whole, documents(self.spark, self.target, images), strict=True):
+            found[number] = None if document is None else self.form.of_document(document)
+        return found
+
+
+def verify(
+    config: ApplyConfig,
+    published: Published,
+    standing: Callable[[], State],
+    *,
+    table: str | None = None,
+    store: str | None = None,
+    progress: Progress | None = None,
+) -> list[Copy]:
+    """Compare all copies that `config` keeps of the tables of `published`, or only those of `table`, or in `store`.
+
+    `standing` reads the connector's position. Raises ConfigError for a table or store that is not there, OperatorError
+    where connector or job stand still while rows differ.
+    """
+    tell = progress or (lambda _line: None)
+    ground = _Ground(config.source, published, standing, tell, lambda: read_entries(config).values())
+    chosen = _choose(config, published, table, store)
+    tell("starting Spark")
+    spark = open_session(config.name, config.spark)
+    names = sorted({follower for _, followers, _ in chosen.values() for follower in followers})
+    prefix = config.source.topic_prefix
+    stores = {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in names}
+    copies: list[Copy] = []
+    try:
+        for name, (shape, followers, texts) in chosen.items():
+            here = published.tables[name]
+            if shape.source_key != here.key:
+                raise OperatorError(
+                    f"{name}: its key is ({', '.join(here.key)}), "
+                    f"that of its copies is ({', '.join(shape.source_key)})",
+                    hint="a derived table cannot follow that in place: give the stores a new path or index",
+                )
+            made = resolved(shape, spark)
+            form = Form(made, {column.name: column.kind for column in here.columns}, texts=texts)
+            compared = _Compared(here, made, form, {follower: stores[follower] for follower in followers}, spark)
+            copies += _compare(ground, compared)
+    finally:
+        for opened in stores.values():
+            opened.close()
+    return copies
+
+
+_Chosen = dict[str, tuple[TargetTable, tuple[str, ...], tuple[str, ...]]]
+"""By table: how its copies look, the stores that have one, and the columns that they keep as text."""
+
+
+def _choose(config: ApplyConfig, published: Published, table: str | None, store: str | None) -> _Chosen:
+    versions = kafka_source.schema_versions(config.source)
+    known = choose(config.tables, versions)
+    if table is not None:
+        _require(table, known, "table", f"the apply job {config.name} keeps no copy of it")
+        _require(table, published.tables, "table", "this connector does not capture it")
+    if store is not None:
+        _require(store, config.stores, "store", f"the apply job {config.name} has no such store")
+    chosen: _Chosen = {}
+    for name, settings in sorted(known.items()):
+        stores = tuple(one for one in settings.stores if store in (None, one))
+        if name in published.tables and table in (None, name) and stores:
+            made = planned(versions[name], settings)
+            chosen[name] = (made, stores, tuple(settings.types))
+    if not chosen:
+        raise ConfigError(
+            f"the apply job {config.name} keeps no copy of any table of this connector"
+            + (f" in store {store}" if store else ""),
+            hint=f"captured: {', '.join(published.tables) or 'none'}; copied: {', '.join(known)}",
+        )
+    return chosen
+
+
+def _require(name: str, known: Iterable[str], what: str, why: str) -> None:
+    there = sorted(known)
+    if name not in there:
+        near = difflib.get_close_matches(name, there, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"{what}s: {', '.join(there) or 'none'}"
+        raise ConfigError(f"{what} {name}: {why}", hint=hint)
+
+
+def _compare(ground: _Ground, of: _Compared) -> Iterator[Copy]:
+    name, form, tell = of.table.qualified, of.form, ground.tell
+    with Differences() as differences:
+        rows = unwritable = 0
+        for part in ground.published.read(name):
+            rows += differences.add_source(_source_rows(of, part.rows))
+            unwritable += part.unwritable
+            tell(f"{name}: {rows:,} rows of the source read")
+        for store_name, store in of.stores.items():
+            differences.begin_copy()
+            differences.add_copy(_told(_copied(form, store, of.target), tell, f"{name}: rows of {store_name} read"))
+            copy = Copy(name, store_name, rows, unwritable=unwritable)
+            again = _Again(ground, of, store_name)
+            candidates = differences.candidates()
+            while batch := list(islice(candidates, AT_ONCE)):
+                if len(copy.differences) >= NAMED:
+                    copy.unchecked += len(batch)
+                    copy.unsettled += sum(candidate.text is not None for candidate in batch)
+                else:
+                    again.look(copy, batch)
+            copy.quarantined += _quarantined(ground, copy)
+            yield copy
+
+
+def _quarantined(ground: _Ground, copy: Copy) -> list[str]:
+    held = ground.quarantined() if copy.differences else ()
+    bad = {entry.key for entry in held if (entry.table, entry.store) == (copy.table, copy.store)}
+    if not bad:
+        return []
+    known = ((one.key, one.text) for one in copy.differences if one.text is not None)
+    return [key for key, text in known if ground.published.event_key(copy.table, text).decode() in bad]
+
+
+def _source_rows(of: _Compared, rows: Sequence[PublishedRow]) -> Iterator[SourceRow]:
+    form = of.form
+    for row, values in zip(rows, of.values(rows), strict=True):
+        text = orjson.dumps(key_to_json(row.key)).decode()
+        if row.after is None:
+            yield SourceRow(form.key_of(form.of_event(row.event_key)), b"", text)
+        elif values is not None:
+            yield SourceRow(form.key_of(values), form.digest(values), text)
+
+
+def _copied(form: Form, store: Store, table: TargetTable) -> Iterator[CopiedRow]:
+    for row in store.rows(table):
+        values = form.of_document(row.document)
+        yield CopiedRow(form.key_of(values), form.digest(values), row.id)
+
+
+def _told(rows: Iterator[CopiedRow], tell: Progress, what: str) -> Iterator[CopiedRow]:
+    for number, row in enumerate(rows, 1):
+        if number % _TOLD_ROWS == 0:
+            tell(f"{number:,} {what}")
+        yield row
+
+
+class _Again:
+    """Looks again at keys that differed at first."""
+
+    def __init__(self, ground: _Ground, of: _Compared, store: str) -> None:
+        self._ground, self._of = ground, of
+        self._name, self._store = store, of.stores[store]
+
+    def look(self, copy: Copy, candidates: Sequence[Candidate]) -> None:
+        """Add to `copy` what becomes of the candidates."""
+        form, table = self._of.form, self._of.table
+        texts = {one.key: self._text(one) for one in candidates}
+        left = {one.key: one for one in candidates if texts[one.key] is not None}
+        copy.undecided += [key for key, text in texts.items() if text is None]
+        for number in range(ROUNDS):
+            if not left:
+                break
+            self._ground.tell(f"{table.qualified}: {len(left):,} rows looked at again in {self._name} ({number + 1})")
+            for key, (here, values, there) in self._both(left, texts):
+                one = left.pop(key)
+                if here is None and not there:
+                    continue
+                if len(there) == 1 and values is not None and form.digest(values) == form.digest(there[0]):
+                    continue
+                copy.unsettled += one.text is not None
+                if here is None or len(there) > 1:
+                    copy.extra.append(Difference(key, texts[key]))
+                elif not there:
+                    copy.missing.append(Difference(key, texts[key], here.unwritable))
+                else:
+                    columns = here.unwritable if values is None else form.differing(values, there[0])
+                    copy.differing.append(Difference(key, texts[key], columns))
+        copy.undecided += left
+        copy.unsettled += sum(one.text is not None for one in left.values())
+
+    def _text(self, one: Candidate) -> Key | None:
+        if one.text is not None:
+            return key_from_json(orjson.loads(one.text))
+        return key_text(self._of.table, self._of.form, orjson.loads(one.key))
+
+    def _both(
+        self, left: Mapping[str, Candidate], texts: Mapping[str, Key | None]
+    ) -> Iterator[tuple[str, tuple[PublishedRow | None, Values | None, list[Values]]]]:
+        """Keys that are equal now or did not change meanwhile, with both sides' rows of them."""
+        form, name, made = self._of.form, self._of.table.qualified, self._of.target
+        topics, published = self._ground.topics, self._ground.published
+        asked = {key: text for key in left if (text := texts[key]) is not None}
+        event_keys = {published.event_key(name, text): key for key, text in asked.items()}
+        begins = kafka_source.committed_ends(topics, made.topic)
+        here: dict[str, tuple[PublishedRow, Values | None]] = {}
+        end = 0
+        for part in published.find(name, list(asked.values())):
+            for row, shaped in zip(part.rows, self._of.values(part.rows), strict=True):
+                if row.after is None or shaped is not None:  # else copies have no such row
+                    here[event_keys[row.event_key]] = row, shaped
+            end = max(end, part.end)
+        self._await(end)
+        ids = {id_ for one in left.values() for id_ in one.ids}
+        ids |= {self._store.id_of(event_key.decode(), key) for event_key, key in event_keys.items()}
+        there: dict[str, list[Values]] = {}
+        for stored in self._store.rows(made, ids):
+            values = form.of_document(stored.document)
+            there.setdefault(form.key_of(values), []).append(values)
+        ends = kafka_source.committed_ends(topics, made.topic)
+        told = kafka_source.keys_between(topics, made.topic, begins, ends)
+        touched = {event_keys[event_key] for event_key in told if event_key in event_keys}
+        for key in asked:
+            (found, wanted), copied = here.get(key, (None, None)), there.get(key, [])
+            if key not in touched or self._equal(found, wanted, copied):
+                yield key, (found, wanted, copied)
+
+    def _equal(self, here: PublishedRow | None, values: Values | None, there: Sequence[Values]) -> bool:
+        if values is None:
+            return here is None and not there
+        return len(there) == 1 and self._of.form.digest(values) == self._of.form.digest(there[0])
+
+    def _await(self, end: int) -> None:
+        """Until the store holds every transaction that lies before `end`. Raises OperatorError where nobody moves."""
+        table, made = self._of.table.qualified, self._of.target
+        for state in _moving(self._ground.standing, lambda state: state.sequence):
+            if state is None:
+                raise OperatorError(
+                    f"rows of {table} differ, and the connector does not follow the source: "
+                    "whether the copy is wrong or only behind cannot be told",
+                    hint="start it, and verify again: cdc run CONNECTOR.yaml",
+                )
+            required = state.reading.get(table, {}).get("required", False)
+            if state.phase is Phase.STREAM and state.commit >= end and not required:
+                break
+        ends = kafka_source.written_ends(self._ground.topics, made.topic)
+        for mark in _moving(lambda: self._store.mark(made), lambda mark: mark):
+            if mark is None:
+                raise OperatorError(
+                    f"rows of {table} differ, and store {self._name} is behind the topics and does not move: "
+                    "whether the copy is wrong or only behind cannot be told",
+                    hint="start the job, and verify again: cdc apply APPLY.yaml",
+                )
+            shown = mark.complete is not None and mark.complete.position >= position_of(state)
+            if mark.holds(ends) and (shown or not is_whole(self._store)):
+                break
+
+
+def _moving(look: Callable[[], Any], progress: Callable[[Any], object]) -> Iterator[Any]:
+    """What `look` gives, again and again; None once there was no progress for too long."""
+    last: object = None
+    since = time.monotonic()
+    while True:
+        found = look()
+        if found is not None:
+            yield found
+        at = progress(found) if found is not None else None
+        now = time.monotonic()
+        if at != last:
+            last, since = at, now
+        if now - since > STILL_S:
+            yield None
+            return
+        time.sleep(_LOOK_S)

@@ -1,0 +1,62 @@
+"""The house keeps its order: no circle of imports between files, a docstring at every door, no crowded folder."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import grimp
+import pytest
+
+HOME = Path(__file__).parents[2]
+PACKAGES = ("cdc", "connectors", "snapshot", "sinks", "spark_apply")
+MOST_FILES = 16
+FOLDERS = sorted(path.parent for name in (*PACKAGES, "bench") for path in (HOME / name).rglob("__init__.py"))
+
+
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of modules of which each imports, over others, every other (Tarjan's strongly connected components)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = lowest[module] = len(number)
+        stack.append(module)
+        for other in imports[module]:
+            if other not in number:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], number[other])
+        if lowest[module] == number[module]:
+            at = stack.index(module)
+            group = set(stack[at:])
+            del stack[at:]
+            if len(group) > 1:
+                found.append(group)
+
+    for module in imports:
+        if module not in number:
+            visit(module)
+    return found
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+
+
+def test_no_circle_of_imports() -> None:
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    assert circles({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(HOME)))
+def test_a_folder_is_a_room(folder: Path) -> None:
+    """Its docstring says what comes in, what goes out, who may import it; its files can be seen at once."""
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert said
+    if folder.parent != HOME:
+        assert len(said.splitlines()) >= 3, said
+    assert len(list(folder.glob("*.py"))) - 1 <= MOST_FILES
