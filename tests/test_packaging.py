@@ -22,7 +22,7 @@ def make_wheel(folder: Path, **environment: str) -> Path:
     source.mkdir()
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in tracked.decode().split("\0"):
-        if name.endswith((".py", ".pyx", ".toml", ".md", "py.typed", "LICENSE")) and (ROOT / name).exists():
+        if name.endswith((".py", ".pyx", ".pxd", ".toml", ".md", "py.typed", "LICENSE")) and (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(

@@ -1,8 +1,11 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True
 """The hot path in C: rows to JSON, events around them. Optional: what is missing, `cdc.encode.row_codegen` and `cdc.encode.envelope` do.
 
 Nothing is decided here. Each class does what its namesake in Python does, byte for byte, for what nearly all rows are,
 and calls the column's own encoder, or raises, for the rest; the namesakes are the oracles (tests/property/test_compiled.py).
+
+Indexes of lists and tuples are checked, but where a function says why they need not be. C does not check pointers: each
+function that is given one says what may be read from it, or checks it against an end.
 """
 
 cimport cython
@@ -12,8 +15,10 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
+from cdc.encode.digits cimport DIGITS_MAX, put_digits
+
 from cdc.encode import json_text
-from cdc.model.change import UNCHANGED, Change, Op
+from cdc.model.change import UNCHANGED, Change, Op, Transaction
 
 
 cdef extern from "Python.h":
@@ -108,14 +113,9 @@ cdef inline int put_bytes(Out *out, object text) except -1:
 
 
 cdef inline int put_number(Out *out, unsigned long long number) except -1:
-    cdef unsigned char digits[20]
-    cdef int at = 20
-    while True:
-        at -= 1
-        digits[at] = 48 + number % 10
-        number //= 10
-        if number == 0:
-            return put(out, digits + at, 20 - at)
+    room_for(out, DIGITS_MAX)
+    out.size += put_digits(out.start + out.size, number)
+    return 0
 
 
 cdef inline int put_signed(Out *out, long long number) except -1:
@@ -126,7 +126,7 @@ cdef inline int put_signed(Out *out, long long number) except -1:
 
 
 cdef inline int put_hex(Out *out, unsigned long long number, int least) except -1:
-    """So many digits, more if it takes more."""
+    """So many digits, 16 at most, more if it takes more."""
     cdef unsigned char digits[16]
     cdef int at = 16
     while number or at > 16 - least:
@@ -212,7 +212,7 @@ cdef const unsigned char *_LENGTHS = [0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31,
 
 
 cdef inline long long days(const unsigned char *text) noexcept:
-    """Of ``2024-03-05``, since 1970; -1 before that, for a day that is not, and for anything else.
+    """Of ``2024-03-05``, since 1970; -1 before that, for a day that is not, and for anything else. Reads 10 bytes.
 
     http://howardhinnant.github.io/date_algorithms.html#days_from_civil
     """
@@ -238,7 +238,7 @@ cdef inline long long days(const unsigned char *text) noexcept:
 
 
 cdef inline long seconds_of_day(const unsigned char *text) noexcept:
-    """Of ``12:34:56``; -1 for anything else, 24:00:00 included."""
+    """Of ``12:34:56``; -1 for anything else, 24:00:00 included. Reads 8 bytes."""
     cdef int hours = two(text), minutes = two(text + 3), seconds = two(text + 6)
     if text[2] != 58 or text[5] != 58 or hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
         return -1
@@ -303,7 +303,7 @@ cdef int instant(Out *out, const unsigned char *text, Py_ssize_t size, bint zero
 
 
 cdef int known(Out *out, int code, const unsigned char *text, Py_ssize_t size) except -1:
-    """A value of which `code` tells all; 0 if the encoder must be called."""
+    """A value of which `code` tells all; 0 if the encoder must be called. Sizes are compared before bytes are read."""
     cdef long long day
     cdef long clock
     if code == AS_IS:
@@ -378,6 +378,8 @@ cdef class _Columns:
 
     def __cinit__(self, columns, *_):
         self.befores = [before for before, _ in columns]
+        if not all(type(before) is bytes and before for before in self.befores):
+            raise ValueError("a column without what stands before it")
         self.encoders = [encode for _, encode in columns]
         self.count = len(self.befores)
         self.codes = <unsigned char *>malloc(self.count + 1)
@@ -406,6 +408,8 @@ cdef class _Columns:
 cdef class RowWriter(_Columns):
     """`rowcode.row_writer`."""
 
+    @cython.boundscheck(False)  # i is below count: the size of all three lists, which never change, and of the row
+    @cython.wraparound(False)
     cdef int write(self, Out *out, tuple row) except -1:
         cdef Py_ssize_t i
         cdef object value
@@ -420,6 +424,8 @@ cdef class RowWriter(_Columns):
                 put_value(out, self.codes[i], value, self.encoders[i])
         return put(out, b"}", 1)
 
+    @cython.boundscheck(False)  # as `write`
+    @cython.wraparound(False)
     cdef int image(self, Out *out, tuple row) except -1:
         """What was sent of a row; columns that were not are left out."""
         cdef Py_ssize_t i
@@ -433,7 +439,7 @@ cdef class RowWriter(_Columns):
                 continue
             before = self.befores[i]
             put(out, b"{" if first else b",", 1)
-            put(out, PyBytes_AS_STRING(before) + 1, PyBytes_GET_SIZE(before) - 1)
+            put(out, PyBytes_AS_STRING(before) + 1, PyBytes_GET_SIZE(before) - 1)  # it is not empty: see `_Columns`
             first = False
             if value is None:
                 put(out, b"null", 4)
@@ -450,7 +456,11 @@ cdef class KeyWriter(_Columns):
 
     def __init__(self, columns, indexes):
         self.indexes = tuple(indexes)
+        if len(self.indexes) != self.count or any(index < 0 for index in self.indexes):
+            raise ValueError("a key of another number of columns")
 
+    @cython.boundscheck(False)  # i is below count, the size of both lists and of `indexes`; each index is compared
+    @cython.wraparound(False)
     cdef int write(self, Out *out, tuple row) except -1:
         cdef Py_ssize_t i, index
         cdef object value
@@ -484,8 +494,6 @@ cdef class SizeBound:
         cdef Py_ssize_t index
         cdef object value
         for index, by in self.factors:
-            if index >= len(row):
-                raise IndexError
             value = row[index]
             if value is None:
                 continue
@@ -703,7 +711,7 @@ cdef class Frame:
         return f"{before}{self.events + 1 if self.numbered else self.view:08x}"
 
 
-cdef object _CHANGE = Change, _CREATE = Op.CREATE, _UPDATE = Op.UPDATE, _DELETE = Op.DELETE
+cdef object _CHANGE = Change, _TRANSACTION = Transaction, _CREATE = Op.CREATE, _UPDATE = Op.UPDATE, _DELETE = Op.DELETE
 
 
 cdef class Way:
@@ -719,11 +727,11 @@ cdef class Way:
         self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
         self.stored, self.limit = stored, limit
 
-    def __call__(self, change, Frame frame):
-        return self.record(change, frame)
+    def __call__(self, change, Frame frame not None):
+        return self.record(change, frame) if type(change) is _CHANGE else None
 
     cdef tuple record(self, change, Frame frame):
-        """Key and value, or None."""
+        """Key and value, or None. `change` is a Change: its five items are taken without a look at its size."""
         cdef Out out
         cdef object op = <object>PyTuple_GET_ITEM(change, 0), before = <object>PyTuple_GET_ITEM(change, 2)
         cdef object after = <object>PyTuple_GET_ITEM(change, 3), key
@@ -803,7 +811,7 @@ cdef class Reading:
         self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
         self.topic, self.write = encoder.topic, write
 
-    def __call__(self, rows, Py_ssize_t begin, Frame frame, lsn):
+    def __call__(self, rows, Py_ssize_t begin, Frame frame not None, lsn):
         cdef Out out
         cdef Py_ssize_t at, count = len(rows)
         cdef object row, key, value, write = self.write
@@ -839,7 +847,7 @@ cdef class AtOnce:
     def __init__(self, ways, look_up, write):
         self.ways, self.look_up, self.write = ways, look_up, write
 
-    def __call__(self, list transactions, Py_ssize_t begin, epoch, made_at_ms, str touched):
+    def __call__(self, list transactions not None, Py_ssize_t begin, epoch, made_at_ms, str touched):
         cdef Frame frame = Frame.__new__(Frame)
         cdef Py_ssize_t at, count = len(transactions)
         cdef long long events = 0
@@ -850,6 +858,8 @@ cdef class AtOnce:
         cdef list made
         for at in range(begin, count):
             transaction = transactions[at]
+            if type(transaction) is not _TRANSACTION:  # whose six items are taken without a look at its size
+                return at - begin, events
             changes = <object>PyTuple_GET_ITEM(transaction, 4)
             if type(changes) is not list:
                 return at - begin, events
@@ -954,6 +964,8 @@ cdef class _Topic:
     cdef unsigned int partitions
 
     def __cinit__(self, str name, unsigned int partitions):
+        if partitions == 0:
+            raise ValueError("a topic without partitions")
         self.name, self.partitions = name, partitions
         self.parts = <Part *>calloc(partitions, sizeof(Part))
         if self.parts == NULL:
@@ -967,11 +979,12 @@ cdef class _Topic:
             free(self.parts)
 
     cdef int room_for(self, Part *part, size_t more) except -1:
-        """As much as the last batch took, at first."""
+        """As much as the last batch took, at first. Where there is no memory, nothing waits: a size is of what is there."""
         cdef size_t room = part.room
         if part.bytes != NULL and room - part.size >= more:
             return 0
         if part.bytes == NULL:
+            part.size = part.count = part.room = 0
             room = max(max(PART_ROOM, part.last + part.last // 16), more)
             part.bytes = PyBytes_New(NULL, room)
             if part.bytes == NULL:
@@ -986,6 +999,8 @@ cdef class _Topic:
         """What waits as a batch."""
         cdef Part *part = &self.parts[partition]
         cdef object count = part.count, records
+        if part.bytes == NULL:
+            return self.name, partition, 0, b""
         _PyBytes_Resize(&part.bytes, part.size)
         records = <object>part.bytes
         Py_XDECREF(part.bytes)

@@ -1,16 +1,21 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True
 """Row images and small transactions of the binlog in C. Optional.
 
 Without it `connectors.mysql.rows.row_images`, `binlog` and `grouping` do the same; they are the oracles.
+
+Indexes of lists and tuples are checked, but where a function says why they need not be. C does not check pointers: each
+function that is given one says what may be read from it, or checks it against an end.
 """
 
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromFormat, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyTypeObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.tuple cimport PyTuple_New
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
+
+from cdc.encode.digits cimport put_digits
+from cdc.encode.tuples cimport empty, set_item
 
 import struct
 
@@ -19,9 +24,6 @@ from cdc.model.change import UNCHANGED, Change, Op, Transaction
 cdef extern from "Python.h":
     object PyUnicode_FromFormat(const char *, ...)
     const char *PyUnicode_AsUTF8(object) except NULL
-    ctypedef object (*allocfunc)(PyTypeObject *, Py_ssize_t)
-    ctypedef struct TypeObject "PyTypeObject":
-        allocfunc tp_alloc
 
 cdef object _CHANGE = Change
 cdef object _UNCHANGED = UNCHANGED
@@ -43,13 +45,8 @@ def kinds():
     return list(_KINDS)
 
 
-cdef inline void set_item(object of, Py_ssize_t index, object value) noexcept:
-    """PyTuple_SET_ITEM takes a reference over."""
-    Py_INCREF(value)
-    PyTuple_SET_ITEM(of, index, value)
-
-
 cdef inline uint64_t little(const unsigned char *at, int size) noexcept:
+    """Of `size` bytes from `at`, 8 at most; the caller has checked that they are there. So has that of `big`."""
     cdef uint64_t number = 0
     while size:
         size -= 1
@@ -74,26 +71,32 @@ cdef inline int padded(unsigned char *to, uint64_t number, int digits) noexcept:
     return digits
 
 
-cdef inline int plain(unsigned char *to, uint64_t number) noexcept:
-    cdef unsigned char digits[20]
-    cdef int at = 20
-    while True:
-        at -= 1
-        digits[at] = 48 + number % 10
-        number //= 10
-        if number == 0:
-            break
-    memcpy(to, digits + at, 20 - at)
-    return 20 - at
+cdef enum:
+    MADE = 96  # room for a text: of a DECIMAL 65 digits at most, a sign, a point, and a zero before it
+    PRECISION_MAX = 65
+    DECIMAL_BYTES_MAX = 40  # of 65 digits, however they are divided: 4 for every 9 and 4 at most for the rest of each side
+    FRACTION_MAX = 6
+
+
+cdef int decimal_size(int precision, int scale) except -1:
+    """Bytes of a DECIMAL. Raises ValueError for one that is none: `decimal` counts on it."""
+    if not 1 <= precision <= PRECISION_MAX or not 0 <= scale <= precision:
+        raise ValueError("a DECIMAL of digits that it cannot have")
+    return (
+        (precision - scale) // 9 * 4 + _GROUPS[(precision - scale) % 9] + scale // 9 * 4 + _GROUPS[scale % 9]
+    )
 
 
 cdef int decimal(unsigned char *to, const unsigned char *raw, int size, int precision, int scale) noexcept:
-    """The text's size; 0 if the bytes are of no number."""
-    cdef unsigned char bytes_[40]
+    """The text's size; 0 if the bytes are of no number.
+
+    `size` is `decimal_size(precision, scale)`: then groups have 1 to 9 digits, and end with `raw`.
+    """
+    cdef unsigned char bytes_[DECIMAL_BYTES_MAX]
     cdef int i, at = 0, digits, width, left, length = 0
     cdef bint negative = size > 0 and not raw[0] & 0x80, begun = False
     cdef uint64_t group
-    if size < 1 or size > 40:
+    if size < 1 or size > DECIMAL_BYTES_MAX:
         return 0
     memcpy(bytes_, raw, size)
     bytes_[0] ^= 0x80
@@ -114,7 +117,7 @@ cdef int decimal(unsigned char *to, const unsigned char *raw, int size, int prec
         if begun:
             length += padded(to + length, group, digits)
         elif group:
-            length += plain(to + length, group)
+            length += put_digits(to + length, group)
             begun = True
     if not begun:
         to[length] = 48
@@ -153,7 +156,7 @@ cdef inline void clock(unsigned char *to, uint64_t hour, uint64_t minute, uint64
 
 
 cdef inline int fraction(unsigned char *to, const unsigned char *raw, int digits) noexcept:
-    """Its size with the point; -1 if there are more digits than there may be."""
+    """Its size with the point; -1 if the number has more digits. `digits` are FRACTION_MAX at most."""
     cdef uint64_t number = big(raw, (digits + 1) // 2)
     if not digits:
         return 0
@@ -199,6 +202,24 @@ cdef class _Step:
     cdef object unpack, text
 
 
+cdef int check(_Step step) except -1:
+    """That the bytes of a value are as many as what reads them takes. Raises ValueError."""
+    cdef int size = step.size
+    if step.kind == DECIMAL:
+        size = decimal_size(step.first, step.second)
+    elif step.kind == DATE:
+        size = 3
+    elif step.kind == DATETIME or step.kind == TIMESTAMP:
+        if not 0 <= step.first <= FRACTION_MAX:
+            raise ValueError("a fraction of so many digits")
+        size = (5 if step.kind == DATETIME else 4) + (step.first + 1) // 2
+    elif (step.kind == SIGNED or step.kind == UNSIGNED) and not 1 <= step.size <= 8:
+        raise ValueError("an integer of so many bytes")
+    if step.size != size or size < 0:
+        raise ValueError("a value of another size")
+    return 0
+
+
 cdef class Image:
     """`rows._compiled`: what reads one image with these columns in it, of a body and where it begins."""
 
@@ -211,6 +232,8 @@ cdef class Image:
         cdef _Step step
         cdef int bit = 0
         self.steps = []
+        if len(forms) != len(nullable) or len(forms) != len(present):
+            raise ValueError("columns of different numbers")
         for form, may_be_null, there in zip(forms, nullable, present, strict=True):
             if not there:
                 self.steps.append(None)
@@ -221,30 +244,42 @@ cdef class Image:
             if len(form) == 2:
                 step.kind = SIZED
                 step.size, step.text = form
+                if not 1 <= step.size <= 4:
+                    raise ValueError("a length of so many bytes")
             else:
                 told, layout, step.text = form
                 name, step.first, step.second = told or ("", 0, 0)
                 step.kind = _KINDS.get(name, CALLED)
                 step.size = struct.calcsize("<" + layout)
                 step.unpack = struct.Struct("<" + layout).unpack_from
+                check(step)
             self.steps.append(step)
         self.bits = (bit + 7) // 8
 
-    def __call__(self, bytes body, Py_ssize_t at):
+    def __call__(self, bytes body not None, Py_ssize_t at):
+        if at < 0:
+            raise IndexError
         row = self.read(body, &at)
         return row, at
 
+    @cython.boundscheck(False)  # i is below count, which is the size of `steps` and of the row; `steps` never changes
+    @cython.wraparound(False)
     cdef tuple read(self, bytes body, Py_ssize_t *at):
+        """The row at `at`, which is moved behind it; it must not be negative. Raises IndexError for one that ends early.
+
+        A value is read where `check` and the comparison with `end` have shown that all its bytes are there. A null bit
+        is of the `bits` bytes that are there before the first value.
+        """
         cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(body)
         cdef Py_ssize_t end = PyBytes_GET_SIZE(body), p = at[0] + self.bits, i, count = len(self.steps), size
         cdef const unsigned char *nulls = text + at[0]
         cdef tuple row = PyTuple_New(count)
         cdef _Step step
         cdef object value
-        cdef unsigned char made[96]
+        cdef unsigned char made[MADE]
         cdef int length
         cdef int64_t number
-        if p > end:
+        if at[0] > end or p > end:
             raise IndexError
         for i in range(count):
             step = self.steps[i]
@@ -272,11 +307,11 @@ cdef class Image:
                 number = <int64_t>(little(text + p, step.size) << (64 - 8 * step.size)) >> (64 - 8 * step.size)
                 if number < 0:
                     made[0] = 45
-                    length = 1 + plain(made + 1, 0 - <uint64_t>number)
+                    length = 1 + put_digits(made + 1, 0 - <uint64_t>number)
                 else:
-                    length = plain(made, number)
+                    length = put_digits(made, number)
             elif step.kind == UNSIGNED:
-                length = plain(made, little(text + p, step.size))
+                length = put_digits(made, little(text + p, step.size))
             elif step.kind == DECIMAL:
                 length = decimal(made, text + p, step.size, step.first, step.second)
             elif step.kind == DATETIME:
@@ -298,11 +333,20 @@ cdef class Image:
         return row
 
 
-def images(Image before, Image after, bytes body):
+cdef int advances(Image before, Image after) except -1:
+    """That each row has a byte at least: else rows would never end. Raises IndexError."""
+    if (before is None or before.bits == 0) and (after is None or after.bits == 0):
+        raise IndexError
+    return 0
+
+
+def images(Image before, Image after, bytes body not None):
     """What `rows.Reader` gives of all rows of an event. Raises IndexError for one that ends early."""
     cdef Py_ssize_t at = 0, end = PyBytes_GET_SIZE(body)
     cdef list found = []
     cdef object old, new
+    if end:
+        advances(before, after)
     while at < end:
         old = None if before is None else before.read(body, &at)
         new = None if after is None else after.read(body, &at)
@@ -310,7 +354,7 @@ def images(Image before, Image after, bytes body):
     return found
 
 
-def changes(op, table, Image before, Image after, bytes body, offset):
+def changes(op, table, Image before, Image after, bytes body not None, offset):
     """The same as changes; `offset` is where the event begins."""
     cdef list found = []
     add_changes(found, op, table, before, after, body, offset)
@@ -320,10 +364,12 @@ def changes(op, table, Image before, Image after, bytes body, offset):
 cdef int add_changes(list found, op, table, Image before, Image after, bytes body, offset) except -1:
     cdef Py_ssize_t at = 0, end = PyBytes_GET_SIZE(body), number = 0
     cdef object change, old, new
+    if end:
+        advances(before, after)
     while at < end:
         old = None if before is None else before.read(body, &at)
         new = None if after is None else after.read(body, &at)
-        change = (<TypeObject *>_CHANGE).tp_alloc(<PyTypeObject *>_CHANGE, 5)
+        change = empty(_CHANGE, 5)
         set_item(change, 0, op)
         set_item(change, 1, table)
         set_item(change, 2, old)
@@ -357,6 +403,7 @@ _fill_crc()
 
 
 cdef uint32_t crc32(const unsigned char *at, Py_ssize_t size) noexcept:
+    """Of `size` bytes from `at`. Each index into `_CRC` is one byte."""
     cdef uint32_t crc = 0xFFFFFFFF, one, two
     while size >= 8:
         one = <uint32_t>little(at, 4) ^ crc
@@ -417,23 +464,33 @@ cdef class Small:
         self.checksum, self.by_gtid = checksum, by_gtid
         self.last_begin = self.last_map = self.last_uuid = None
 
-    def __call__(self, bytearray buffer, Py_ssize_t begin, of_file, uint64_t done, Py_ssize_t most):
+    def __call__(self, bytearray buffer not None, Py_ssize_t begin, of_file, uint64_t done, Py_ssize_t most):
         """(where they end in the buffer, transactions with changes, GTIDs as (uuid, first, last), offset behind them).
 
         None: there is none. Ends before what is not there yet, is longer than small, does not match its checksum, or is
         nothing that was seen before, and behind `most` changes.
         """
+        cdef Py_buffer view
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)  # while it is held, whoever is called cannot change its size
+        try:
+            return self.several(&view, begin, of_file, done, most)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef object several(self, Py_buffer *view, Py_ssize_t begin, of_file, uint64_t done, Py_ssize_t most):
         cdef Py_ssize_t at = begin, taken, count = 0, passed = 0
         cdef list found = [], numbers = []
         cdef uint64_t end = 0, first = 0, last = 0, commit
         cdef str uuid = None
         cdef bytes quoted
         cdef uint64_t number
+        if begin < 0 or begin > view.len:
+            raise IndexError
         self.file, quoted, number = of_file
         self.ofs, self.last_map = {}, None
         while count < most and passed < most:
             try:
-                taken = self.one(buffer, at, number << 32, done)
+                taken = self.one(view, at, number << 32, done)
             except Exception:  # whoever reads it event by event says what is wrong
                 break
             if taken == 0:
@@ -460,7 +517,7 @@ cdef class Small:
         return None if at == begin else (at, found, numbers, end)
 
     cdef object made(self, bytes quoted, uint64_t commit):
-        cdef object made = (<TypeObject *>_TRANSACTION).tp_alloc(<PyTypeObject *>_TRANSACTION, 6)
+        cdef object made = empty(_TRANSACTION, 6)
         cdef object name, where
         if self.uuid is not None:
             name = PyUnicode_FromFormat("%U:%llu", <void *>self.of_last_uuid, <unsigned long long>self.gno)
@@ -482,10 +539,14 @@ cdef class Small:
         set_item(made, 5, where)
         return made
 
-    cdef Py_ssize_t one(self, bytearray buffer, Py_ssize_t begin, uint64_t of_file, uint64_t done) except -1:
-        """A transaction: GTID, BEGIN, maps and rows, XID. Gives where it ends in the buffer; 0: it is not for here."""
-        cdef const unsigned char *text = <const unsigned char *>PyByteArray_AS_STRING(buffer)
-        cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer), at = begin, length, end, length_of_text
+    cdef Py_ssize_t one(self, Py_buffer *view, Py_ssize_t begin, uint64_t of_file, uint64_t done) except -1:
+        """A transaction: GTID, BEGIN, maps and rows, XID. Gives where it ends in the buffer; 0: it is not for here.
+
+        `at` is in the buffer. Of each packet, its length is compared with what is there, and with the least that an
+        event has: header and checksum are there then, and `length_of_text`, what is between them, is not negative.
+        """
+        cdef const unsigned char *text = <const unsigned char *>view.buf
+        cdef Py_ssize_t size = view.len, at = begin, length, end, length_of_text
         cdef const unsigned char *event
         cdef int kind, seen = 0
         cdef uint64_t end_pos, table, table_a = 0
@@ -522,6 +583,8 @@ cdef class Small:
                     return 0
                 seen = 2
             elif kind == 19:
+                if length_of_text < 6:
+                    return 0
                 of = self.mapped(event + EVENT_HEAD, length_of_text, end_pos - length)
                 if of is None:
                     return 0
@@ -548,7 +611,7 @@ cdef class Small:
                 return 0
 
     cdef bint headed(self, const unsigned char *event, int kind, Py_ssize_t end) except -1:
-        """A GTID of a transaction that was first committed on this server."""
+        """A GTID of a transaction that was first committed on this server. Nothing is read at or behind `end`."""
         cdef uint64_t packed
         if (kind != 33 and kind != 34) or end <= EVENT_HEAD + GTID_SIZE or event[EVENT_HEAD + 25] != 2:
             return False
@@ -602,7 +665,10 @@ cdef class Small:
     cdef bint rows_of(
         self, list found, _Of of, const unsigned char *event, Py_ssize_t end, int kind, uint64_t offset
     ) except -1:
-        """Add the changes of an event, if it has whole rows. Raises IndexError for one that ends early."""
+        """Add the changes of an event, if it has whole rows. Raises IndexError for one that ends early.
+
+        Nothing is read at or behind `end`: of the columns' bits there are two parts at most, up to `begin`.
+        """
         cdef Py_ssize_t at = EVENT_HEAD + 8, bits, begin
         cdef int op = (kind - 23) % 7
         cdef bytes body
@@ -629,7 +695,7 @@ cdef class Small:
 
 
 cdef inline bint are_all(const unsigned char *bits, Py_ssize_t columns) noexcept:
-    """Whether an image has every column; bits behind the last column do not count."""
+    """Whether an image has every column; bits behind the last column do not count. `bits` are `columns` at least."""
     cdef Py_ssize_t i
     for i in range(columns >> 3):
         if bits[i] != 0xFF:
@@ -637,7 +703,7 @@ cdef inline bint are_all(const unsigned char *bits, Py_ssize_t columns) noexcept
     return columns & 7 == 0 or bits[columns >> 3] | 0xFF << (columns & 7) == <int>(0xFF | 0xFF << (columns & 7))
 
 
-def text_rows(bytes seen, Py_ssize_t columns, int number):
+def text_rows(bytes seen not None, Py_ssize_t columns, int number):
     """Rows of a result, as packets of a text protocol: (bytes taken, the next packet's number, rows).
 
     Ends before what is not there whole, and before what is not a row or not in order. An empty row of one column looks
@@ -651,7 +717,9 @@ def text_rows(bytes seen, Py_ssize_t columns, int number):
     cdef list rows = []
     cdef tuple row
     cdef object value
-    while size - at > PACKET_HEAD:
+    if columns < 0:
+        raise ValueError("a number of columns below zero")
+    while size - at > PACKET_HEAD:  # below, p is never behind `end`, nor that behind what is there
         length = little(text + at, 3)
         if length == 0 or length == WHOLE or length > <uint64_t>(size - at - PACKET_HEAD) or text[at + 3] != number:
             break

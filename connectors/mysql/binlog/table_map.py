@@ -96,7 +96,24 @@ TEXTS: Final = frozenset({STRING, VAR_STRING, VARCHAR, BLOB, VARCHAR_COMPRESSED,
 """Types that have a character set, as the log tells them."""
 LABELLED: Final = frozenset({ENUM, SET})
 
-_ROWS_COMPRESSED: Final = frozenset({BLOB_COMPRESSED, VARCHAR_COMPRESSED})
+_LENGTHS: Final = frozenset(range(1, 5))
+"""Bytes of a length that stands before a long value."""
+_FRACTIONS: Final = frozenset(range(7))
+_META_ALLOWED: Final[dict[int, frozenset[int]]] = {
+    FLOAT: frozenset({4}),
+    DOUBLE: frozenset({8}),
+    BIT: frozenset(range(1, 65)),
+    TIMESTAMP2: _FRACTIONS,
+    DATETIME2: _FRACTIONS,
+    TIME2: _FRACTIONS,
+    ENUM: frozenset({1, 2}),
+    SET: frozenset({1, 2, 3, 4, 8}),
+    **dict.fromkeys((BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB_COMPRESSED, JSON, GEOMETRY, VECTOR), _LENGTHS),
+}
+"""What the metadata of a type may be. NEWDECIMAL has a rule of its own; a string may be as long as its field says."""
+_PRECISION_MAX: Final = 65
+_SCALE_MAX: Final = 38
+"""MariaDB's; 30 on MySQL."""
 _SIGNS, _CHARSETS, _CHARSET_EACH, _NAMES, _SET_LABELS, _ENUM_LABELS, _GEOMETRIES, _KEY, _KEY_PREFIXES = range(1, 10)
 _LABEL_CHARSETS, _LABEL_CHARSET_EACH, _VISIBLE, _DIMENSIONS = range(10, 14)
 
@@ -137,7 +154,26 @@ def _name(body: Cursor) -> str:
     return name
 
 
+def check(kind: int, meta: int, at: int) -> None:
+    """Refuse metadata that no server writes: what reads the rows, compiled code too, takes sizes and digits from it.
+
+    Raises ProtocolError at the offset `at`.
+    """
+    if kind == NEWDECIMAL:
+        precision, scale = meta >> 8, meta & 0xFF
+        if not 1 <= precision <= _PRECISION_MAX or scale > min(precision, _SCALE_MAX):
+            raise ProtocolError(at, f"a DECIMAL of {precision} digits, {scale} of them behind the point")
+    elif kind in _META_ALLOWED and meta not in _META_ALLOWED[kind]:
+        raise ProtocolError(at, f"a column of type {kind} with the metadata {meta}")
+
+
 def _resolved(kind: int, metas: Cursor) -> tuple[int, int]:
+    kind, meta = _told(kind, metas)
+    check(kind, meta, metas.at)
+    return kind, meta
+
+
+def _told(kind: int, metas: Cursor) -> tuple[int, int]:
     """The true type and its metadata: ENUM, SET and CHAR are all STRING in the list of types.
 
     A CHAR whose bytes do not fit in a byte has bits 8 and 9 of its length, inverted, in the type's byte.
@@ -160,7 +196,7 @@ def _resolved(kind: int, metas: Cursor) -> tuple[int, int]:
     return true, length | (first & 0x30 ^ 0x30) << 4
 
 
-class _Told:
+class _Described:
     """What the optional metadata says, by column."""
 
     def __init__(self) -> None:
@@ -174,7 +210,7 @@ class _Told:
         self.key: tuple[tuple[int, int], ...] | None = None
 
 
-def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) -> _Told:
+def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) -> _Described:
     fields: dict[int, Cursor] = {}
     while body.left:
         kind = body.uint(1)
@@ -184,7 +220,7 @@ def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) ->
     of = _Numbered(columns)
     texts = of.those(TEXTS | {GEOMETRY} if mariadb else TEXTS)
     labelled = of.those(LABELLED)
-    told = _Told()
+    told = _Described()
     if field := fields.get(_SIGNS):
         numbers = of.those(NUMBERS | {YEAR})  # a YEAR has a bit too, which says nothing
         signs = zip(numbers, _bits(field, len(numbers)), strict=True)

@@ -55,6 +55,9 @@ _FLAGS_MAX: Final = 1 << 16
 """Entries a dictionary of SET texts may hold before it starts over."""
 _READS_MAX: Final = 256
 """Generated functions that are kept."""
+_INFLATED_MAX: Final = 1 << 26
+_INFLATED_RATIO: Final = 64
+"""What MariaDB's COMPRESSED values of one event may come to: so many bytes, and so many for each byte of its rows."""
 
 
 class Reader:
@@ -73,6 +76,7 @@ class Reader:
     def __call__(self, rows: Rows) -> list[Images]:
         """All images of one event."""
         before, after = self._of(rows)
+        _ROOM.begin(rows.body)
         try:
             return _images(before, after, rows.body)
         except (IndexError, struct.error, OverflowError) as exc:
@@ -89,6 +93,7 @@ class Reader:
             made = enumerate(self(rows))
             return (tuple.__new__(Change, (rows.op, table, old, new, (offset, n))) for n, (old, new) in made)
         before, after = self._of(rows)
+        _ROOM.begin(rows.body)
         try:
             found: list[Change] = compiled.changes(rows.op, table, before, after, rows.body, offset)
         except (IndexError, struct.error, OverflowError) as exc:
@@ -303,6 +308,28 @@ def _named(convert: Callable[[bytes], bytes], name: str) -> Callable[[bytes], by
     return text
 
 
+class _Room:
+    """What the compressed values of the event at hand may still come to.
+
+    A few bytes of zlib can stand for a thousand times as many, and an event holds many values: without a limit for all
+    of them together, 400 kB would take 800 MB. Events are read one at a time, by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._left = _INFLATED_MAX
+
+    def begin(self, body: bytes) -> None:
+        self._left = _INFLATED_MAX + _INFLATED_RATIO * len(body)
+
+    def take(self, size: int) -> None:
+        if size > self._left:
+            raise ProtocolError(0, f"a compressed value of {size} bytes, above what its event may come to")
+        self._left -= size
+
+
+_ROOM: Final = _Room()
+
+
 def _inflating(convert: Callable[[bytes], bytes] | None) -> Callable[[bytes], bytes]:
     """MariaDB's COMPRESSED columns: u8 (method << 4 | is raw << 3 | bytes of size) · big-endian size · stream."""
 
@@ -313,6 +340,7 @@ def _inflating(convert: Callable[[bytes], bytes] | None) -> Callable[[bytes], by
                 raw = raw[1:]
             elif method == 8:  # noqa: PLR2004 - zlib
                 size = int.from_bytes(raw[1 : 1 + width], "big")
+                _ROOM.take(size)
                 inflate = zlib.decompressobj(-zlib.MAX_WBITS if raw[0] & 8 else zlib.MAX_WBITS)
                 try:
                     raw = inflate.decompress(raw[1 + width :], size + 1)

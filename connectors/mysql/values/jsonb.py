@@ -10,6 +10,10 @@
     15 opaque               u8 column type · size as of strings · bytes
 
 https://dev.mysql.com/doc/dev/mysql-server/latest/json__binary_8h.html
+
+Offsets could lead many values to the same bytes, so that a short document would stand for a text without end. The
+server lays no two parts over each other, so all parts together are no longer than the document: what has been read is
+counted, and a document of which more is read than it has is refused. Work and text are then bounded by its size.
 """
 
 from __future__ import annotations
@@ -67,18 +71,41 @@ def text(document: bytes) -> bytes:
         return b"null"  # what ALTER TABLE and INSERT IGNORE leave in a column that is not nullable
     out: list[bytes] = []
     try:
-        _value(document, document[0], 1, out, 0)
+        _value(_Document(document), document[0], 1, out, 0)
     except (IndexError, ValueError, error) as exc:
         raise ProtocolError(len(document), "a JSON document that ends early") from exc
     return b"".join(out)
 
 
-def _value(data: bytes, kind: int, at: int, out: list[bytes], depth: int) -> None:
+class _Document:
+    """The bytes, and how many of them may still be read as parts: each of them is of one part."""
+
+    __slots__ = ("data", "left")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.left = len(data)
+
+    def count(self, size: int, at: int) -> None:
+        """A part of `size` bytes at `at`."""
+        self.left -= size
+        if self.left < 0:
+            raise ProtocolError(at, "a JSON document whose parts lie over each other")
+
+    def slice(self, at: int, size: int) -> bytes:
+        self.count(size, at)
+        if at + size > len(self.data):
+            raise ProtocolError(len(self.data), "a JSON document that ends early")
+        return self.data[at : at + size]
+
+
+def _value(document: _Document, kind: int, at: int, out: list[bytes], depth: int) -> None:
+    data = document.data
     if kind <= _ARRAYS[1]:
-        _container(data, kind, at, out, depth + 1)
+        _container(document, kind, at, out, depth + 1)
     elif kind == _STRING:
         size, at = _size(data, at)
-        out.append(quoted(_slice(data, at, size)))
+        out.append(quoted(document.slice(at, size)))
     elif kind == _LITERAL:
         out.append(_LITERALS[data[at]])
     elif kind == _DOUBLE:
@@ -87,12 +114,13 @@ def _value(data: bytes, kind: int, at: int, out: list[bytes], depth: int) -> Non
         out.append(b"%d" % _NUMBERS[kind].unpack_from(data, at)[0])
     elif kind == _OPAQUE:
         size, start = _size(data, at + 1)
-        out.append(_opaque(data[at], _slice(data, start, size)))
+        out.append(_opaque(data[at], document.slice(start, size)))
     else:
         raise ProtocolError(at, f"a JSON value of unknown type {kind}")
 
 
-def _container(data: bytes, kind: int, start: int, out: list[bytes], depth: int) -> None:
+def _container(document: _Document, kind: int, start: int, out: list[bytes], depth: int) -> None:
+    data = document.data
     if depth > _DEPTH_MAX:
         raise ProtocolError(start, "a JSON document of more than 100 levels")
     is_large = kind & 1
@@ -104,24 +132,19 @@ def _container(data: bytes, kind: int, start: int, out: list[bytes], depth: int)
     is_object = kind in _OBJECTS
     keys_at = start + head.size
     values_at = keys_at + count * key_entry.size if is_object else keys_at
+    document.count(values_at + count * value_entry.size - start, start)
     out.append(b"{" if is_object else b"[")
     for i in range(count):
         if i:
             out.append(b", ")
         if is_object:
             key_offset, key_size = key_entry.unpack_from(data, keys_at + i * key_entry.size)
-            out.append(quoted(_slice(data, start + key_offset, key_size)))
+            out.append(quoted(document.slice(start + key_offset, key_size)))
             out.append(b": ")
         entry = values_at + i * value_entry.size
         of_kind, offset = value_entry.unpack_from(data, entry)
-        _value(data, of_kind, entry + 1 if of_kind in inlined else start + offset, out, depth)
+        _value(document, of_kind, entry + 1 if of_kind in inlined else start + offset, out, depth)
     out.append(b"}" if is_object else b"]")
-
-
-def _slice(data: bytes, at: int, size: int) -> bytes:
-    if at + size > len(data):
-        raise ProtocolError(len(data), "a JSON document that ends early")
-    return data[at : at + size]
 
 
 def _size(data: bytes, at: int) -> tuple[int, int]:

@@ -1,15 +1,18 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: language_level=3, cdivision=True
 """Rows of pgoutput and of COPY in C. Optional.
 
 Without it `connectors.postgres.pgoutput.fast_path` and `snapshot.postgres_copy` do the same; they are the oracles.
+
+Indexes of lists and tuples are checked, but where a function says why they need not be. C does not check pointers: each
+function that is given one says what may be read from it, or checks it against an end.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromFormat, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyTypeObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_New
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+
+from cdc.encode.tuples cimport empty, set_item
 
 import struct
 
@@ -20,9 +23,6 @@ cdef extern from "Python.h":
     bint PyMemoryView_Check(object)
     object PyUnicode_FromFormat(const char *, ...)
     Py_buffer *PyMemoryView_GET_BUFFER(object)
-    ctypedef object (*allocfunc)(PyTypeObject *, Py_ssize_t)
-    ctypedef struct TypeObject "PyTypeObject":
-        allocfunc tp_alloc
 
 cdef enum:
     FIELDS = 26  # where those of a begin or a commit are, behind the frame and the tag
@@ -46,17 +46,12 @@ cdef tuple _ROWS = (
 
 
 cdef inline uint32_t big4(const unsigned char *at) noexcept:
+    """Of four bytes; the caller has checked that they are there. So has that of `big8`."""
     return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
 
 
 cdef inline uint64_t big8(const unsigned char *at) noexcept:
     return <uint64_t>big4(at) << 32 | big4(at + 4)
-
-
-cdef inline void set_item(object of, Py_ssize_t index, object value) noexcept:
-    """PyTuple_SET_ITEM takes a reference over."""
-    Py_INCREF(value)
-    PyTuple_SET_ITEM(of, index, value)
 
 
 cdef class _Known:
@@ -84,6 +79,8 @@ cdef class Straight:
         self.last, self.of_last = 0, None
         for head in self.heads.pop(relation, ()):
             del self.known[head]
+        if in_identity is not None and len(in_identity) != columns:
+            raise ValueError("an identity of another number of columns")
         if table is not None:
             heads = self.heads[relation] = []
             for tag, row, op in _ROWS if in_identity is not None else _ROWS[:2]:
@@ -96,7 +93,7 @@ cdef class Straight:
                 self.known[head] = one
                 heads.append(head)
 
-    def change(self, bytes message):
+    def change(self, bytes message not None):
         return self.read(<const unsigned char *>PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message))
 
     def changes(self, get_copy_data, int most):
@@ -174,13 +171,14 @@ cdef class Straight:
     ):
         cdef object begun = None
         if inside:
-            begun = (<TypeObject *>_BEGIN).tp_alloc(<PyTypeObject *>_BEGIN, 3)
+            begun = empty(_BEGIN, 3)
             set_item(begun, 0, lsn)
             set_item(begun, 1, at_us)
             set_item(begun, 2, xid)
         return whole, end, begun, changes, message, got
 
     cdef object read(self, const unsigned char *text, Py_ssize_t size):
+        """The change that `size` bytes from `text` say, which are HEAD at least where they say any; else None."""
         cdef Py_ssize_t at = HEAD
         cdef uint64_t head
         cdef _Known known
@@ -213,7 +211,7 @@ cdef class Straight:
                     return None
         if at != size:
             return None
-        change = (<TypeObject *>_CHANGE).tp_alloc(<PyTypeObject *>_CHANGE, 5)
+        change = empty(_CHANGE, 5)
         set_item(change, 0, known.op)
         set_item(change, 1, known.table)
         set_item(change, 2, old)
@@ -223,7 +221,7 @@ cdef class Straight:
 
 
 cdef object transaction(uint64_t lsn, int64_t at_us, uint32_t xid, list changes):
-    cdef object made = (<TypeObject *>_TRANSACTION).tp_alloc(<PyTypeObject *>_TRANSACTION, 6)
+    cdef object made = empty(_TRANSACTION, 6)
     set_item(made, 0, PyUnicode_FromFormat("%u:%llu", xid, <unsigned long long>lsn))
     set_item(made, 1, xid)
     set_item(made, 2, lsn)
@@ -238,7 +236,8 @@ cdef object row_at(
 ):
     """The columns from `begin` on, which is moved behind them; None if they are not what they should be.
 
-    Of a key, columns that are not of it are UNCHANGED. `holes` is set where any column was not sent.
+    Of a key, columns that are not of it are UNCHANGED. `holes` is set where any column was not sent. Nothing is read at
+    or behind `size`, and `begin` is not behind it.
     """
     cdef Py_ssize_t at = begin[0], i
     cdef tuple row = PyTuple_New(columns)
@@ -272,14 +271,14 @@ cdef object row_at(
     return row
 
 
-def copy_row(bytes line, Py_ssize_t columns):
+def copy_row(bytes line not None, Py_ssize_t columns):
     """A line of COPY's text format, newline included; None if it is not one of that many columns."""
     cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(line)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(line) - 1, at = 0, begin, i
     cdef bint escaped
     cdef tuple row = PyTuple_New(columns)
     cdef object value
-    if size < 0 or text[size] != 10:
+    if size < 0 or text[size] != 10:  # below, what is read of a field is before `at`, and that is not behind the newline
         return None
     for i in range(columns):
         begin = at
@@ -302,6 +301,7 @@ def copy_row(bytes line, Py_ssize_t columns):
 
 
 cdef bytes unescaped(const unsigned char *text, Py_ssize_t size):
+    """What is written is never more than what was read: there is room for `size`."""
     cdef bytes value = PyBytes_FromStringAndSize(NULL, size)
     cdef unsigned char *to = <unsigned char *>PyBytes_AS_STRING(value)
     cdef unsigned char *first = to
