@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import hypothesis
@@ -45,6 +45,11 @@ def _engine_answers() -> bool:
     except Exception:  # noqa: BLE001 - no engine answers in many ways
         return False
 
+
+FULL: Final = os.environ.get("CDC_TEST_ALL", "") not in ("", "0")
+"""`make test-all`: everything at full strength."""
+_SECOND: Final = frozenset({"postgres16", "mariadb"})
+"""The second server of each pair: what does not depend on the server's version runs on the first in `make test`."""
 
 _MYSQLS = ("mysql", "mariadb")
 MYSQLS = (*_MYSQLS, "mysql8") if os.environ.get("CDC_TEST_MYSQL8") or _engine_answers() else _MYSQLS
@@ -265,6 +270,27 @@ def _mysql_database(server: str) -> Iterator[MySQLDatabase]:
 def prefix() -> str:
     """A topic prefix and connector name no other test has."""
     return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to `make test-all` what is marked `full`, and a pair's second server where no `every_server` asks for it."""
+    left = [] if FULL else [item for item in items if _only_in_full(item)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
+
+
+def _only_in_full(item: pytest.Item) -> bool:
+    if item.get_closest_marker("full"):
+        return True
+    if (
+        item.get_closest_marker("every_server")
+        or not isinstance(item, pytest.Function)
+        or not hasattr(item, "callspec")
+    ):
+        return False
+    return any(isinstance(value, str) and value in _SECOND for value in item.callspec.params.values())
 
 
 def pytest_configure() -> None:
