@@ -274,7 +274,7 @@ def prefix() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to `make test-all` what is marked `full`, and a pair's second server where no `every_server` asks for it."""
+    """Leave to `make test-all` what is marked `full`, and second servers where no `every_server` asks for them."""
     left = [] if FULL else [item for item in items if _only_in_full(item)]
     if left:
         config.hook.pytest_deselected(items=left)
