@@ -1,0 +1,220 @@
+"""One connector for many cases: set-up of all, start, actions of all, then each table's topic folded and compared.
+
+A case is text. Its tables live in a room of its own (a schema, a database, a prefix: the source decides), so cases do
+not meet. Starting a connector is what takes time, and it is started once for all of them:
+
+    set-up of every case
+    a connector reads the tables
+    it follows the log: actions of every case, one marker row
+    it is stopped: more actions, one more marker row, a run until all is there
+    a second connector reads the tables as they are now
+
+What holds of every table without a word in the case: the fold of the first connector's topic is what SELECT gives,
+and its keys and values are, byte for byte, those that the second connector read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+Row = dict[str, Any]
+Move = tuple[str, Row | None, Row | None]
+"""Operation, before, after."""
+
+MARKER: Final = "marker"
+"""The room of the marker table, `t (id int PRIMARY KEY)`, which no case may have for its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """SQL by phase, and what it comes to beyond "the fold is the SELECT".
+
+    Each statement is sent by itself, so `BEGIN; …; COMMIT` in one string is one transaction.
+    """
+
+    name: str
+    """A word that can stand in the name of a schema."""
+    before: Sequence[str]
+    """Before the connector has read anything."""
+    stream: Sequence[str] = ()
+    """While it follows the log."""
+    stopped: Sequence[str] = ()
+    """While it does not run: it finds this at its next start."""
+    tables: Sequence[str] = ("t",)
+    select: Mapping[str, str] = field(default_factory=dict)
+    """By table: the SELECT that gives its rows as events have them, where the source's own way does not."""
+    moves: Mapping[str, Sequence[Move]] = field(default_factory=dict)
+    """By table: exactly these events of its stream, in this order."""
+    said: Sequence[str] | None = None
+    """What it said of the case's tables: exactly these lines, each by some words of it. None: not looked at."""
+    rows_differ: str = ""
+    """Why the fold is not the SELECT, where that is right: rows of before a change are told as they were."""
+
+
+class Record(Protocol):
+    """One record of a topic."""
+
+    @property
+    def raw_key(self) -> bytes: ...
+    @property
+    def raw_value(self) -> bytes | None: ...
+    @property
+    def value(self) -> Row | None: ...
+
+
+class CaseConnector(Protocol):
+    """`tests.integration.connector.Connector`, as far as it is needed here."""
+
+    def catch_up(self) -> str:
+        """Run until all that is committed now is in Kafka; give what was logged."""
+        ...
+
+    def following(self) -> AbstractContextManager[Callable[[], str]]:
+        """It follows the log inside the block, and is stopped cleanly at its end; gives what it has logged so far."""
+        ...
+
+    def records(self, table: str) -> Sequence[Record]: ...
+
+
+class CaseSource(Protocol):
+    """A database that has a room for each case."""
+
+    def make_room(self, case: str) -> None:
+        """Before its first statement."""
+        ...
+
+    def execute(self, statements: Mapping[str, Sequence[str]]) -> None:
+        """By case, in their order: each in its room, where tables need no more than their own name."""
+        ...
+
+    def select(self, case: str, table: str, select: str | None) -> list[Row]:
+        """The table's rows as events would have them (docs/values.md), by SELECT and nothing of the toolkit's."""
+        ...
+
+    def qualified(self, case: str, table: str) -> str:
+        """The table's name in messages, and where `CaseConnector.records` finds it."""
+        ...
+
+    def connector(self, which: str) -> CaseConnector:
+        """One of all rooms' tables with a prefix of its own; `which` is a word to tell it from others by."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of the cases."""
+
+    source: CaseSource
+    streamed: CaseConnector
+    read: CaseConnector
+    said: str
+
+    def check(self, case: Case) -> None:
+        """Everything that the case says, and what holds of every case."""
+        for table in case.tables:
+            Seen(self, case, table).check()
+        if case.said is not None:
+            self._check_said(case)
+
+    def _check_said(self, case: Case) -> None:
+        assert case.said is not None
+        names = [self.source.qualified(case.name, table) for table in case.tables]
+        lines = [line for line in self.said.splitlines() if any(f"{name}:" in line for name in names)]
+        assert len(lines) == len(case.said), lines
+        for words in case.said:
+            assert sum(words in line for line in lines) == list(case.said).count(words), (words, lines)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One table of a case, from all sides."""
+
+    ran: Ran
+    case: Case
+    table: str
+
+    @property
+    def _name(self) -> str:
+        return self.ran.source.qualified(self.case.name, self.table)
+
+    @cached_property
+    def records(self) -> Sequence[Record]:
+        return self.ran.streamed.records(self._name)
+
+    def check(self) -> None:
+        if not self.case.rows_differ:
+            fold = folded(self.records)
+            again = folded(self.ran.read.records(self._name))
+            assert fold == again, "by stream and by snapshot, keys and values are the same bytes"
+            found = self.ran.source.select(self.case.name, self.table, self.case.select.get(self.table))
+            assert _ordered(json.loads(after) for after in fold.values()) == _ordered(found)
+        if self.table in self.case.moves:
+            assert self.moves() == [*self.case.moves[self.table]]
+
+    def moves(self) -> list[Move]:
+        """The events of the stream in the connector's order: not what a snapshot has read."""
+        events = [record.value for record in self.records if record.value is not None]
+        events.sort(key=lambda event: event["source"]["position"])
+        return [(e["op"], e["before"], e["after"]) for e in events if e["op"] != "r"]
+
+
+def run(source: CaseSource, cases: Sequence[Case]) -> Ran:
+    """All of them, through two connectors. Raises AssertionError where a connector does not arrive."""
+    names = [case.name for case in cases]
+    assert len(set(names)) == len(names)
+    assert MARKER not in names
+    for name in (*names, MARKER):
+        source.make_room(name)
+    source.execute({MARKER: ["CREATE TABLE t (id int PRIMARY KEY)"], **{case.name: case.before for case in cases}})
+    streamed = source.connector("streamed")
+    said = streamed.catch_up()
+    marker = source.qualified(MARKER, "t")
+    with streamed.following() as heard:
+        source.execute({**{case.name: case.stream for case in cases}, MARKER: ["INSERT INTO t VALUES (1)"]})
+        deadline = time.monotonic() + _ARRIVED_S
+        while not streamed.records(marker):
+            assert time.monotonic() < deadline, f"the marker row has not arrived:\n{heard()}"
+            time.sleep(0.02)
+    said += heard()
+    source.execute({**{case.name: case.stopped for case in cases}, MARKER: ["INSERT INTO t VALUES (2)"]})
+    said += streamed.catch_up()
+    assert len(folded(streamed.records(marker))) == 2, "the marker row has arrived, and so has all before it"
+    said += streamed.catch_up()
+    read = source.connector("read")
+    read.catch_up()
+    return Ran(source, streamed, read, said)
+
+
+_ARRIVED_S: Final = 60.0
+_DECODER: Final = json.JSONDecoder()
+
+
+def folded(records: Sequence[Record]) -> dict[bytes, str]:
+    """What a reader of the compacted topic ends with: the text of each key's last `after`."""
+    last: dict[bytes, str | None] = {}
+    for record in records:
+        last[record.raw_key] = None if record.raw_value is None else _after(record.raw_value.decode())
+    return {key: after for key, after in last.items() if after is not None}
+
+
+def _after(event: str) -> str | None:
+    """The JSON text of the row; None for `null`. The key is looked for at the event's own level."""
+    at = 1
+    while True:
+        name, at = _DECODER.raw_decode(event, at)
+        begin = at + 1
+        value, at = _DECODER.raw_decode(event, begin)
+        if name == "after":
+            return None if value is None else event[begin:at]
+        assert event[at] == ","
+        at += 1
+
+
+def _ordered(rows: Any) -> list[Row]:
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
