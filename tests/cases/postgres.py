@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tests.conftest import Database
 from tests.integration.connector import Connector
+from tests.integration.nudges import nudged
 from tests.integration.running import Row, Running
 
 _SCHEMA: Final = "case_"
@@ -26,9 +27,10 @@ _AS_EVENTS_HAVE_IT: Final = {
     "bytea": "translate(encode({0}, 'base64'), E'\\n', '')",
     "time without time zone": "(extract(epoch FROM {0}) * 1000000)::int8",
     "timestamp without time zone": _MICROS,
-    "timestamp with time zone": f"rtrim(rtrim(to_char({_UTC}, 'YYYY-MM-DD\"T\"HH24:MI:SS.US'), '0'), '.') || 'Z'",
+    "timestamp with time zone": f"replace(to_char({_UTC}, 'YYYY-MM-DD\"T\"HH24:MI:SS.US'), '.000000', '') || 'Z'",
     "boolean[]": "{0}",
 }
+_PRINTED: Final = "CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END"
 """By type, docs/values.md in SQL; a type that is not here is the text that the server prints."""
 
 
@@ -38,8 +40,9 @@ class Capturing(Connector):
     @contextlib.contextmanager
     def following(self) -> Iterator[Callable[[], str]]:
         with Running(self) as run:
-            run.await_line("following the log")
-            yield lambda: run.stderr
+            run.await_following()
+            with nudged(self.owner_url):
+                yield lambda: run.stderr
             run.process.send_signal(signal.SIGTERM)
             assert run.ended() == 0, run.stderr
 
@@ -78,7 +81,7 @@ class PostgresCases:
                     " ORDER BY attnum"
                 )
                 columns = [
-                    f"{_AS_EVENTS_HAVE_IT.get(type_, '{0}::text').format(name)} AS {name}"
+                    f"{_AS_EVENTS_HAVE_IT.get(type_, _PRINTED).format(name)} AS {name}"
                     for name, type_ in cursor.fetchall()
                 ]
                 cursor.execute(select or f"SELECT {', '.join(columns)} FROM {table}")

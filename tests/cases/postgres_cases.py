@@ -69,4 +69,113 @@ HARMLESS: Final = (
     _harmless("an_enum_grown", "ALTER TYPE mood ADD VALUE 'better'", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
 )
 
-CASES: Final[tuple[Case, ...]] = (*SILENT, *HARMLESS)
+_WIDE_TABLE: Final = (
+    "CREATE TABLE t (id int PRIMARY KEY, n int, v text)",
+    "ALTER TABLE t ALTER COLUMN v SET STORAGE EXTERNAL",
+    "INSERT INTO t SELECT n, 0, 'seed' FROM generate_series(1, 1500) n",
+    f"UPDATE t SET v = {WIDE.format('w')} || id WHERE id < 5",
+)
+
+
+def _altered(name: str, statement: str) -> Case:
+    """DDL under a running connector: rows that nobody writes to again end as in the table, none under an old key."""
+    stopped = ["UPDATE t SET n = n + 1 WHERE id IN (1, 4, 100)"]
+    return Case(name=f"{name}_with_wide_values", before=_WIDE_TABLE, stream=[statement], stopped=stopped)
+
+
+ALTERED: Final = (
+    _altered("rewritten", "ALTER TABLE t ALTER COLUMN v TYPE text USING upper(v)"),
+    _altered("another_key", "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (n, id)"),
+    _altered("renamed", "ALTER TABLE t RENAME COLUMN v TO w"),
+    _altered("a_default", "ALTER TABLE t ADD COLUMN d int DEFAULT 5"),
+    Case(
+        name="a_wide_column_renamed",  # an out-of-line value is known by its column's new name too
+        before=_WIDE_TABLE,
+        stopped=["ALTER TABLE t RENAME COLUMN v TO content", "UPDATE t SET n = 1"],
+        said=["column v is now named content: its rows are read again"],
+    ),
+    Case(
+        name="wide_columns_renamed_crosswise",  # never is one's value the other's
+        before=(
+            "CREATE TABLE t (id int PRIMARY KEY, n int, a text, b text)",
+            "ALTER TABLE t ALTER COLUMN a SET STORAGE EXTERNAL, ALTER COLUMN b SET STORAGE EXTERNAL",
+            f"INSERT INTO t VALUES (1, 0, {WIDE.format('a')}, {WIDE.format('b')})",
+        ),
+        stopped=[
+            "ALTER TABLE t RENAME COLUMN a TO x",
+            "ALTER TABLE t RENAME COLUMN b TO a",
+            "ALTER TABLE t RENAME COLUMN x TO b",
+            "UPDATE t SET n = 1",
+        ],
+    ),
+    Case(
+        name="generated_columns",  # stored, and virtual where the server has them: in no event
+        before=(
+            "CREATE TABLE t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED, z text)",
+            "INSERT INTO t (id, a, z) VALUES (1, 1, 'z')",
+            """
+            DO $$ BEGIN
+                IF current_setting('server_version_num')::int >= 180000 THEN
+                    EXECUTE 'ALTER TABLE t ADD COLUMN v int GENERATED ALWAYS AS (a * 3) VIRTUAL';
+                END IF;
+            END $$
+            """,
+        ),
+        stream=["INSERT INTO t (id, a, z) VALUES (2, 2, 'z')", "UPDATE t SET a = 5", "DELETE FROM t WHERE id = 1"],
+        moves={
+            "t": [
+                ("c", None, {"id": 2, "a": 2, "z": "z"}),
+                ("u", None, {"id": 1, "a": 5, "z": "z"}),
+                ("u", None, {"id": 2, "a": 5, "z": "z"}),
+                ("d", {"id": 1}, None),
+            ]
+        },
+    ),
+)
+
+VALUES: Final[dict[str, tuple[str, ...]]] = {
+    "smallint": ("-32768", "32767"),
+    "bigint": ("-9223372036854775808", "9223372036854775807"),
+    "oid": ("0", "4294967295"),
+    "numeric": ("NaN", "Infinity", "22.2200", "-0.00", "1e-100", "1e30"),
+    "numeric(10,2)": ("99999999.99", "-1", "NaN"),
+    "real": ("NaN", "-Infinity", "3.3", "1e20"),
+    "double precision": ("NaN", "Infinity", "0.1", "5e-324", "1.7976931348623157e308"),
+    "boolean": ("true", "false"),
+    "text": ("", "NULL", "\\N", "a\tb\\tc\r\n", '"', " ", "\u2028 é 日本 😀"),
+    "character varying(20)": ("Ünïcode",),
+    "character(5)": ("ab", "", "  x"),
+    "uuid": ("A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11",),
+    "bytea": ("", "\\x00", "\\x00ff"),
+    "json": ('{"a" : 1,  "a": 1.00}', "null"),
+    "jsonb": ('{"b": [1, 2, {"c": null}], "a": "\\"\\\\"}', "1.10"),
+    "date": ("1970-01-01", "1969-12-31", "2024-02-29", "0005-02-28 BC", "5874897-12-31"),
+    "time": ("00:00:00", "24:00:00", "23:59:59.999999"),
+    "timestamp": ("2024-02-29 12:34:56.789012", "1969-12-31 23:59:59.999999", "0044-03-15 12:00 BC"),
+    "timestamp with time zone": (
+        "2024-03-31 02:30:00+02",
+        "2024-02-29 12:34:56.7+00",
+        "1883-11-18 12:03:57.25-04:56:02",
+    ),
+    "inet": ("::1", "10.0.0.1/8", "192.168.0.1"),
+    "int4range": ("[1,5)", "empty", "(,)"),
+    "text[]": ("{}", "{NULL}", '{"NULL"}', '{{"a,b","{"},{"}",NULL}}'),
+    "integer[]": ("{}", "{NULL}", "{{1,2},{NULL,4}}"),
+}
+"""By type: each is read by a snapshot, inserted, and moved to another key, and is what the server says it is."""
+
+
+def _value(type_: str, literals: tuple[str, ...]) -> Case:
+    quoted = ["'" + text.replace("'", "''") + "'" for text in (*literals,)]
+    rows = ", ".join(f"({number}, {text})" for number, text in enumerate([*quoted, "NULL"]))
+    more = ", ".join(f"({100 + number}, {text})" for number, text in enumerate([*quoted, "NULL"]))
+    return Case(
+        name="of_type_" + "".join(letter if letter.isalnum() else "_" for letter in type_),
+        before=[f"CREATE TABLE t (id int PRIMARY KEY, v {type_})", f"INSERT INTO t VALUES {rows}"],
+        stream=[f"INSERT INTO t VALUES {more}"],
+        stopped=["UPDATE t SET id = id + 1000 WHERE id % 2 = 0"],
+        said=(),
+    )
+
+
+CASES: Final[tuple[Case, ...]] = (*SILENT, *HARMLESS, *ALTERED, *(_value(*each) for each in VALUES.items()))

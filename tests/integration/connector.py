@@ -17,6 +17,7 @@ from tests.canary import WATCH
 from tests.integration import in_process
 from tests.integration.capture_role import CaptureRole
 from tests.integration.mysql_user import MysqlUser
+from tests.integration.nudges import nudged
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Connector:
 
     def moved(self, url: str) -> None:
         """The same file, its database now at this address of the owner's."""
+        self.owner_url = url
         kind = MysqlUser if url.startswith("mysql:") else CaptureRole
         self._role = None if self._as_owner else kind(url)
         self.environment = {**os.environ, "TEST_DATABASE_URL": self._role.url if self._role else url}
@@ -121,8 +123,11 @@ class Connector:
 
     def catch_up(self, *, process: bool = False) -> str:
         """Run until all that is committed now is in Kafka; give stderr. `process`: in one of its own."""
-        run = self.cdc if process else self.here
-        done = run("run", "FILE", "--until-caught-up")
+        if process:
+            done = self.cdc("run", "FILE", "--until-caught-up")
+        else:
+            with nudged(self.owner_url):
+                done = self.here("run", "FILE", "--until-caught-up")
         assert done.returncode == 0, done.stderr
         return done.stderr
 

@@ -21,6 +21,7 @@ from sinks.topics.positions import read_standing
 from tests.canary import WATCH
 from tests.conftest import Database
 from tests.integration.connector import Connector
+from tests.integration.nudges import nudged
 
 Row = dict[str, Any]
 
@@ -39,6 +40,7 @@ class Running:
     """`cdc run` under observation. As a context manager it is killed on exit if it still runs."""
 
     def __init__(self, connector: Connector, *flags: str) -> None:
+        self._connector = connector
         self.process = connector.start(*flags)
         self.lines: list[str] = []
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -61,6 +63,11 @@ class Running:
             return sum(text in line for line in self.lines) >= times
 
         eventually(said, f"{times} × {text!r} in:\n{self.stderr}", within_s=within_s)
+
+    def await_following(self) -> None:
+        """Until it follows the log. It says so at its first commit, for which an idle log may make it wait 10 s."""
+        with nudged(self._connector.owner_url):
+            self.await_line("following the log")
 
     def ended(self, *, within_s: float = PATIENCE_S) -> int:
         """Its exit code, once it has ended by itself."""

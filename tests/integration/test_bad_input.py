@@ -20,6 +20,7 @@ from cdc import __version__
 from cdc.dev import postgres
 from cdc.dev.process import Launch, Server, free_port
 from tests.conftest import Database, _database
+from tests.integration import in_process
 
 CANARY = "c4n4ry-in-a-coal-mine"
 
@@ -79,14 +80,7 @@ def place(servers: Callable[[str], str], kafka: str) -> Iterator[Place]:
 
 
 def cdc(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cdc", *arguments],
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return in_process.cdc(arguments, {**os.environ, **(environment or {})})
 
 
 def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:

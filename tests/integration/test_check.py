@@ -163,7 +163,7 @@ def ran(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> Connec
 
 
 def checked(connector: Connector, code: int) -> Found:
-    done = connector.cdc("check", "FILE", "--json")
+    done = connector.here("check", "FILE", "--json")
     assert done.returncode == code, done.stdout + done.stderr
     return list(json.loads(done.stdout)["findings"])
 
@@ -172,7 +172,7 @@ def test_after_a_run_and_during_one(ran: Connector, postgres18: Database) -> Non
     """All is well between runs and beside one that it does not disturb; wide columns are told of."""
     assert "v, w: left out of the log when unchanged" in str(checked(ran, 0))
     with Running(ran) as run:
-        run.await_line("following the log")
+        run.await_following()
         found = checked(ran, 0)
         assert any(f["about"] == "position" and "can be followed" in f["message"] for f in found)
         postgres18.execute("INSERT INTO t VALUES (1)")
@@ -202,7 +202,7 @@ def test_verdicts(verdict: str, ran: Connector, postgres18: Database) -> None:
     found = checked(ran, 1)
     assert verdict.format(ran.name) in errors(found)
     assert (slots(postgres18), rows(postgres18, "SELECT * FROM pg_publication")) == before
-    done = ran.cdc("run", "FILE", "--until-caught-up")
+    done = ran.here("run", "FILE", "--until-caught-up")
     assert done.returncode == 1
     assert done.stderr.partition("\n")[0].removeprefix("error: ") in errors(found)
 
@@ -223,7 +223,7 @@ def test_row_security(ran: Connector, postgres18: Database) -> None:
         url = postgres18.url.replace(postgres18.url.partition("//")[2].partition("@")[0], f"{ran.name}:x")
         ran.environment["TEST_DATABASE_URL"] = url
         assert f"ALTER ROLE {ran.name} BYPASSRLS" in errors(checked(ran, 1))
-        done = ran.cdc("run", "FILE", "--until-caught-up")
+        done = ran.here("run", "FILE", "--until-caught-up")
         assert "row security" in done.stderr
         postgres18.execute(f"ALTER ROLE {ran.name} BYPASSRLS")
         ran.catch_up()

@@ -62,7 +62,7 @@ def test_bytes_that_are_no_text(ascii_database: Database, kafka: str, prefix: st
         f"INSERT INTO t VALUES (1, 'x'), (2, {bad}), (3, 'z')",
     )
     connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
-    stopped = connector.cdc("run", "FILE", "--until-caught-up")
+    stopped = connector.here("run", "FILE", "--until-caught-up")
     assert stopped.returncode == 1
     assert "table public.t, event " in stopped.stderr
     assert "the value of v cannot be written as JSON (key columns: id)" in stopped.stderr
@@ -90,9 +90,9 @@ def test_bytes_that_are_no_text(ascii_database: Database, kafka: str, prefix: st
         assert value["reason"] == "the value of v cannot be written as JSON"
     left = rows(database, "SELECT * FROM t WHERE id <> 5")
     assert ordered(connector.fold("public.t").values()) == ordered(left)
-    status = json.loads(connector.cdc("status", "FILE", "--json").stdout)
+    status = json.loads(connector.here("status", "FILE", "--json").stdout)
     assert status["dead_letters"] == 3
-    assert "3 events could not be written" in connector.cdc("status", "FILE").stdout
+    assert "3 events could not be written" in connector.here("status", "FILE").stdout
     connector.catch_up()
     assert len(letters(connector)) == 3
 
@@ -117,7 +117,7 @@ def test_a_row_above_the_brokers_limit(database: Database, kafka: str, prefix: s
         f"BEGIN; INSERT INTO t VALUES (6001, 'a', 1); INSERT INTO t VALUES (6002, {large}, 1);"
         " INSERT INTO t VALUES (6003, 'c', 1); COMMIT",
     )
-    stopped = connector.cdc("run", "FILE", "--until-caught-up", timeout_s=120)
+    stopped = connector.here("run", "FILE", "--until-caught-up")
     assert stopped.returncode == 1, stopped.stderr
     assert "table public.t, event " in stopped.stderr
     assert "a record of 1280" in stopped.stderr
@@ -145,10 +145,13 @@ def test_a_row_above_the_brokers_limit(database: Database, kafka: str, prefix: s
         parts = [v for v in found if v["key"]["id"] == id_ and "v" in v["after"]]
         assert len(parts) >= 3 * count
         assert b"".join(base64.b64decode(v["after"]["v"]) for v in parts).decode() == whole
-    eventually(lambda: json.loads(connector.cdc("status", "FILE", "--json").stdout)["dead_letters"] == 3, "counted")
+    eventually(lambda: json.loads(connector.here("status", "FILE", "--json").stdout)["dead_letters"] == 3, "counted")
 
 
-@pytest.mark.parametrize("rows_behind", [0, 120_000], ids=["alone", "many behind it"])
+@pytest.mark.parametrize(
+    "rows_behind",
+    [pytest.param(0, id="alone"), pytest.param(120_000, id="many behind it", marks=pytest.mark.full)],
+)
 def test_a_limit_lowered_while_it_runs(
     rows_behind: int, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -156,7 +159,7 @@ def test_a_limit_lowered_while_it_runs(
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'x')")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], on_error="dead_letter")
     with Running(connector) as run:
-        run.await_line("following the log")
+        run.await_following()
         allow(connector, "t", LIMIT)
         postgres18.execute(
             "INSERT INTO t SELECT 2, string_agg(md5(n::text), '') FROM generate_series(1, 40000) n;"

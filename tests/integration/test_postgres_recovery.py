@@ -39,7 +39,6 @@ from tests.integration.running import (
     writing,
 )
 
-FOLLOWING = "following the log"
 COMMITTED = "committed at"
 KEYS = 20_000
 
@@ -77,7 +76,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_kills_during_the_snapshot(workers: int, database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """SIGKILLed again and again while it reads, with writes going on, it goes on behind the last committed chunks."""
     killed_while_reading(
@@ -89,7 +88,14 @@ def test_kills_during_the_snapshot(workers: int, database: Database, kafka: str,
     )
 
 
-@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "integer"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(shape, marks=[] if shape == "composite" else [pytest.mark.full])
+        for shape in SHAPES
+        if shape != "integer"
+    ],
+)
 def test_kills_during_the_snapshot_of_other_keys(
     shape: str, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -172,8 +178,8 @@ def test_progress_is_shown(database: Database, kafka: str, prefix: str, tmp_path
     with Running(connector, "-v") as run:
         run.await_line(COMMITTED)
         run.process.send_signal(signal.SIGSTOP)
-        reading = json.loads(connector.cdc("status", "FILE", "--json").stdout)
-        shown = connector.cdc("status", "FILE").stdout
+        reading = json.loads(connector.here("status", "FILE", "--json").stdout)
+        shown = connector.here("status", "FILE").stdout
         run.kill()
     assert (reading["phase"], reading["running"]) == ("snapshot", True)
     assert reading["snapshot"].keys() == {"public.t", "public.u", "public.v"}
@@ -187,11 +193,11 @@ def test_progress_is_shown(database: Database, kafka: str, prefix: str, tmp_path
     assert f"public.t: {t['rows']:,} rows of about {t['estimate']:,}, reading" in shown
     assert "public.u: 0 rows of about 1,000, waiting" in shown
     assert re.search(r"about \d+ (s|min).* left", shown)
-    eventually(lambda: not json.loads(connector.cdc("status", "FILE", "--json").stdout)["running"], "it is seen gone")
-    gone = json.loads(connector.cdc("status", "FILE", "--json").stdout)
+    eventually(lambda: not json.loads(connector.here("status", "FILE", "--json").stdout)["running"], "it is seen gone")
+    gone = json.loads(connector.here("status", "FILE", "--json").stdout)
     assert (gone["eta_seconds"], gone["snapshot"]) == (None, reading["snapshot"])
     connector.catch_up()
-    done = json.loads(connector.cdc("status", "FILE", "--json").stdout)["snapshot"]
+    done = json.loads(connector.here("status", "FILE", "--json").stdout)["snapshot"]
     assert not done or all(table["done"] for table in done.values())
 
 
@@ -266,7 +272,7 @@ def test_the_slot_is_never_ahead_of_the_position(postgres18: Database, kafka: st
     connector.catch_up()
     samples: list[tuple[int, int]] = []
     with writing(postgres18, "public.t", keys=2000), Running(connector) as run:
-        run.await_line(FOLLOWING)
+        run.await_following()
         while len({slot for slot, _ in samples}) < 10:
             slot = slot_lsn(postgres18, connector)  # first: the position only grows
             samples.append((slot, standing(connector, settled=True).commit))
@@ -311,7 +317,7 @@ def test_signals_end_it_cleanly(
     assert state.phase is Phase.SNAPSHOT
     assert state.snapshot["tables"]["public.t"]["rows"] > 0  # type: ignore[index]
     with Running(connector) as run:
-        run.await_line(FOLLOWING)
+        run.await_following()
         postgres18.execute("INSERT INTO t VALUES (-1, 0, 'last')")
         written = log_end(postgres18)
         eventually(lambda: standing(connector).commit >= written, "the insert's position")
@@ -355,7 +361,7 @@ def test_a_second_copy_fences_the_first(
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
     with Running(connector) as first:
-        first.await_line(FOLLOWING)
+        first.await_following()
         if busy:  # held, or its next idle commit finds out and frees the slot before the second has asked for it
             eventually(lambda: slot_in_use(postgres18, connector), "the first copy has the slot")
             first.process.send_signal(signal.SIGSTOP)
@@ -370,7 +376,7 @@ def test_a_second_copy_fences_the_first(
             if not busy:
                 assert second.process.poll() is None  # it gets the slot at its next try
                 return
-            second.await_line(FOLLOWING)
+            second.await_following()
             postgres18.execute("INSERT INTO t VALUES (2)")
             eventually(lambda: {"id": 2} in connector.fold("public.t").values(), "the second copy's event")
     assert [e["after"]["id"] for e in connector.events("public.t")] == [1, 2]
@@ -384,7 +390,7 @@ def test_idle_tables_let_the_log_go(postgres18: Database, kafka: str, prefix: st
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id serial, v text)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
     with Running(connector) as run:
-        run.await_line(FOLLOWING)
+        run.await_following()
         postgres18.execute("INSERT INTO other (v) SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
         written = log_end(postgres18)
         before = standing(connector).sequence
@@ -432,7 +438,7 @@ def verdict(connector: Connector, *words: str) -> None:
     """It stops with exit 1 and these words, twice over, and has written nothing."""
     before = connector.records("public.t")
     for _ in range(2):
-        done = connector.cdc("run", "FILE", "--until-caught-up")
+        done = connector.here("run", "FILE", "--until-caught-up")
         assert done.returncode == 1, done.stderr
         assert done.stdout == ""
         for word in words:
@@ -466,7 +472,7 @@ def test_slot_advanced_by_hand(stopped: Connector, postgres18: Database) -> None
     at = standing(stopped).offset["lsn"]
     postgres18.execute(f"SELECT pg_replication_slot_advance('cdc_{stopped.name}', pg_current_wal_lsn())")
     verdict(stopped, "Kafka holds", f"cdc_{stopped.name}", str(at))
-    assert re.search("slot ahead|made again, or moved", stopped.cdc("run", "FILE", "--until-caught-up").stderr)
+    assert re.search("slot ahead|made again, or moved", stopped.here("run", "FILE", "--until-caught-up").stderr)
 
 
 def test_slot_made_again(stopped: Connector, postgres18: Database) -> None:
@@ -501,7 +507,7 @@ def test_foreign_slot_at_the_first_start(postgres18: Database, kafka: str, prefi
     postgres18.execute(f"SELECT pg_create_logical_replication_slot('cdc_{prefix}', 'pgoutput')")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], as_owner=True)
     at = slot_lsn(postgres18, connector)
-    done = connector.cdc("run", "FILE", "--until-caught-up")
+    done = connector.here("run", "FILE", "--until-caught-up")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"cdc_{prefix} exists" in done.stderr
     assert slot_lsn(postgres18, connector) == at
@@ -576,7 +582,7 @@ def test_server_and_connections_that_go_away(
         eventually(lambda: any(r.key["id"] == number for r in connector.records("public.t")), "the new row")
 
     with Running(connector) as run:
-        run.await_line(FOLLOWING)
+        run.await_following()
         arrives()
         database.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
         arrives()
@@ -608,7 +614,7 @@ def test_a_broker_that_is_killed_and_comes_back(postgres18: Database, prefix: st
         connector = Connector(tmp_path, prefix, postgres18.url, broker.url, ["public.t"])
         connector.catch_up()
         with Running(connector) as running:
-            running.await_line("following the log")
+            running.await_following()
             for number in range(100):
                 postgres18.execute(f"INSERT INTO t VALUES ({number}, 0); UPDATE t SET n = n + 1")
                 if number == 30:

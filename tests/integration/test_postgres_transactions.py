@@ -16,7 +16,6 @@ from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, same, standing, unbroken
 
-FOLLOWING = "following the log"
 Row = dict[str, Any]
 
 
@@ -51,7 +50,7 @@ def test_prepared_transactions(database: Database, kafka: str, prefix: str, tmp_
     connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
     connector.catch_up()
     with Running(connector) as running:
-        running.await_line(FOLLOWING)
+        running.await_following()
         database.execute(
             f"BEGIN; INSERT INTO t VALUES (1, 'kept'); SAVEPOINT s; INSERT INTO t VALUES (9, 'no'); ROLLBACK TO s;"
             f" PREPARE TRANSACTION '{prefix}-kept'",
@@ -142,7 +141,7 @@ def test_messages(database: Database, kafka: str, prefix: str, tmp_path: Path) -
     ]
     connector.catch_up()
     assert messages(connector) == expected
-    tailed = connector.cdc("tail", "FILE", "--from-beginning", "--max", str(len(expected) + 2))
+    tailed = connector.here("tail", "FILE", "--from-beginning", "--max", str(len(expected) + 2))
     assert tailed.stdout.count('"op":"m"') == len(expected), tailed.stderr
 
 
@@ -156,7 +155,7 @@ def test_messages_and_kills(postgres18: Database, kafka: str, prefix: str, tmp_p
     with connection.cursor() as cursor:
         for turn in range(4):
             with Running(connector, "-v") as running:
-                running.await_line(FOLLOWING)
+                running.await_following()
                 for n in range(150):
                     text = f"{turn}.{n}"
                     said.append(("p", text))
@@ -231,7 +230,7 @@ def test_memory_of_a_large_transaction(postgres18: Database, kafka: str, prefix:
     connector.catch_up()
     peaks = []
     with Running(connector) as running:
-        running.await_line(FOLLOWING)
+        running.await_following()
         for first, count in ((1, 40_000), (100_001, 400_000)):
             postgres18.execute(
                 f"INSERT INTO t SELECT n, repeat(md5(n::text), 4) FROM generate_series({first}, {first + count - 1}) n"

@@ -261,7 +261,7 @@ def test_another_key_than_the_primary_key(postgres18: Database, kafka: str, pref
     Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"]).catch_up()
     table = {"table": "public.t", "key": ["email"]}
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, [table])  # type: ignore[list-item]
-    refused = connector.cdc("run", "FILE", "--until-caught-up")
+    refused = connector.here("run", "FILE", "--until-caught-up")
     assert refused.returncode == 1
     assert "ALTER TABLE public.t REPLICA IDENTITY FULL" in refused.stderr
     postgres18.execute(
@@ -319,7 +319,7 @@ def test_keys_that_cannot_be_followed_are_refused(
         "ALTER TABLE parted REPLICA IDENTITY FULL",
     )
     item = {"table": f"public.{table}", "key": key} if key else f"public.{table}"
-    done = Connector(tmp_path, prefix, postgres18.url, kafka, [item]).cdc("run", "FILE")  # type: ignore[list-item]
+    done = Connector(tmp_path, prefix, postgres18.url, kafka, [item]).here("run", "FILE", "--until-caught-up")  # type: ignore[list-item]
     assert done.returncode == 1
     for word in words:
         assert word in done.stderr
@@ -339,7 +339,7 @@ def test_a_null_key_is_never_written(postgres18: Database, kafka: str, prefix: s
         "DELETE FROM logs WHERE no IS NULL",
         "ALTER TABLE logs ALTER COLUMN no SET NOT NULL",
     )
-    done = connector.cdc("run", "FILE", "--until-caught-up")
+    done = connector.here("run", "FILE", "--until-caught-up")
     assert done.returncode == 1
     assert "table public.logs: key column no is null in a row" in done.stderr
     assert "secret" not in done.stderr
@@ -358,7 +358,7 @@ def test_the_log_stops_carrying_the_key(postgres18: Database, kafka: str, prefix
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, [table])  # type: ignore[list-item]
     connector.catch_up()
     postgres18.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT", "UPDATE t SET email = 'c@d'")
-    done = connector.cdc("run", "FILE", "--until-caught-up")
+    done = connector.here("run", "FILE", "--until-caught-up")
     assert done.returncode == 1
     assert "ALTER TABLE public.t REPLICA IDENTITY FULL" in done.stderr
     postgres18.execute("ALTER TABLE t REPLICA IDENTITY FULL", "UPDATE t SET email = 'e@f'")

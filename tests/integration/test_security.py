@@ -102,7 +102,7 @@ def test_kafka_by_tls_and_scram(kit: Kit) -> None:
     connector = kit.connector
     connector.catch_up()
     with Running(connector) as run:
-        run.await_line("following the log")
+        run.await_following()
         kit.database.execute("INSERT INTO t VALUES (2)", "TRUNCATE t", "INSERT INTO t VALUES (3)")
         run.process.terminate()
         assert run.ended() == 0
@@ -113,8 +113,8 @@ def test_kafka_by_tls_and_scram(kit: Kit) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         assert CANARY not in done.stdout + done.stderr
     kit.database.execute(f"SELECT pg_drop_replication_slot('cdc_{connector.name}')")
-    assert connector.cdc("run", "FILE").returncode == 1
-    assert "slot missing" in json.loads(connector.cdc("status", "FILE", "--json").stdout)["last_error"]["message"]
+    assert connector.here("run", "FILE", "--until-caught-up").returncode == 1
+    assert "slot missing" in json.loads(connector.here("status", "FILE", "--json").stdout)["last_error"]["message"]
 
 
 def _wrong_password(kit: Kit, secured: Secured, stranger: Authority) -> None:
@@ -158,7 +158,7 @@ def test_a_host_that_is_not_checked_is_said_aloud(kit: Kit, secured: Secured) ->
     kit.options(f"127.0.0.1:{secured.port}", ssl_endpoint_identification_algorithm="none")
     said = kit.connector.catch_up()
     assert said.count("is not checked to be that host's") == 1
-    assert "is not checked to be that host's" in kit.connector.cdc("check", "FILE").stdout
+    assert "is not checked to be that host's" in kit.connector.here("check", "FILE").stdout
 
 
 @pytest.fixture

@@ -248,7 +248,7 @@ def test_a_row_that_is_no_text_stops_with_its_column_named(
     """Table and column are told, no byte of the value."""
     there = elsewhere("LC_COLLATE 'C' LC_CTYPE 'C' ENCODING 'SQL_ASCII'")
     _fill_with_bytes(there)
-    done = Connector(tmp_path, prefix, there.url, kafka, ["public.t"]).cdc("run", "FILE", "--until-caught-up")
+    done = Connector(tmp_path, prefix, there.url, kafka, ["public.t"]).here("run", "FILE", "--until-caught-up")
     assert done.returncode == 1
     assert "table public.t" in done.stderr
     assert "the value of id, note cannot be written as JSON" in done.stderr

@@ -59,24 +59,24 @@ def test_the_log_is_the_topic_before_compaction(postgres18: Database, kafka: str
         "TRUNCATE t",
     )
     with Running(connector) as killed_in_its_midst:
-        killed_in_its_midst.await_line("following the log")
+        killed_in_its_midst.await_following()
     connector.catch_up()
     _assert_same(connector, "public.t", "rrudcdcdd")
     _assert_same(connector, "log.t", "r")
-    status = json.loads(connector.cdc("status", "FILE", "--json").stdout)
+    status = json.loads(connector.here("status", "FILE", "--json").stdout)
     assert status["logged"] == ["log.t", "public.t"]
-    assert "logged      log.t, public.t" in connector.cdc("status", "FILE").stdout
+    assert "logged      log.t, public.t" in connector.here("status", "FILE").stdout
 
     more = {"tables": ["public.*", "log.*", "nowhere.*"], "retention": "7d"}
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, tables, sink={"log": more})
-    told = json.loads(connector.cdc("check", "FILE", "--json").stdout)["findings"]
+    told = json.loads(connector.here("check", "FILE", "--json").stdout)["findings"]
     assert any(f["level"] == "warning" and "“nowhere.*” is no captured table" in f["message"] for f in told)
     assert any(f["about"] == f"topic {prefix}.log.public.later" and "will be made" in f["message"] for f in told)
     postgres18.execute("UPDATE later SET v = 'x' WHERE id = 2")
     connector.catch_up()
     topic = table_topic(prefix, "public", "later")
     assert _events(connector, log_of(topic)) == _events(connector, topic)[-1:]
-    assert connector.cdc("snapshot", "start", "FILE", "--table", "public.later").returncode == 0
+    assert connector.here("snapshot", "start", "FILE", "--table", "public.later").returncode == 0
     connector.catch_up()
     ops = [json.loads(value)["op"] for _, _, value in _events(connector, log_of(topic))]
     assert ops == ["u", "r", "r"]

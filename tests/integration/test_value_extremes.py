@@ -135,7 +135,7 @@ def test_bytes_that_are_no_text(
     if by == "stream":
         connector.catch_up()
     ascii_database.execute(BYTES[what])
-    done = connector.cdc("run", "FILE", "--until-caught-up")
+    done = connector.here("run", "FILE", "--until-caught-up")
     assert done.returncode == 1, done.stderr
     column = {"a column": "v", "an array": "a", "the key": "k"}[what]
     assert "table public.t" in done.stderr

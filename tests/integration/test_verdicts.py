@@ -25,7 +25,7 @@ from tests.integration.running import eventually, same, standing, unbroken
 
 def refused(connector: Connector, *words: str) -> str:
     """It stops with exit 1, these words and something to do; give stderr."""
-    done = connector.cdc("run", "FILE", "--until-caught-up")
+    done = connector.here("run", "FILE", "--until-caught-up")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     for word in (*words, "hint:"):
         assert word in done.stderr, done.stderr
