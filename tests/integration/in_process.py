@@ -16,13 +16,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 from unittest import mock
 
 from cdc.cli.main import main
 
+_READ_ONCE: Final = ("CDC_PURE", "HOME", "LANG", "LC_ALL", "MALLOC_ARENA_MAX", "PYTHONPATH", "TMPDIR", "TZ")
+"""As modules are imported, the interpreter starts, or a temporary file is first made."""
+
 
 def cdc(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """`cdc WORDS…` with this environment."""
+    """`cdc WORDS…` with this environment, as far as a command reads it: not what is read once in a process."""
+    for name in _READ_ONCE:
+        ours, theirs = os.environ.get(name, ""), environment.get(name, "")
+        assert ours == theirs, f"{name} is {theirs!r} for a process of its own, and {ours!r} here"
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, environment, clear=True),

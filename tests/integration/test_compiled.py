@@ -103,7 +103,7 @@ def test_postgres(postgres18: Database, kafka: str, prefix: str, tmp_path: Path)
     postgres18.execute(inserts(POSTGRES_ROWS, 0, 500, odd))
     kinds = pair(tmp_path, prefix, postgres18.url, kafka, "public.t")
     for connector in kinds:
-        connector.catch_up()
+        connector.catch_up(process=True)
     postgres18.execute(inserts(POSTGRES_ROWS, 500, 300, odd))
     for n in range(40):
         postgres18.execute(inserts(POSTGRES_ROWS, 1000 + n, 1, odd))
@@ -119,7 +119,7 @@ def test_postgres(postgres18: Database, kafka: str, prefix: str, tmp_path: Path)
     postgres18.execute("ALTER TABLE t ADD added int DEFAULT 3")
     postgres18.execute("UPDATE t SET added = id WHERE id BETWEEN 70 AND 80")
     for connector in kinds:
-        connector.catch_up()
+        connector.catch_up(process=True)
     assert compare(kinds, "public.t") > 800
 
 
@@ -128,7 +128,7 @@ def test_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path:
     mysql_database.execute(MYSQL, inserts(MYSQL_ROWS, 0, 500, odd))
     kinds = pair(tmp_path, prefix, mysql_database.url, kafka, f"{mysql_database.name}.t")
     for connector in kinds:
-        connector.catch_up()
+        connector.catch_up(process=True)
     mysql_database.execute(inserts(MYSQL_ROWS, 500, 300, odd))
     for n in range(40):
         mysql_database.execute(inserts(MYSQL_ROWS, 1000 + n, 1, odd))
@@ -147,5 +147,5 @@ def test_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path:
         "UPDATE t SET added = id WHERE id BETWEEN 70 AND 80",
     )
     for connector in kinds:
-        connector.catch_up()
+        connector.catch_up(process=True)
     assert compare(kinds, f"{mysql_database.name}.t") > 800

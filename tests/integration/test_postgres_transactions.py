@@ -91,6 +91,7 @@ def test_prepared_before_the_table_was_captured(database: Database, kafka: str, 
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_server
 def test_messages(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """In a transaction and in none: Debezium's event, a place in the order, once, also when the connector is killed.
 

@@ -144,7 +144,7 @@ def test_wide_state_is_rebuilt_after_the_loss_of_the_machine(
             "SQLITE_TMPDIR": str(folder / "tmp"),
             "HOME": str(folder),
         }
-        connector.catch_up()
+        connector.catch_up(process=True)
         same(connector, database, "public.t")
         unbroken(connector, "public.t")
         assert list((folder / "tmp").iterdir()) == []

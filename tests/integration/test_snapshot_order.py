@@ -184,6 +184,7 @@ def elsewhere(database: Database) -> Iterator[Callable[[str], Database]]:
         ("LC_COLLATE 'C' LC_CTYPE 'C' ENCODING 'SQL_ASCII'", set()),
     ],
 )
+@pytest.mark.every_server
 def test_which_text_orders_by_its_bytes(options: str, indexed: set[str], elsewhere: Callable[[str], Database]) -> None:
     """In UTF-8, by collation C under all its names, the column's or the database's; nowhere else is it sure."""
     there = elsewhere(options)
@@ -212,6 +213,7 @@ def _indexed(database: Database) -> frozenset[str]:
     return piece.relation.indexed
 
 
+@pytest.mark.every_server
 def test_keys_of_no_known_encoding(elsewhere: Callable[[str], Database]) -> None:
     """In a SQL_ASCII database a key may be any bytes: it is read in their order, and so noted."""
     there = elsewhere("LC_COLLATE 'C' LC_CTYPE 'C' ENCODING 'SQL_ASCII'")

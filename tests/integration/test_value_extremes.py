@@ -64,6 +64,7 @@ SETTINGS: Final = {
 }
 
 
+@pytest.mark.every_server
 def test_values_that_must_be_told_apart(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """`r` and `c` of the same values are the same bytes, and they are exact, whatever the database is set to print."""
     database.execute(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from cdc.model.change import Column
 
+pytestmark = pytest.mark.every_server
+
 SCHEMA: Final = """
 CREATE SCHEMA shop;
 CREATE SCHEMA "Odd ""one"" too";

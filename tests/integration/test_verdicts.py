@@ -76,9 +76,9 @@ class Primary:
         return database
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=["postgres16", "postgres18"])
 def primary(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Primary]:
-    made = Primary(tmp_path / "primary", request.param)
+    made = Primary(tmp_path / "primary", int(request.param.removeprefix("postgres")))
     yield made
     made.server.stop()
 
@@ -91,6 +91,7 @@ def serving(made: Primary) -> Iterator[Primary]:
         made.server.stop()
 
 
+@pytest.mark.every_server
 def test_fail_over_to_a_standby_that_has_it_all(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
     """The promoted standby's history contains the position: it goes on there, in a new epoch, nothing lost or twice.
 
@@ -123,6 +124,7 @@ def test_fail_over_to_a_standby_that_has_it_all(primary: Primary, kafka: str, pr
         connector.catch_up()
 
 
+@pytest.mark.every_server
 def test_fail_over_to_a_standby_that_lagged(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Kafka holds what the promoted standby never had: it stops and says so, and the former primary is still good."""
     database = primary.database()
@@ -157,6 +159,7 @@ def test_a_server_restored_from_an_older_copy(primary: Primary, kafka: str, pref
         refused(connector, "server behind the position", str(standing(connector).offset["lsn"]))
 
 
+@pytest.mark.every_server
 def test_standbys_get_the_slot(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Where the server knows of it, the slot is one that standbys synchronize."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -188,6 +191,7 @@ def test_an_idle_server_is_no_reason_to_stop(primary: Primary, kafka: str, prefi
     assert [e["op"] for e in connector.events("public.t")] == ["r"]
 
 
+@pytest.mark.every_server
 def test_slot_lost(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A server that may keep little log for slots has removed what this one needed: slot lost, by its name."""
     database = primary.database()
