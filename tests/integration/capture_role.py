@@ -5,10 +5,8 @@ So every test of a connector proves that this is enough, and that the printed st
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
-from unittest import mock
 from urllib.parse import urlsplit
 
 import psycopg2
@@ -20,6 +18,7 @@ from cdc.model.state import State
 from connectors.postgres.check import check
 from sinks.topics.positions import read_standing
 from tests.canary import CANARY
+from tests.integration.in_process import environ
 
 _BY_THE_OWNER = re.compile(r"GRANT |CREATE PUBLICATION |ALTER PUBLICATION .* ADD TABLE ")
 _ROUNDS = 3  # a right at first, then what can be seen with it
@@ -55,7 +54,7 @@ class CaptureRole:
         """Run as the owner what `cdc check` prints for the owner: grants, the publication."""
         if environment["TEST_DATABASE_URL"] != self.url:
             return  # a test of rights, or of another server
-        with mock.patch.dict(os.environ, environment):
+        with environ(environment):
             config = load_connector(file)
         state: State | None = None
         known = True

@@ -30,9 +30,9 @@ def cdc(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Comp
     for name in _READ_ONCE:
         ours, theirs = os.environ.get(name, ""), environment.get(name, "")
         assert ours == theirs, f"{name} is {theirs!r} for a process of its own, and {ours!r} here"
-    out, err = io.StringIO(), io.StringIO()
+    out, err = _Printed(), _Printed()
     with (
-        mock.patch.dict(os.environ, environment, clear=True),
+        environ(environment),
         mock.patch.object(sys, "argv", ["cdc", *words]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -43,7 +43,37 @@ def cdc(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Comp
             code = 0
         except SystemExit as exc:
             code = exc.code if isinstance(exc.code, int) else int(exc.code is not None)
-    return subprocess.CompletedProcess(["cdc", *words], code, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(["cdc", *words], code, out.text(), err.text())
+
+
+class _Printed(io.TextIOWrapper):
+    """As a process's stdout, with the `buffer` of its bytes."""
+
+    def __init__(self) -> None:
+        self._bytes = io.BytesIO()
+        super().__init__(self._bytes, encoding="utf-8", write_through=True)
+
+    def text(self) -> str:
+        return self._bytes.getvalue().decode()
+
+
+@contextlib.contextmanager
+def environ(environment: Mapping[str, str]) -> Iterator[None]:
+    """This environment inside the block. Only what differs is touched: C code of another thread may be reading it."""
+    before = dict(os.environ)
+    _become(environment)
+    try:
+        yield
+    finally:
+        _become(before)
+
+
+def _become(environment: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 @contextlib.contextmanager

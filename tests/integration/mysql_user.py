@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from pathlib import Path
-from unittest import mock
 from urllib.parse import unquote, urlsplit
 
 import pymysql
@@ -13,6 +11,7 @@ import pymysql
 from cdc.config.config import load_connector
 from connectors.mysql.check import check
 from tests.canary import CANARY
+from tests.integration.in_process import environ
 
 
 class MysqlUser:
@@ -42,6 +41,6 @@ class MysqlUser:
 
     def mend(self, file: Path, environment: dict[str, str]) -> None:
         """Run as the owner what `cdc check` prints for a server without GTIDs."""
-        with mock.patch.dict(os.environ, environment):
+        with environ(environment):
             found = check(load_connector(file), None)
         self._execute(*(f.fix for f in found.findings if f.fix and f.fix.startswith("GRANT LOCK TABLES")))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import psycopg2
+from psycopg2 import extensions
 
 _EVERY_S: Final = 0.04
 
@@ -22,20 +23,25 @@ def nudged(url: str) -> Iterator[None]:
     if url.startswith("mysql:"):
         yield
         return
+    # Connected in the caller's thread: libpq reads the environment, which tests change.
+    try:
+        connection = psycopg2.connect(url)
+    except psycopg2.Error:  # a server that is down needs no nudges
+        yield
+        return
+    connection.autocommit = True
     over = threading.Event()
-    thread = threading.Thread(target=_nudge, args=(url, over), name="nudges", daemon=True)
+    thread = threading.Thread(target=_nudge, args=(connection, over), name="nudges", daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+        connection.close()
 
 
-def _nudge(url: str, over: threading.Event) -> None:
-    with contextlib.suppress(psycopg2.Error):  # a server that is down, or on its way there
-        connection = psycopg2.connect(url)
-        connection.autocommit = True
-        with contextlib.closing(connection), connection.cursor() as cursor:
-            while not over.wait(_EVERY_S):
-                cursor.execute("SELECT pg_logical_emit_message(true, 'cdc.nudge', '')")
+def _nudge(connection: extensions.connection, over: threading.Event) -> None:
+    with contextlib.suppress(psycopg2.Error), connection.cursor() as cursor:  # a server that is on its way down
+        while not over.wait(_EVERY_S):
+            cursor.execute("SELECT pg_logical_emit_message(true, 'cdc.nudge', '')")
