@@ -7,10 +7,10 @@ JARS   := $(VENV)/.jars
 PLOT   := $(VENV)/.plot
 COMPILED := $(wildcard cdc/encode/*.pyx connectors/*/*/*.pyx)
 ALONE  := tests/unit tests/property
-ASIDE  := tests/faults tests/stores
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply soak test test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply soak test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -32,9 +32,11 @@ $(JARS): $(STAMP) cdc/dev/jars.py spark_apply/spark/build_class_archive.py
 demo: $(JARS)    ## start the servers, change rows, watch them arrive, compare everything
 	$(BIN)/cdc demo
 
-test: $(JARS) lint type  ## everything, on real servers: two halves at once, as each mostly waits
-	@aside() { $(BIN)/python -m pytest --durations=20 $(ASIDE) > $(VENV)/.aside.log 2>&1; code=$$?; cat $(VENV)/.aside.log; return $$code; }; \
-	aside & beside=$$!; $(BIN)/python -m pytest --durations=20 $(addprefix --ignore=,$(ASIDE)); rest=$$?; wait $$beside && exit $$rest
+test: $(JARS)    ## everything that is asked of each push, on real servers; lint and types among it
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=20 --maxfail=50
+
+test-all: $(JARS) ## everything at full strength, hours of it; goes on where it was stopped; docs/test-all.json
+	$(BIN)/python -m tests.everything
 
 test-quick: $(STAMP)  ## what needs no server
 	$(BIN)/python -m pytest $(ALONE)
@@ -107,4 +109,4 @@ bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
 	rm -f $(COMPILED:.pyx=.*.so) $(COMPILED:.pyx=.c)
-	rm -rf $(VENV) .cdc-dev .cdc-soak .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-test-all .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,11 +23,13 @@ from psycopg2 import extensions
 
 from cdc.dev.stack import DevServers
 from cdc.model.errors import CdcError
+from tests import shards
 from tests.canary import WATCH
 
 pytest_plugins: list[str] = []
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # the machine is shared: time says nothing of the code
+hypothesis.settings.register_profile("few", deadline=None, max_examples=20)
 hypothesis.settings.load_profile("untimed")
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
@@ -279,6 +281,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]
+    shard_of = shards.shards({shards.file_of(item.nodeid) for item in items}, shards.known_durations())
+    place = {file: number for number, file in enumerate(shard_of)}
+    items.sort(key=lambda item: place[shards.file_of(item.nodeid)])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Shards of files that need the same servers (`tests/shards.py`)."""
+    return shards.scheduler(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-durations", action="store_true", help="write what each file took to tests/durations.json")
 
 
 def _only_in_full(item: pytest.Item) -> bool:
@@ -293,10 +308,12 @@ def _only_in_full(item: pytest.Item) -> bool:
     return any(isinstance(value, str) and value in _SECOND for value in item.callspec.params.values())
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C reaches what the tests start, also where they themselves run in a shell's background, which ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--write-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(shards.Recorder(shards.DURATIONS))
 
 
 def pytest_report_header() -> list[str]:

@@ -1,27 +1,34 @@
-"""The soak for CI: some minutes of faults by a fresh seed, on servers of its own."""
+"""The soak: faults of every kind by a fresh seed, on servers of its own."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from tests.conftest import FULL
 from tests.faults.soak import Plan, soak
 
+_SECONDS: Final = 600 if FULL else 20
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("source", "seconds"), [("postgres18", 180), ("mysql", 60), ("mariadb", 60)])
-def test_minutes_of_faults(source: str, seconds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+
+@pytest.mark.every_server
+@pytest.mark.timeout(_SECONDS + 600)
+@pytest.mark.parametrize("source", ["postgres18", "mysql", "mariadb"])
+def test_minutes_of_faults(source: str, tmp_path: Path) -> None:
     """Whatever breaks, in whatever order: nothing is lost, doubled, torn or out of order, the slot never ahead."""
     seed = random.SystemRandom().randrange(1_000_000)
-    with capsys.disabled():
-        print(f"\n  soak with seed {seed}: again by make soak SOURCE={source} SECONDS={seconds} SEED={seed}")
-    report = soak(Plan(seconds=seconds, seed=seed, folder=tmp_path, source=source))
-    with capsys.disabled():
-        print(report.table())
-    assert report.good, report.table()
-    assert report.faults.total() >= seconds / 8
-    assert (report.slot_samples > 100) is source.startswith("postgres")
-    if seconds > 60:  # a shorter one may be over before its snapshot is, where others keep the machine busy
+    print(f"again by make soak SOURCE={source} SECONDS={_SECONDS} SEED={seed}")
+    report = soak(Plan(seconds=_SECONDS, seed=seed, folder=tmp_path, source=source))
+    print(report.table())
+    assert report.good
+    assert report.faults.total() >= 2
+    if source.startswith("postgres"):
+        assert report.slot_samples > _SECONDS
+    else:
+        assert not report.slot_samples
+    if FULL:  # a short one may be over before its snapshot is, where others keep the machine busy
+        assert report.faults.total() >= _SECONDS / 8
         assert report.live_rounds > 10

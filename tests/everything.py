@@ -1,0 +1,181 @@
+"""`make test-all`: every test at full strength, in parts; what has passed for a commit is not run again for it.
+
+    python -m tests.everything [--only WORDS] [--fresh]
+
+It takes hours, and may be stopped at any time: the next run goes on with the part that was stopped. What came of it
+stands in docs/test-all.json: date, commit, and of each part its command, durations and counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET  # of our own pytest's report
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+ROOT: Final = Path(__file__).parent.parent
+RESULT: Final = ROOT / "docs/test-all.json"
+STATE: Final = ROOT / ".cdc-test-all"
+_PURE: Final = {"CDC_PURE": "1"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of pytest."""
+
+    name: str
+    arguments: Sequence[str]
+    workers: int = 3
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """As it can be pasted at the project's root."""
+        settings = {"CDC_TEST_ALL": "1", **self.environment}
+        words = (f"{name}={value}" for name, value in settings.items())
+        return " ".join((*words, f"pytest -n {self.workers}", *self.arguments))
+
+
+_HOUSE: Final = ("tests/unit", "tests/property", "tests/conformance", "tests/test_house.py", "tests/test_packaging.py")
+_MACHINE: Final = "tests/property/test_machine.py"
+_SOAK: Final = "tests/faults/test_soak.py"
+_SERVERS: Final = ("tests/cases", "tests/integration")
+_KILLS: Final = ("tests/stores/test_kills.py", "tests/stores/test_end_to_end.py", "tests/stores/test_cluster.py")
+_SEEDS: Final = (1, 2, 3)
+
+PARTS: Final = (
+    Part("house", [*_HOUSE, f"--ignore={_MACHINE}"]),
+    Part("a million model steps", [_MACHINE]),
+    *(
+        Part(f"laws by seed {seed}", ["tests/property", f"--ignore={_MACHINE}", f"--hypothesis-seed={seed}"])
+        for seed in _SEEDS
+    ),
+    Part("connectors", _SERVERS),
+    Part("faults", ["tests/faults", f"--ignore={_SOAK}"]),
+    Part("soaks", [_SOAK], workers=2),
+    Part("stores", ["tests/stores", *(f"--ignore={file}" for file in _KILLS)]),
+    Part("stores killed", _KILLS),
+    Part("an hour of fuzz", ["tests/fuzz"], workers=1),
+    Part("house in Python alone", [*_HOUSE, f"--ignore={_MACHINE}"], environment=_PURE),
+    Part("connectors in Python alone", _SERVERS, environment=_PURE),
+    Part("faults in Python alone", ["tests/faults", f"--ignore={_SOAK}"], environment=_PURE),
+    Part("stores in Python alone", ["tests/stores/test_end_to_end.py", "tests/stores/test_demo.py"], environment=_PURE),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a part."""
+
+    name: str
+    command: str
+    date: str
+    seconds: int
+    tests: int
+    failed: int
+    skipped: int
+    passed: bool
+    """Whether pytest said so: there were tests, and none of them failed."""
+
+
+def run(part: Part) -> Outcome:
+    """Its output goes to the terminal."""
+    report = STATE / "report.xml"
+    report.unlink(missing_ok=True)
+    begun, date = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", f"{part.workers}", f"--junitxml={report}", "-q", *part.arguments],
+        cwd=ROOT,
+        env={**os.environ, "CI": "true", "CDC_TEST_ALL": "1", **part.environment},
+        check=False,
+    )
+    tests, failed, skipped = _counts(report)
+    return Outcome(
+        name=part.name,
+        command=part.command,
+        date=date,
+        seconds=round(time.monotonic() - begun),
+        tests=tests,
+        failed=failed,
+        skipped=skipped,
+        passed=done.returncode == 0 and tests > 0,
+    )
+
+
+def _counts(report: Path) -> tuple[int, int, int]:
+    """Tests, failures with errors, skipped."""
+    if not report.exists():
+        return 0, 0, 0
+    suites = ET.parse(report).getroot().iter("testsuite")
+    found = [[int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")] for suite in suites]
+    tests, failures, errors, skipped = (sum(column) for column in zip(*found, strict=True))
+    return tests, failures + errors, skipped
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit_under_test() -> str:
+    """Raises ClickException where what is tested is no commit: its result could not be told from another's."""
+    changed = [line for line in _git("status", "--porcelain").splitlines() if not line.endswith("docs/test-all.json")]
+    if changed:
+        found = f"{len(changed)} files differ from the commit, {changed[0].split()[-1]} is one"
+        raise click.ClickException(f"{found}: commit first, then make test-all")
+    return _git("rev-parse", "HEAD")
+
+
+def write_result(commit: str, outcomes: Mapping[str, Outcome]) -> None:
+    """Complete or not: what was run is told, and what was not."""
+    done = [outcomes[part.name] for part in PARTS if part.name in outcomes]
+    body: dict[str, Any] = {
+        "commit": commit,
+        "date": datetime.now(UTC).date().isoformat(),
+        "cpus": os.cpu_count(),
+        "passed": len(done) == len(PARTS) and all(outcome.passed for outcome in done),
+        "tests": sum(outcome.tests for outcome in done),
+        "seconds": sum(outcome.seconds for outcome in done),
+        "not_run": [part.name for part in PARTS if part.name not in outcomes],
+        "parts": [asdict(outcome) for outcome in done],
+    }
+    RESULT.write_text(json.dumps(body, indent=1) + "\n")
+
+
+@click.command()
+@click.option("--only", metavar="WORDS", default="", help="Only parts with these words in their names.")
+@click.option("--fresh", is_flag=True, help="Forget what has passed before.")
+def main(*, only: str, fresh: bool) -> None:
+    """Run every test at full strength, in parts; go on where the last run of this commit was stopped."""
+    commit = commit_under_test()
+    if fresh:
+        shutil.rmtree(STATE, ignore_errors=True)
+    STATE.mkdir(exist_ok=True)
+    kept = STATE / f"{commit}.json"
+    outcomes = {name: Outcome(**made) for name, made in json.loads(kept.read_text()).items()} if kept.exists() else {}
+    for part in PARTS:
+        if only not in part.name or (part.name in outcomes and outcomes[part.name].passed):
+            continue
+        click.echo(f"== {part.name}: {part.command}")
+        outcomes[part.name] = run(part)
+        kept.write_text(json.dumps({name: asdict(outcome) for name, outcome in outcomes.items()}))
+        write_result(commit, outcomes)
+    wrong = [outcome.name for outcome in outcomes.values() if not outcome.passed]
+    for outcome in outcomes.values():
+        verdict = "passed" if outcome.passed else f"{outcome.failed} FAILED"
+        click.echo(f"{outcome.name:<30} {outcome.tests:>6} tests {outcome.seconds:>6} s  {verdict}")
+    if wrong:
+        raise click.ClickException(f"not passed: {', '.join(wrong)}; make test-all runs these again")
+
+
+if __name__ == "__main__":
+    main()
