@@ -49,6 +49,7 @@ from cdc.testing import (
     truncate,
     update,
 )
+from tests.conftest import FULL
 
 CONNECTOR, PREFIX = "law", "p"
 LONG = b"w" * 2_100  # long enough for PostgreSQL to store apart, and so to leave out
@@ -481,7 +482,9 @@ def scenarios(*, early: bool) -> st.SearchStrategy[Scenario]:
 
 
 LAW = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=1000 if FULL else 100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 

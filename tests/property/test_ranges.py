@@ -15,6 +15,7 @@ from cdc.testing import insert
 from snapshot.handover import KeyOrder, Progress, RangeHandover, TableProgress, View, key_order, sort_key
 from snapshot.key_ranges import pieces, wants_cutting
 from snapshot.postgres_copy import Relation
+from tests.conftest import FULL
 from tests.text_tables import text_column
 
 KEYS = 24
@@ -80,7 +81,7 @@ def _views(progress: TableProgress, table: Table, keys: list[Key]) -> Iterator[i
         yield next(r.view for r in progress.ranges if r.upto is None or sort_key(order, key) <= sort_key(order, r.upto))
 
 
-@settings(max_examples=400)
+@settings(max_examples=400 if FULL else 100)
 @given(readings())
 def test_ranges_say_of_every_key_what_was_read(
     reading: tuple[Table, list[Key], TableProgress, list[int | None], int],
@@ -102,7 +103,7 @@ def test_ranges_say_of_every_key_what_was_read(
     event(f"ranges: {len(progress.ranges)}")
 
 
-@settings(max_examples=400)
+@settings(max_examples=400 if FULL else 100)
 @given(readings(), st.integers(90, 130))
 def test_a_change_is_hidden_iff_the_view_of_its_key_saw_it(
     reading: tuple[Table, list[Key], TableProgress, list[int | None], int], xid: int
