@@ -21,7 +21,7 @@ from cdc.model.state import State
 @click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 def check(file: Path, *, as_json: bool) -> int:
-    """Ask database and Kafka for all that a run needs; say what is wrong, and what mends it.
+    """Ask database and Kafka for all that a run needs; say what is wrong, and what helps.
 
     Exit code 0 if a run can start, 1 if something would stop it.
     """

@@ -18,7 +18,7 @@ from cdc.model.errors import ConfigError
 
 _FILE = click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
 _TABLE = click.option("--table", metavar="SCHEMA.TABLE", help="Only events of this table.")
-_STORE = click.option("--store", metavar="NAME", help="Only events that this store lacks.")
+_STORE = click.option("--store", metavar="NAME", help="Only events that are missing in this store.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
@@ -50,7 +50,7 @@ def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) ->
 @click.option("--key", help="""Only of this key: JSON of its columns, {"id": 5}; of a single one also just 5.""")
 @_JSON
 def retry(file: Path, *, table: str | None, store: str | None, key: str | None, as_json: bool) -> int:
-    """Apply the events again, once it was mended why they did not fit.
+    """Apply the events again, once the reason why they did not fit is gone.
 
     Exit code 1 if some are left. A store of type postgres or tantivy has one writer: stop the apply job, retry, start
     the job.

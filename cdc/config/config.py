@@ -276,7 +276,7 @@ class ApplySource:
     bootstrap_servers: str
     topic_prefix: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Client properties by librdkafka's names; docs/deploy.md says which of them the producer heeds."""
+    """Client properties by librdkafka's names; docs/apply-reference.md says which are taken."""
 
     def __post_init__(self) -> None:
         _check_clients(self.bootstrap_servers, self.topic_prefix, self.options)
@@ -294,7 +294,7 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyTable:
-    """Which stores follow a table, and how its rows are shaped for them. docs/apply.md has examples."""
+    """Which stores follow a table, and how its rows are shaped for them. docs/apply-reference.md has examples."""
 
     stores: tuple[str, ...]
     types: Mapping[str, str] = field(default_factory=dict)

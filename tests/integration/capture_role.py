@@ -1,4 +1,4 @@
-"""The least a connector's user may do, as docs/postgres-role.md has it; the owner runs what `cdc check` prints.
+"""The least a connector's user may do, as docs/operations.md has it; the owner runs what `cdc check` prints.
 
 So every test of a connector proves that this is enough, and that the printed statements are.
 """

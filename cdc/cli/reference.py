@@ -1,0 +1,155 @@
+"""Writes docs/cli.md, the reference of every command, from the commands themselves.
+
+python -m cdc.cli.reference > docs/cli.md
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import click
+
+from cdc.cli.main import cdc
+
+_HEAD: Final = """\
+# Command-line reference
+
+This page is generated from the commands: `python -m cdc.cli.reference > docs/cli.md`. `cdc COMMAND --help` prints the
+same text in a terminal.
+
+- Data goes to stdout, everything else (logs, progress, errors, hints) to stderr.
+- `CONNECTOR.yaml` is described in the [connector reference](connector-reference.md), `APPLY.yaml` in the
+  [apply reference](apply-reference.md). Relative paths in these files are relative to the current directory.
+- With `--json` a command prints one JSON object on one line. Its keys are stable: new ones may be added, none is
+  renamed or removed within a version of the format.
+- An error is printed as `error:` with what was found and where, and mostly `hint:` with the next step. The
+  [troubleshooting](troubleshooting.md) page lists them by their first words.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | it failed, or the answer is no; each command below says what no means |
+| 2 | wrong use: an option, a file or an environment variable is wrong, and nothing was started |
+| 130 | interrupted (Ctrl-C) by a command that does not end at a point of its own choice |
+"""
+
+EXITS: Final[Mapping[str, str]] = {
+    "check": "0: a run can start. 1: something would stop it; the findings of level `error` say what.",
+    "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error that waiting does not cure, also in one of "
+    "several "
+    "connectors.",
+    "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 1: the job stopped, or (`--plan`) "
+    "it "
+    "would not start.",
+    "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
+    "swapped.",
+    "explain": "0: the topic has records of the key. 1: it has none.",
+    "status": "0: it could be told, also of something that is down.",
+    "wait": "0: every store holds what the token stands for. 1: not before the timeout.",
+    "quarantine retry": "0: nothing is left. 1: some events still do not fit.",
+    "verify": "0: the copies agree with the source. 1: they differ, or it cannot be told.",
+}
+"""What a command's exit codes say beyond the general table."""
+
+OUTPUTS: Final[Mapping[str, str]] = {
+    "check": "`name`, `ok`, `findings[level, about, message, fix]`; `level` is `ok`, `warning` or `error`, `fix` a "
+    "statement, a command or null.",
+    "apply": "`name`, `seconds`, `batches`, `behind`, `tables.<table>.<store>` with `events`, `keys`, `written`, "
+    "`deleted`, "
+    "`stale`, `duplicate`, `quarantined` (null where a store does not count). With `--plan`: `name`, `starts`, "
+    "`checkpoint`, `copies[table, store, action, steps, why, hint, mode, rebuild]`, `topics[topic, begin, offsets]`, "
+    "`problems[what, hint]`; see [--plan](apply-reference.md#--plan).",
+    "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "
+    "old copy, "
+    "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",
+    "snapshot start": "`id` of the command, `tables` that it asks for.",
+    "snapshot stop": "`id` of the command, `tables` that it asks for.",
+    "snapshot status": "by table: `phase` (`initial`, `waiting`, `reading`, `deleting`), `rows`, `estimate`, "
+    "`required`, "
+    "`eta_s`.",
+    "tail": "one object a line: `topic`, `partition`, `offset`, `key`, `value`. Lines are JSON without the option, "
+    "too, "
+    "wherever stdout is no terminal.",
+    "explain": "`table`, `topic`, `key`, `outcome` (`row`, `deleted`, `left out`, `unknown`), `where`, `records[…]` "
+    "with "
+    "`partition`, `offset`, `op`, `schema_version`, `committed_at_ms`, `transaction`, `position`, `verdict`, "
+    "`because`, "
+    "and `quarantined[…]`.",
+    "status": "of a connector: `name`, `phase`, `running`, `position`, `committed_at`, `lag_bytes`, `lag_seconds`, "
+    "`tables`, "
+    "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `source`, `last_error`. Of an apply job: "
+    "`name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, `published_at`, `tables`, "
+    "`incomplete`, `quarantined`.",
+    "token": "`token`, `connector`, `position`.",
+    "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
+    "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",
+    "quarantine retry": "`name`, `left`, `entries[…]` as `list` has them, each with `outcome` (`applied`, `gone`, "
+    "`left`).",
+    "verify": "`agree`, `copies[table, store, rows, equal, differing, missing, extra, undecided, quarantined, "
+    "unchecked, "
+    "unwritable]`, `asked` (with `--repair`: table to count).",
+    "dev up": "name of the server to its URL.",
+    "dev down": "`stopped`: names of servers.",
+    "dev status": "name of the server to its URL, null where it is stopped.",
+}
+"""What `--json` prints, by command."""
+
+
+def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Every command below `cdc`, groups before what is in them, by its words: ``snapshot start``."""
+
+    def below(
+        group: click.Group, context: click.Context, words: str
+    ) -> Iterator[tuple[str, click.Command, click.Context]]:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if command is not None:
+                inner = click.Context(command, info_name=name, parent=context)
+                full = f"{words} {name}".strip()
+                yield full, command, inner
+                if isinstance(command, click.Group):
+                    yield from below(command, inner, full)
+
+    yield from below(cdc, click.Context(cdc, info_name="cdc"), "")
+
+
+def page() -> str:
+    """The whole of docs/cli.md."""
+    found = list(commands())
+    listed = "\n".join(f"- [`cdc {words}`](#cdc-{words.replace(' ', '-')})" for words, *_ in found)
+    sections = "\n".join(_section(words, command, context) for words, command, context in found)
+    return f"{_HEAD}\n## Commands\n\n{listed}\n\n{sections}"
+
+
+def _section(words: str, command: click.Command, context: click.Context) -> str:
+    usage = " ".join(command.collect_usage_pieces(context))
+    blocks = [
+        f"## cdc {words}",
+        f"```text\ncdc {words} {usage}".rstrip() + "\n```",
+        inspect.cleandoc(command.help or ""),
+    ]
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    if options:
+        rows = "\n".join(_row(each, context) for each in options)
+        blocks.append(f"| option | default | meaning |\n|---|---|---|\n{rows}")
+    if words in EXITS:
+        blocks.append(f"Exit codes: {EXITS[words]}")
+    if words in OUTPUTS:
+        blocks.append(f"JSON: {OUTPUTS[words]}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _row(option: click.Option, context: click.Context) -> str:
+    takes = "" if option.is_flag else f" {option.make_metavar(context)}"
+    names = ", ".join(f"`{name}{takes}`" for name in option.opts)
+    default = f"`{option.default}`" if option.show_default else "required" if option.required else ""
+    several = " May be given several times." if option.multiple else ""
+    return f"| {names} | {default} | {(option.help or '').replace('|', chr(92) + '|')}{several} |"
+
+
+if __name__ == "__main__":
+    click.echo(page(), nl=False)
