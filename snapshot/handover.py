@@ -29,7 +29,7 @@ KeyOrder: TypeAlias = tuple[tuple[str, bool], ...]
 """The key's columns in key order, and whether each orders by number."""
 
 
-class Sight(Protocol):
+class ReadView(Protocol):
     """What a view saw."""
 
     def sees(self, xid: Xid) -> bool:
@@ -37,7 +37,7 @@ class Sight(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PostgresView:
     """``pg_current_snapshot()``: which transactions a read saw."""
 
     xmin: int
@@ -45,7 +45,7 @@ class View:
     in_progress: frozenset[int]
 
     @classmethod
-    def parse(cls, text: str) -> View:
+    def parse(cls, text: str) -> PostgresView:
         """From ``xmin:xmax:xip,xip``, 64-bit transaction ids."""
         xmin, xmax, running = text.split(":")
         return cls(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))
@@ -223,11 +223,11 @@ def key_of(table: Table, row: Row) -> Key:
 class RangeHandover:
     """The ranges of all tables, ready to be asked about every change."""
 
-    def __init__(self, tables: Sequence[Table], progress: Progress, parse: Callable[[str], Sight]) -> None:
+    def __init__(self, tables: Sequence[Table], progress: Progress, parse: Callable[[str], ReadView]) -> None:
         """`parse` makes a view of its text in `progress`."""
         self._views = {number: parse(text) for number, (text, _) in progress.views.items()}
         self._end = max((end for _, end in progress.views.values()), default=0)
-        self._ranges: dict[str, tuple[KeyOrder, list[SortKey], list[Sight | None]]] = {}
+        self._ranges: dict[str, tuple[KeyOrder, list[SortKey], list[ReadView | None]]] = {}
         for name in (table.qualified for table in tables):
             at = progress.tables.get(name, TableProgress())
             if any(r.view for r in at.ranges):

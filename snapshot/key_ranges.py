@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[R]):
+class KeyRange(Generic[R]):
     """Keys behind `after` (None: from the start) up to and including `upto` (None: to the end), none of them read."""
 
     table: Table
@@ -26,7 +26,7 @@ class Piece(Generic[R]):
     upto: Key | None
 
 
-def wants_cutting(progress: TableProgress, *, workers: int, smallest: int) -> bool:
+def needs_splitting(progress: TableProgress, *, workers: int, smallest: int) -> bool:
     """Whether several sessions should read the table: enough rows are left, and too few gaps to go round.
 
     Gaps of an earlier run are pieces already. So a table's gaps never number more than twice the workers, however
@@ -35,9 +35,9 @@ def wants_cutting(progress: TableProgress, *, workers: int, smallest: int) -> bo
     return progress.estimate - progress.rows >= 2 * smallest and sum(1 for _ in progress.gaps()) < workers
 
 
-def pieces(
+def split_ranges(
     table: Table, relation: R, progress: TableProgress, *, sample: Iterable[Key], workers: int
-) -> Iterator[Piece[R]]:
+) -> Iterator[KeyRange[R]]:
     """The gaps in order, cut where the sampled keys say that each worker's share of what is left ends."""
     order = progress.order
     keys = {sort_key(order, key): key for key in sample}
@@ -52,4 +52,4 @@ def pieces(
     for after, upto, inside in gaps:
         bounds: Sequence[Key | None] = [after, *(keys[place] for place in inside if place in cuts), upto]
         for one, other in pairwise(bounds):
-            yield Piece(table, relation, one, other)
+            yield KeyRange(table, relation, one, other)

@@ -26,10 +26,10 @@ from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.values import mapping
 from snapshot import mysql_selects
 from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
-from snapshot.key_ranges import Piece, pieces, wants_cutting
+from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
 from snapshot.mysql_selects import Relation
 from snapshot.mysql_visibility import BinlogView
-from snapshot.parallel_readers import Readers, Rows
+from snapshot.parallel_readers import ParallelReaders, RowBuffer
 
 log = logging.getLogger("cdc")
 
@@ -70,7 +70,7 @@ class MysqlSnapshotter:
         self._workers = config.snapshot.workers
         self._chunk_rows = config.snapshot.chunk_rows
         self._sessions: list[session.Connection] = []
-        self._readers: Readers[session.Connection] | None = None
+        self._readers: ParallelReaders[session.Connection] | None = None
         self._asking: session.Connection | None = None
         self._window: session.Connection | None = None
         self._in_use = threading.Lock()
@@ -83,7 +83,7 @@ class MysqlSnapshotter:
         if not remaining:
             return
         first = self._session()
-        planned: list[Piece[Relation]] = []
+        planned: list[KeyRange[Relation]] = []
         for table in remaining:
             done, found = self._plan(first, table, done)
             planned += found
@@ -100,7 +100,7 @@ class MysqlSnapshotter:
             started_at_ms=_now_ms(),
             rows_before=rows_before,
         )
-        readers = self._readers = Readers(self._sessions, planned, self._read, session.break_off)
+        readers = self._readers = ParallelReaders(self._sessions, planned, self._read, session.break_off)
         reached: dict[int, Key | None] = {}
         for piece, rows, last in readers:
             table = piece.table
@@ -123,18 +123,18 @@ class MysqlSnapshotter:
 
     def _plan(
         self, connection: session.Connection, table: Table, done: Progress
-    ) -> tuple[Progress, list[Piece[Relation]]]:
+    ) -> tuple[Progress, list[KeyRange[Relation]]]:
         """The pieces to read of a table, and the progress with its estimate."""
         now = _now(connection, table, self._config)
         relation = Relation(now.columns)
         at = done.of(table)
         at = replace(at, estimate=max(at.estimate, now.rows))
         sample: Iterable[Key] = ()
-        if wants_cutting(at, workers=self._workers, smallest=self._chunk_rows):
+        if needs_splitting(at, workers=self._workers, smallest=self._chunk_rows):
             sample = _sample(connection, table)
-        return done.with_table(table, at), list(pieces(table, relation, at, sample=sample, workers=self._workers))
+        return done.with_table(table, at), list(split_ranges(table, relation, at, sample=sample, workers=self._workers))
 
-    def _read(self, connection: session.Connection, piece: Piece[Relation], rows: Rows) -> None:
+    def _read(self, connection: session.Connection, piece: KeyRange[Relation], rows: RowBuffer) -> None:
         """One piece, its table let go of after it: a transaction keeps what it has read from being altered."""
         table = piece.table
         doing = f"reading table {table.qualified}"
@@ -258,7 +258,7 @@ def take_view(
     if not found.gtids and not found.mariadb:
         return _under_lock(sessions, found, tables, connect, over, within_s=_VIEW_S)
     if exact:
-        taken = _in_a_pause(sessions, found) if found.gtids else _at_one_place(sessions, found)
+        taken = _in_a_pause(sessions, found) if found.gtids else _at_one_position(sessions, found)
         if taken is not None:
             return taken
         try:
@@ -318,7 +318,7 @@ def _by_status(
     logged = server.status(asking, found)[0].commit
     while True:
         _begin(sessions)
-        places = [_snapshot_place(connection) for connection in sessions]
+        places = [_snapshot_position(connection) for connection in sessions]
         if min(places) >= logged:
             return BinlogView(min(places), None), max(places)
         for connection in sessions:
@@ -326,13 +326,13 @@ def _by_status(
         _wait(deadline, over)
 
 
-def _at_one_place(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
+def _at_one_position(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
     """Views of MariaDB's that are all of one place. None: transactions were committed between them all the time."""
     deadline = time.monotonic() + _PAUSE_S
     logged = server.status(sessions[0], found)[0].commit
     while True:
         _begin(sessions)
-        place, *others = [_snapshot_place(connection) for connection in sessions]
+        place, *others = [_snapshot_position(connection) for connection in sessions]
         if place >= logged and all(other == place for other in others):
             return BinlogView(place, None), place
         for connection in sessions:
@@ -341,7 +341,7 @@ def _at_one_place(sessions: Sequence[session.Connection], found: server.Server) 
             return None
 
 
-def _snapshot_place(connection: session.Connection) -> int:
+def _snapshot_position(connection: session.Connection) -> int:
     told = dict(session.texts(connection, "taking a view", "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     named = {name.lower(): value for name, value in told.items()}
     return Place(named["binlog_snapshot_file"], int(named["binlog_snapshot_position"])).commit

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from snapshot.key_ranges import Piece
+from snapshot.key_ranges import KeyRange
 
 _CHUNK_ROWS: Final = 2_000
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -19,18 +19,18 @@ _CANCELS: Final = 20
 C = TypeVar("C")
 
 
-class Lines(NamedTuple):
+class RangeRows(NamedTuple):
     """Rows of a piece as they were read, behind those given before; the last of a piece may hold none."""
 
-    piece: Piece[Any]
+    piece: KeyRange[Any]
     lines: list[Any]
     last: bool
 
 
-class Rows:
+class RowBuffer:
     """Where a session puts what it reads: hands it over in chunks."""
 
-    def __init__(self, piece: Piece[Any], put: Callable[[Lines], None]) -> None:
+    def __init__(self, piece: KeyRange[Any], put: Callable[[RangeRows], None]) -> None:
         self._piece = piece
         self._put = put
         self._lines: list[Any] = []
@@ -51,21 +51,21 @@ class Rows:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        self._put(Lines(self._piece, self._lines, last=False))
+        self._put(RangeRows(self._piece, self._lines, last=False))
         self._lines, self._bytes = [], 0
 
     def end(self) -> None:
-        self._put(Lines(self._piece, self._lines, last=True))
+        self._put(RangeRows(self._piece, self._lines, last=True))
 
 
-class Readers(Generic[C]):
+class ParallelReaders(Generic[C]):
     """Each session takes the next piece that nobody reads, until none is left; a bounded queue holds them back."""
 
     def __init__(
         self,
         connections: Sequence[C],
-        pieces: Sequence[Piece[Any]],
-        read: Callable[[C, Piece[Any], Rows], None],
+        pieces: Sequence[KeyRange[Any]],
+        read: Callable[[C, KeyRange[Any], RowBuffer], None],
         cancel: Callable[[C], None],
     ) -> None:
         """`read` writes a piece's rows, in order, on the thread of the session it is given; `cancel` ends it from here.
@@ -76,14 +76,14 @@ class Readers(Generic[C]):
         self._cancel = cancel
         self._pieces = deque(pieces)
         self._unfinished = len(pieces)
-        self._queue: queue.Queue[Lines | BaseException] = queue.Queue(_QUEUED_CHUNKS * len(connections))
+        self._queue: queue.Queue[RangeRows | BaseException] = queue.Queue(_QUEUED_CHUNKS * len(connections))
         self._stopped = threading.Event()
         self._threads = [
             (connection, threading.Thread(target=self._run, args=(connection,), name=f"cdc-snapshot-{n}", daemon=True))
             for n, connection in enumerate(connections, 1)
         ]
 
-    def __iter__(self) -> Iterator[Lines]:
+    def __iter__(self) -> Iterator[RangeRows]:
         """All pieces whole; rows of one piece in order, pieces interleaved. Raises the first error of any session."""
         for _, thread in self._threads:
             thread.start()
@@ -101,7 +101,7 @@ class Readers(Generic[C]):
                     piece = self._pieces.popleft()
                 except IndexError:
                     return
-                rows = Rows(piece, self.put)
+                rows = RowBuffer(piece, self.put)
                 self._read(connection, piece, rows)
                 rows.end()
         except _StoppedError:
@@ -112,7 +112,7 @@ class Readers(Generic[C]):
             except _StoppedError:
                 pass  # it asked for the end, and knows
 
-    def put(self, item: Lines | BaseException) -> None:
+    def put(self, item: RangeRows | BaseException) -> None:
         """Hand over, as soon as there is room."""
         while not self._stopped.is_set():
             try:

@@ -22,9 +22,9 @@ from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.slot.slot import await_older_transactions
-from snapshot.handover import Progress, RangeHandover, View, key_of
-from snapshot.key_ranges import Piece, pieces, wants_cutting
-from snapshot.parallel_readers import Readers, Rows
+from snapshot.handover import PostgresView, Progress, RangeHandover, key_of
+from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
+from snapshot.parallel_readers import ParallelReaders, RowBuffer
 from snapshot.postgres_copy import (
     Relation,
     copy_statement,
@@ -34,7 +34,7 @@ from snapshot.postgres_copy import (
     row_statement,
     sample_statement,
 )
-from snapshot.windows import Windows
+from snapshot.postgres_windows import PostgresWindows
 
 _REWRITTEN: Final = """
 SELECT count(*) FROM pg_class c
@@ -71,8 +71,8 @@ class PostgresSnapshotter:
         self._workers = config.snapshot.workers
         self._chunk_rows = config.snapshot.chunk_rows
         self._sessions: list[psycopg2.extensions.connection] = []
-        self._readers: Readers[psycopg2.extensions.connection] | None = None
-        self._windows = Windows(config)
+        self._readers: ParallelReaders[psycopg2.extensions.connection] | None = None
+        self._windows = PostgresWindows(config)
         self._asking: psycopg2.extensions.connection | None = None
 
     def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
@@ -93,7 +93,7 @@ class PostgresSnapshotter:
             number = len(done.views) + 1
             done = replace(done, views={**done.views, number: (text, lsn_number(end))})
         ((shared,),) = catalog.rows("sharing the view", "SELECT pg_export_snapshot()")
-        planned: list[Piece[Relation]] = []
+        planned: list[KeyRange[Relation]] = []
         for table in remaining:
             with _letting_go(catalog):
                 done, found = self._plan(first, table, done)
@@ -102,7 +102,7 @@ class PostgresSnapshotter:
         done = replace(done, started_at_ms=_now_ms(), rows_before=rows_before)
         while len(self._sessions) < min(self._workers, len(planned)):
             _begin(self._session(), shared)
-        readers = self._readers = Readers(self._sessions, planned, _read, _cancel)
+        readers = self._readers = ParallelReaders(self._sessions, planned, _read, _cancel)
         reached: dict[int, Key | None] = {}
         for piece, lines, last in readers:
             table = piece.table
@@ -121,7 +121,7 @@ class PostgresSnapshotter:
 
     def _plan(
         self, connection: psycopg2.extensions.connection, table: Table, done: Progress
-    ) -> tuple[Progress, list[Piece[Relation]]]:
+    ) -> tuple[Progress, list[KeyRange[Relation]]]:
         """The pieces to read of a table, and the progress with its estimate."""
         catalog = Catalog(connection)
         there = catalog.relation(table.schema, table.name)
@@ -141,9 +141,9 @@ class PostgresSnapshotter:
         at = done.of(table)
         at = replace(at, estimate=max(at.estimate, estimate))
         sample: Iterable[Key] = ()
-        if wants_cutting(at, workers=self._workers, smallest=self._chunk_rows):
+        if needs_splitting(at, workers=self._workers, smallest=self._chunk_rows):
             sample = _sample(catalog, table, relation, percent=min(100.0, 100.0 * _SAMPLED_PAGES / max(pages, 1)))
-        return done.with_table(table, at), list(pieces(table, relation, at, sample=sample, workers=self._workers))
+        return done.with_table(table, at), list(split_ranges(table, relation, at, sample=sample, workers=self._workers))
 
     def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
         return self._windows.read(table, after, rows, key=key, first=first)
@@ -171,7 +171,7 @@ class PostgresSnapshotter:
         return tuple(values.get(column.name, UNCHANGED) for column in table.columns)
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
-        made = RangeHandover(tables, Progress.from_json(progress), View.parse)
+        made = RangeHandover(tables, Progress.from_json(progress), PostgresView.parse)
         return None if made.hides_nothing else made
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ def _sample(catalog: Catalog, table: Table, relation: Relation, *, percent: floa
         yield tuple(part for part in parse_row(line, len(table.key)) if isinstance(part, bytes))
 
 
-def _read(connection: psycopg2.extensions.connection, piece: Piece[Relation], rows: Rows) -> None:
+def _read(connection: psycopg2.extensions.connection, piece: KeyRange[Relation], rows: RowBuffer) -> None:
     """One piece's COPY, with its table locked as reading locks it, and let go after it: DDL need not wait for the rest.
 
     Raises RetryableError if the table was rewritten since the view was taken: to an older view it is empty

@@ -24,7 +24,7 @@ from typing import Any, Final
 import orjson
 
 from cdc.encode.live_keys import LiveKeys
-from cdc.encode.reread_keys import Asked, Touched
+from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Snapshotter, Window
@@ -41,7 +41,7 @@ log = logging.getLogger("cdc")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class IncrementalProgress:
     """How far one table has been read again; part of the position record."""
 
     since: str
@@ -74,12 +74,12 @@ class Reading:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Reading:
+    def from_json(cls, value: Mapping[str, Any]) -> IncrementalProgress:
         after = value["after"]
         return cls(**{**value, "after": None if after is None else key_from_json(after)})
 
 
-class Rereading:
+class IncrementalSnapshot:
     """The tables being read again, one after the other. All but the jobs runs on the loop's thread."""
 
     def __init__(
@@ -100,15 +100,15 @@ class Rereading:
         """
         self._reader, self._tables = reader, tables
         self._topic, self._records, self._version_of = topic, records, version
-        self._readings = {name: Reading.from_json(value) for name, value in state.items()}
+        self._readings = {name: IncrementalProgress.from_json(value) for name, value in state.items()}
         self._asked_at = {name: version(tables[name]) for name in self._readings}
         """Which version of each table was the newest when its reading began."""
         self._most = min(rows, WINDOW_ROWS)
         self._rows = min(rows, FIRST_ROWS)
         self._executor = executor
-        self._asked: dict[bytes, list[Asked]] = {}
+        self._asked: dict[bytes, list[RequestedRows]] = {}
         """What is left of each command."""
-        self._in_hand: Asked | None = None
+        self._in_hand: RequestedRows | None = None
         self._job: Future[Window | None] | Future[list[bytes]] | None = None
         self._version = 0
         self._fresh = False
@@ -116,7 +116,7 @@ class Rereading:
         self._failing_since_s: float | None = None
         self._again_at_s = 0.0
         self._closed = threading.Event()
-        self.touched = Touched()
+        self.logged = LoggedKeys()
 
     def __bool__(self) -> bool:
         return bool(self._readings or self._asked)
@@ -139,7 +139,7 @@ class Rereading:
             self._let_go()
         self._asked_at[name] = version
         now_ms = time.time_ns() // 1_000_000
-        reading = Reading(since, required=required, started_at_ms=now_ms)
+        reading = IncrementalProgress(since, required=required, started_at_ms=now_ms)
         if was is not None:
             reading = replace(reading, required=required or was.required, gap=was.gap)
         self._readings[name] = reading
@@ -159,7 +159,7 @@ class Rereading:
         if command in self._asked or not fit:
             return False
         self._asked[command] = [
-            Asked(command, name, fit[at : at + KEYS_AT_ONCE]) for at in range(0, len(fit), KEYS_AT_ONCE)
+            RequestedRows(command, name, fit[at : at + KEYS_AT_ONCE]) for at in range(0, len(fit), KEYS_AT_ONCE)
         ]
         return True
 
@@ -176,7 +176,7 @@ class Rereading:
         del self._readings[name]
         return True
 
-    def due(self, position: Callable[[], int], *, settled: bool) -> Window | Asked | list[bytes] | None:
+    def due(self, position: Callable[[], int], *, settled: bool) -> Window | RequestedRows | list[bytes] | None:
         """What is to be written at this point of the log: rows, or the keys that the source no longer has.
 
         Everything before `position` is written, and committed if `settled`. Call `wrote`, `answered` or `deleted`
@@ -203,7 +203,7 @@ class Rereading:
         self._failing_since_s = None
         self._fresh &= not isinstance(result, Window)
         if isinstance(result, list):
-            return [key for key in result if key not in self.touched]
+            return [key for key in result if key not in self.logged]
         if result is not None and self._version_of(self._tables[name]) != self._version:
             self._job = None  # its columns have changed since: these rows may be of their old shape
         elif result is not None and position() < result.end:
@@ -233,13 +233,13 @@ class Rereading:
             estimate=window.estimate,
             read=window.after is None,
         )
-        self.touched.forget_seen(window.sees)
+        self.logged.forget_seen(window.sees)
         self._job = None
         size = sum(len(value) for row in window.rows for value in row if isinstance(value, bytes))
         if size:
             self._rows = max(1, min(self._most, WINDOW_BYTES * len(window.rows) // size))
 
-    def answered(self, asked: Asked) -> bool:
+    def answered(self, asked: RequestedRows) -> bool:
         """The rows of these keys, and deletes of those that have none, are in the open transaction.
 
         True if that was all the command asked for.
@@ -247,7 +247,7 @@ class Rereading:
         if self._in_hand is None or self._in_hand.keys is not asked.keys:
             return False  # writing them has shown that the table must be read from its beginning
         if asked.window is not None:
-            self.touched.forget_seen(asked.window.sees)
+            self.logged.forget_seen(asked.window.sees)
         left = self._asked[asked.command]
         del left[0]
         self._job = self._in_hand = None
@@ -295,8 +295,8 @@ class Rereading:
     def _follow(self, table: Table) -> None:
         """Note what the log tells of a table from now on, unless that is being done."""
         topic = self._topic(table)
-        if self.touched.topic != topic:
-            self.touched.follow(topic)
+        if self.logged.topic != topic:
+            self.logged.follow(topic)
             self._fresh = True
 
     def _stale(self, table: Table, since: str) -> list[bytes]:
@@ -329,5 +329,5 @@ class Rereading:
     def _let_go(self) -> None:
         """What the job in hand finds is of no use; the executor's next job waits for it."""
         self._job = self._in_hand = None
-        self.touched.follow("")
+        self.logged.follow("")
         self._rows = min(self._most, FIRST_ROWS)

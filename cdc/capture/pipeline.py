@@ -20,15 +20,15 @@ from functools import partial
 from typing import Final
 
 from cdc.capture import signals
-from cdc.capture.incremental_snapshot import Rereading
-from cdc.capture.startup import Beginning, Settings, unless_rekeyed
+from cdc.capture.incremental_snapshot import IncrementalSnapshot
+from cdc.capture.startup import Settings, Startup, unless_rekeyed
 from cdc.encode.dead_letters import DeadLetters, refusal
 from cdc.encode.envelope import Frame, transaction_records
-from cdc.encode.event_writer import Writer
-from cdc.encode.reread_keys import Asked
-from cdc.encode.schema_versions import Versions
-from cdc.encode.toast import WideValues
-from cdc.model.change import Idle, Message, Position, Several, Table, Transaction
+from cdc.encode.event_writer import EventWriter
+from cdc.encode.schema_versions import SchemaVersions
+from cdc.encode.toast import ToastValues
+from cdc.encode.window_keys import RequestedRows
+from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, CdcError, GapError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import Handover, Sink, Snapshotter, Source, Window
 from cdc.model.state import Phase, State
@@ -50,7 +50,7 @@ _REFUSALS: Final = 2
 
 log = logging.getLogger("cdc")
 
-__all__ = ["Anew", "Pipeline", "Report", "Settings", "Stopped"]
+__all__ = ["Pipeline", "Report", "RestartSession", "Settings", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Stopped(Exception):  # noqa: N818 - not an error
     """The user asked to stop; everything whole is committed."""
 
 
-class Anew(Exception):  # noqa: N818 - not an error
+class RestartSession(Exception):  # noqa: N818 - not an error
     """Look at the source again: a table is asked for that was not there, or not asked for, when the session began."""
 
 
@@ -92,18 +92,18 @@ class Pipeline:
         `executor` makes what a session reads rows on while it follows the log; a thread by default.
         """
         self._settings = settings
-        self._beginning = Beginning(settings, sink)
+        self._startup = Startup(settings, sink)
         self._open_source = open_source
         self._open_snapshotter = open_snapshotter
         self._sink = sink
         self._observe = observe
         self._failed = failed
         self._stop = threading.Event()
-        self._lasting = _Lasting(
+        self._across = _AcrossSessions(
             stop=self._stop,
             committed=self._committed,
             good=self._good,
-            executor=executor or partial(ThreadPoolExecutor, 1, "cdc-reread"),
+            executor=executor or partial(ThreadPoolExecutor, 1, "cdc-resnapshot"),
         )
         self._events = 0
         self._good_at_s = 0.0
@@ -129,7 +129,7 @@ class Pipeline:
                 self._session(until_caught_up=until_caught_up)
             except Stopped:
                 return
-            except Anew:
+            except RestartSession:
                 continue
             except TooLargeError as exc:
                 self._refuse(exc)
@@ -156,21 +156,21 @@ class Pipeline:
             identity = source.connect()
             tables = source.tables()
             if not self._sink.check(tables):
-                self._beginning.refuse_neighbours(identity, tables)
+                self._startup.refuse_neighbours(identity, tables)
                 source.unused()
             self._sink.create(tables)
             self._refuse_to_return()
             state = self._sink.fence()
             target = source.current() if until_caught_up else None
             gap, self._gap = self._gap, None
-            state, view = self._beginning.state(source, identity, tables, state, gap=gap)
+            state, view = self._startup.state(source, identity, tables, state, gap=gap)
             self._sequence = state.sequence
             session = _Session(
                 self._settings,
                 self._sink,
                 source,
                 reader,
-                self._lasting,
+                self._across,
                 tables=tables,
                 state=state,
             )
@@ -184,7 +184,7 @@ class Pipeline:
                     if not signals.after_gap(self._sink.commands()):
                         raise
                     self._gap = exc
-                    raise Anew from exc
+                    raise RestartSession from exc
 
     def _refuse_to_return(self) -> None:
         """Raise OperatorError if another copy has gone on meanwhile: two would fence each other off for ever."""
@@ -201,10 +201,10 @@ class Pipeline:
         """Note the record, so that the next session does without it. Raises OperatorError if that is not to be."""
         found = refusal(error)
         record, stop = found or (None, error)
-        if record is None or "dead-letter" not in self._settings.logs or self._lasting.refused[record] >= _REFUSALS:
+        if record is None or "dead-letter" not in self._settings.logs or self._across.refused[record] >= _REFUSALS:
             self._failed(stop)
             raise stop from error
-        self._lasting.refused[record] += 1
+        self._across.refused[record] += 1
 
     def _good(self) -> None:
         """Everything read is in Kafka: whatever fails next is a new fault."""
@@ -220,7 +220,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lasting:
+class _AcrossSessions:
     """What a session has from the one before, and leaves to the next."""
 
     stop: threading.Event
@@ -242,16 +242,16 @@ class _Session:
         sink: Sink,
         source: Source,
         reader: Snapshotter,
-        lasting: _Lasting,
+        across: _AcrossSessions,
         *,
         tables: Sequence[Table],
         state: State,
     ) -> None:
-        self._lasting = lasting
+        self._across = across
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
         self._tables = tables
-        self._letters = DeadLetters(sink, lasting.refused, on="dead-letter" in settings.logs)
-        versions = Versions(
+        self._letters = DeadLetters(sink, across.refused, on="dead-letter" in settings.logs)
+        versions = SchemaVersions(
             sink.schemas(),
             connector=settings.connector,
             source=source.name,
@@ -262,9 +262,9 @@ class _Session:
         self._state = unless_rekeyed(state, tables, versions)
         gaps = {name: str(of["since"]) for name, of in state.reading.items() if of["gap"]}
         floors = {sink.topic(table): gaps[table.qualified] for table in tables if table.qualified in gaps}
-        self._wide = WideValues(sink.records, versions.carried, floors=floors, letters=sink.dead_letters)
+        self._toast = ToastValues(sink.records, versions.carried, floors=floors, letters=sink.dead_letters)
         self._versions = versions
-        self._rereading = Rereading(
+        self._incremental = IncrementalSnapshot(
             reader,
             {table.qualified: table for table in tables},
             state.reading,
@@ -272,15 +272,15 @@ class _Session:
             records=partial(sink.records, committed=True),
             version=versions.number,
             rows=settings.chunk_rows,
-            executor=lasting.executor(),
+            executor=across.executor(),
         )
-        self._writer = Writer(
+        self._writer = EventWriter(
             sink,
             versions,
-            self._wide,
+            self._toast,
             reader,
-            touched=self._rereading.touched,
-            reread=self.reread,
+            logged=self._incremental.logged,
+            resnapshot=self.resnapshot,
             letters=self._letters,
         )
         self._windows = state.windows
@@ -301,14 +301,14 @@ class _Session:
         self._positioned_s = time.monotonic()
 
     def close(self) -> None:
-        self._rereading.close()
-        self._wide.close()
+        self._incremental.close()
+        self._toast.close()
 
-    def reread(self, table: Table, reason: str) -> None:
+    def resnapshot(self, table: Table, reason: str) -> None:
         """Read a table while the log is followed: the topic's rows are not the source's, though no event said so."""
         if self._first_of == table.qualified:
-            self._rereading.as_now(table.qualified)  # what it is read for, its first rows have shown
-        elif self._rereading.add(table.qualified, self._since(), required=True):
+            self._incremental.as_now(table.qualified)  # what it is read for, its first rows have shown
+        elif self._incremental.add(table.qualified, self._since(), required=True):
             log.warning("table %s: %s: its rows are read again", table.qualified, reason)
 
     def _since(self) -> str:
@@ -322,7 +322,7 @@ class _Session:
         """Read what is left; rows and the progress they make are in one Kafka transaction."""
         state = self._state
         point = state.commit - 1  # before every transaction of the log that follows
-        where, at = self._source.place(state.commit)
+        where, at = self._source.coordinates(state.commit)
         progress = state.snapshot
         self._windows = state.windows
         unread = [table for table in self._tables if table.qualified in state.unread]
@@ -341,7 +341,7 @@ class _Session:
             self._windows = max(self._windows, chunk.view)
             self._source.tend()
             records, size = self._sink.pending()
-            stopped = self._lasting.stop.is_set()
+            stopped = self._across.stop.is_set()
             if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped:
                 self._commit(self._state.next(snapshot=chunk.progress, windows=self._windows))
             if stopped:
@@ -354,18 +354,18 @@ class _Session:
         self._handover = self._reader.handover(self._tables, self._state.snapshot)
         for table in self._tables:
             if reason := self._versions.rewritten(table):
-                self.reread(table, reason)
+                self.resnapshot(table, reason)
         if target is not None and self._state.commit >= target and not self._to_do() and not self._sink.pending()[0]:
             return
         for frame in self._source.stream(self._state.offset):
             if isinstance(frame, Transaction):
                 self._transaction(frame)
-            elif isinstance(frame, Several):
-                self._several(frame.transactions)
+            elif isinstance(frame, TransactionBatch):
+                self._batch(frame.transactions)
             elif isinstance(frame, Message):
                 self._message(frame)
             caught_up = target is not None and self._source.position()[1] >= target and not self._to_do()
-            stopped = self._lasting.stop.is_set()
+            stopped = self._across.stop.is_set()
             due = self._due_when_idle() if isinstance(frame, Idle) else self._cut()
             if due or caught_up or stopped:
                 self._commit_position()
@@ -373,7 +373,7 @@ class _Session:
                 return
             if stopped:
                 raise Stopped
-            if self._to_do() and self._rereading and self._read_on():
+            if self._to_do() and self._incremental and self._read_on():
                 self._commit_position()
 
     def _to_do(self) -> bool:
@@ -384,7 +384,7 @@ class _Session:
             self._asked_s = now
             self._obey()
             self._gap_before = None if no_gap else self._gap_before
-        return bool(self._rereading) or self._gap_before is not None
+        return bool(self._incremental) or self._gap_before is not None
 
     def _obey(self) -> None:
         """Carry out commands; a command and what it changes are committed together.
@@ -396,25 +396,25 @@ class _Session:
             if command.after_gap and self._may_find_it():
                 continue
             unknown = [name for name in command.tables if name not in self._state.tables]
-            if unknown and not command.stop and key not in self._lasting.looked_for:
-                self._lasting.looked_for.add(key)
-                raise Anew
+            if unknown and not command.stop and key not in self._across.looked_for:
+                self._across.looked_for.add(key)
+                raise RestartSession
             for name in unknown:
                 log.warning("table %s is not captured: it cannot be read", name)
             for name in command.tables:
                 if name in unknown:
                     continue
                 if command.keys and not command.stop:
-                    if self._rereading.ask(key, name, command.keys):
+                    if self._incremental.ask(key, name, command.keys):
                         log.info("%d rows of table %s are read again, as asked", len(command.keys), name)
                 elif command.stop:
-                    gone = self._rereading.remove(name)
+                    gone = self._incremental.remove(name)
                     log.info("table %s is %s", name, "no longer read, as asked" if gone else "not read on request")
-                elif self._rereading.add(name, self._since(), required=False):
+                elif self._incremental.add(name, self._since(), required=False):
                     log.info("table %s is read again, as asked", name)
                 else:
                     log.info("table %s is being read already", name)
-            if not (command.keys and self._rereading.asked(key)):
+            if not (command.keys and self._incremental.asked(key)):
                 self._sink.answered(key)
 
     def _may_find_it(self) -> bool:
@@ -425,13 +425,13 @@ class _Session:
 
     def _read_on(self) -> bool:
         """Write what has been read meanwhile, if the log has been followed far enough; True if there was something."""
-        due = self._rereading.due(lambda: self._source.position()[1], settled=self._sink.pending()[0] == 0)
+        due = self._incremental.due(lambda: self._source.position()[1], settled=self._sink.pending()[0] == 0)
         if due is None:
             return False
         commit = self._source.position()[1]
         self._windows += 1
         position = Position(self._state.epoch, commit - 1, self._windows)
-        where, at = self._source.place(commit)
+        where, at = self._source.coordinates(commit)
         frame = Frame(
             epoch=position.epoch,
             commit=position.commit,
@@ -443,36 +443,36 @@ class _Session:
             snapshot="incremental",
         )
         if isinstance(due, Window):
-            self._first_of = due.table.qualified if self._rereading.is_first(due) else ""
+            self._first_of = due.table.qualified if self._incremental.is_first(due) else ""
             self._uncommitted += self._writer.window(due, frame, position, lsn=at)
             self._first_of = ""
-            self._rereading.wrote(due)
-        elif isinstance(due, Asked):
+            self._incremental.wrote(due)
+        elif isinstance(due, RequestedRows):
             self._uncommitted += self._writer.asked(due, frame, position, lsn=at)
-            if self._rereading.answered(due):
+            if self._incremental.answered(due):
                 self._sink.answered(due.command)
         else:
-            self._writer.stale(self._rereading.table, due, frame, position, lsn=at)
-            self._rereading.deleted(len(due))
+            self._writer.stale(self._incremental.table, due, frame, position, lsn=at)
+            self._incremental.deleted(len(due))
             self._uncommitted += len(due)
         return True
 
-    def _several(self, transactions: list[Transaction]) -> None:
+    def _batch(self, transactions: list[Transaction]) -> None:
         """Write source transactions one after the other: at once what goes the short way from end to end."""
         at = 0
         while at < len(transactions):
             if self._handover is None and "transaction" not in self._settings.logs:
-                at += self._at_once(transactions, at)
+                at += self._fast(transactions, at)
             if at < len(transactions):
                 self._transaction(transactions[at])
                 at += 1
 
-    def _at_once(self, transactions: list[Transaction], begin: int) -> int:
+    def _fast(self, transactions: list[Transaction], begin: int) -> int:
         """Write those from `begin` on that go the short way, up to one that does not; how many they are."""
         if self._sink.pending()[0] == 0:
             self._since_s = time.monotonic()
         made_at_ms = time.time_ns() // 1_000_000
-        written, events = self._writer.at_once(transactions, begin, self._state.epoch, made_at_ms)
+        written, events = self._writer.batch(transactions, begin, self._state.epoch, made_at_ms)
         for transaction in transactions[begin : begin + written]:
             self._source_ms = max(self._source_ms, transaction.committed_at_ms)
         self._uncommitted += events
@@ -507,7 +507,7 @@ class _Session:
         if self._sink.pending()[0] == 0:
             self._since_s = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
-        where, _ = self._source.place(message.lsn)
+        where, _ = self._source.coordinates(message.lsn)
         frame = Frame(
             epoch=self._state.epoch,
             commit=message.lsn,
@@ -556,10 +556,10 @@ class _Session:
 
     def _commit_position(self) -> None:
         offset, commit = self._source.position()
-        reading = self._rereading.state()
+        reading = self._incremental.state()
         nothing = commit == self._state.commit and self._sink.pending()[0] == 0 and reading == self._state.reading
         if nothing and time.monotonic() - self._positioned_s < IDLE_POSITION_S:
-            self._lasting.good()
+            self._across.good()
             return
         if self._sink.pending()[0] == 0:
             self._look_at_end(commit)
@@ -585,9 +585,9 @@ class _Session:
         self._positioned_s = time.monotonic()
         self._commit_s = self._positioned_s - begun_s
         events, self._uncommitted = self._uncommitted, 0
-        self._lasting.committed(events, state)
+        self._across.committed(events, state)
 
 
-def _read_at_ms(due: Window | Asked | Sequence[bytes]) -> int:
-    window = due.window if isinstance(due, Asked) else due
+def _read_at_ms(due: Window | RequestedRows | Sequence[bytes]) -> int:
+    window = due.window if isinstance(due, RequestedRows) else due
     return window.read_at_ms if isinstance(window, Window) else time.time_ns() // 1_000_000

@@ -34,7 +34,7 @@ class PublishedRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PublishedWindow:
     """Rows of one table under one view."""
 
     table: Table
@@ -46,7 +46,7 @@ class Part:
     """How many rows were left out because not even their keys can be written."""
 
 
-class Published:
+class PublishedTables:
     """The captured tables of one connector; a context manager."""
 
     def __init__(self, tables: Sequence[Table], reader: Snapshotter, *, prefix: str) -> None:
@@ -58,7 +58,7 @@ class Published:
             for name, table in self.tables.items()
         }
 
-    def read(self, name: str) -> Iterator[Part]:
+    def read(self, name: str) -> Iterator[PublishedWindow]:
         """All rows of a table in the order of its key, each key under exactly one of the views.
 
         Raises RetryableError when the table is altered or dropped meanwhile.
@@ -73,7 +73,7 @@ class Published:
             size = sum(len(value) for row in window.rows for value in row if isinstance(value, bytes))
             rows = max(1, min(WINDOW_ROWS, WINDOW_BYTES * len(window.rows) // max(size, 1)))
 
-    def find(self, name: str, keys: Sequence[Key]) -> Iterator[Part]:
+    def find(self, name: str, keys: Sequence[Key]) -> Iterator[PublishedWindow]:
         """The rows with these keys, those that there are.
 
         Their views have seen every transaction that had begun before the call.
@@ -82,7 +82,9 @@ class Published:
         for at in range(0, len(keys), KEYS_AT_ONCE):
             asked = frozenset(self.event_key(name, key) for key in keys[at : at + KEYS_AT_ONCE])
             part = self._part(table, self._reader.rows(table, keys[at : at + KEYS_AT_ONCE], first=first))
-            yield Part(part.table, [row for row in part.rows if row.event_key in asked], part.end, part.unwritable)
+            yield PublishedWindow(
+                part.table, [row for row in part.rows if row.event_key in asked], part.end, part.unwritable
+            )
             first = False
 
     def event_key(self, name: str, key: Key) -> bytes:
@@ -102,14 +104,14 @@ class Published:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _part(self, table: Table, window: Window | None) -> Part:
+    def _part(self, table: Table, window: Window | None) -> PublishedWindow:
         if window is None:
             raise RetryableError(f"table {table.qualified} was dropped, or has another key now", hint="start again")
         if window.table.columns != table.columns or window.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered meanwhile", hint="start again")
         encoder = self._encoders[table.qualified]
         rows = [row for row in (_published(encoder, row) for row in window.rows) if row is not None]
-        return Part(table, rows, window.end, len(window.rows) - len(rows))
+        return PublishedWindow(table, rows, window.end, len(window.rows) - len(rows))
 
 
 def _published(encoder: TableEncoder, row: Row) -> PublishedRow | None:
@@ -124,7 +126,7 @@ def _published(encoder: TableEncoder, row: Row) -> PublishedRow | None:
         return PublishedRow(key, event_key, None, encoder.blame(row))
 
 
-def open_published(config: ConnectorConfig) -> Published:
+def open_published(config: ConnectorConfig) -> PublishedTables:
     """Connect to a connector's source. Raises OperatorError where its run would."""
     source = registry.source(config)()
     try:
@@ -132,4 +134,4 @@ def open_published(config: ConnectorConfig) -> Published:
         tables = source.tables()
     finally:
         source.close()
-    return Published(tables, registry.snapshotter(config)(), prefix=config.sink.prefix)
+    return PublishedTables(tables, registry.snapshotter(config)(), prefix=config.sink.prefix)

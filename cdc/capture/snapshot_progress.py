@@ -10,7 +10,7 @@ from cdc.model.state import State
 
 
 @dataclass(frozen=True, slots=True)
-class TableFigures:
+class TableProgressShown:
     """One table of a snapshot."""
 
     rows: int
@@ -25,10 +25,10 @@ class TableFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SnapshotProgress:
     """All tables of a snapshot."""
 
-    tables: Mapping[str, TableFigures]
+    tables: Mapping[str, TableProgressShown]
     eta_s: float | None
     """Seconds until the rest is read at the pace of this run; None where nothing tells."""
 
@@ -41,25 +41,25 @@ class Figures:
         return sum(table.left for table in self.tables.values())
 
 
-def figures(progress: Mapping[str, Any], at_ms: int) -> Figures:
+def snapshot_progress(progress: Mapping[str, Any], at_ms: int) -> SnapshotProgress:
     """Of a snapshotter's progress (`cdc.model.interfaces.Chunk`) as it was committed at `at_ms`."""
     shown = progress.get("tables")
     tables = {
-        name: TableFigures(table["rows"], table.get("estimate"), table["done"])
+        name: TableProgressShown(table["rows"], table.get("estimate"), table["done"])
         for name, table in (shown.items() if isinstance(shown, dict) else ())
     }
-    found = Figures(tables, None)
+    found = SnapshotProgress(tables, None)
     run = progress.get("run")
     if not isinstance(run, dict):
         return found
     read, took_s = found.rows - run["rows_before"], (at_ms - run["started_at_ms"]) / 1000
     if found.left == 0 or read <= 0 or took_s <= 0:
         return found
-    return Figures(tables, found.left * took_s / read)
+    return SnapshotProgress(tables, found.left * took_s / read)
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadInProgress:
     """A table being read, for the first time or again."""
 
     phase: str
@@ -71,11 +71,11 @@ class Read:
     eta_s: float | None
 
 
-def being_read(state: State, at_ms: int) -> dict[str, Read]:
+def reads_in_progress(state: State, at_ms: int) -> dict[str, ReadInProgress]:
     """Tables by name, as committed at `at_ms`."""
-    initial = figures(state.snapshot, at_ms)
+    initial = snapshot_progress(state.snapshot, at_ms)
     found = {
-        name: Read("initial", table.rows, table.estimate, required=True, eta_s=initial.eta_s)
+        name: ReadInProgress("initial", table.rows, table.estimate, required=True, eta_s=initial.eta_s)
         for name, table in initial.tables.items()
         if name in state.unread and not table.done
     }
@@ -85,7 +85,7 @@ def being_read(state: State, at_ms: int) -> dict[str, Read]:
         left = max(0, (of["estimate"] or 0) - of["rows"])
         took_s = (at_ms - of["started_at_ms"]) / 1000
         eta_s = left * took_s / of["rows"] if phase == "reading" and left and of["rows"] and took_s > 0 else None
-        found[name] = Read(phase, of["rows"], of["estimate"], required=of["required"], eta_s=eta_s)
+        found[name] = ReadInProgress(phase, of["rows"], of["estimate"], required=of["required"], eta_s=eta_s)
     return found
 
 

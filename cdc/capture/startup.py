@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cdc.capture import signals, verdicts
-from cdc.capture.incremental_snapshot import Reading
-from cdc.encode.schema_versions import Versions
+from cdc.capture.incremental_snapshot import IncrementalProgress
+from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Position, Table
 from cdc.model.errors import GapError, raise_first
 from cdc.model.interfaces import LINEAGE, Log, Sink, Source
@@ -30,7 +30,7 @@ class Settings:
     """The settings that a position depends on: ConnectorConfig.binding."""
 
 
-class Beginning:
+class Startup:
     """Of every session of one connector."""
 
     def __init__(self, settings: Settings, sink: Sink) -> None:
@@ -101,7 +101,7 @@ class Beginning:
         if added:
             source.extend(tables)
             since = Position(still.epoch, still.commit - 1, still.windows + 1).text
-            reading = {**still.reading, **{table.qualified: Reading(since).to_json() for table in added}}
+            reading = {**still.reading, **{table.qualified: IncrementalProgress(since).to_json() for table in added}}
             still = replace(still, tables=names, reading=reading, carried=source.carried())
         if still is not state:
             state = still.next()
@@ -116,7 +116,7 @@ class Beginning:
         since = Position(epoch, 0, 0).text
         state = state.next(
             phase=Phase.STREAM, epoch=epoch, offset=start.offset, commit=start.commit, tables=names, unread=(),
-            snapshot={}, reading={name: Reading(since, gap=True).to_json() for name in names}, windows=0,
+            snapshot={}, reading={name: IncrementalProgress(since, gap=True).to_json() for name in names}, windows=0,
             carried=source.carried(),
         )  # fmt: skip
         for key in asked:
@@ -158,7 +158,7 @@ def _still_captured(state: State, names: Sequence[str]) -> State:
     return replace(state, tables=tables, unread=unread, snapshot=snapshot, reading=reading)
 
 
-def unless_rekeyed(state: State, tables: Sequence[Table], versions: Versions) -> State:
+def unless_rekeyed(state: State, tables: Sequence[Table], versions: SchemaVersions) -> State:
     """`state` without the progress of tables that have another key now: it is of ranges of the old one."""
     of = {table.qualified: (table, versions.newest(table)) for table in tables}
     rekeyed = {name for name, (table, was) in of.items() if was is not None and was.key != table.key}

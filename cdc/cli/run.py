@@ -17,7 +17,7 @@ import click
 
 from cdc.capture.memory import keep_freed
 from cdc.capture.pipeline import Pipeline, Report, Settings
-from cdc.capture.snapshot_progress import Figures, being_read, duration, figures
+from cdc.capture.snapshot_progress import SnapshotProgress, duration, reads_in_progress, snapshot_progress
 from cdc.config import registry
 from cdc.config.config import load_connector
 from cdc.model.errors import OperatorError
@@ -110,8 +110,10 @@ class _Shown:
     def _progress(self, report: Report, now: float) -> str:
         rate = (report.events - self._events) / max(now - self._at_s, 0.001)
         reading = report.phase is Phase.SNAPSHOT and report.tables
-        what = _reading(figures(report.state.snapshot, _now_ms())) if reading else f"at {report.state.offset}"
-        again = [at for at in being_read(report.state, _now_ms()).items() if at[1].phase in ("reading", "deleting")]
+        what = _reading(snapshot_progress(report.state.snapshot, _now_ms())) if reading else f"at {report.state.offset}"
+        again = [
+            at for at in reads_in_progress(report.state, _now_ms()).items() if at[1].phase in ("reading", "deleting")
+        ]
         for name, at in again:
             left = "" if at.eta_s is None else f", about {duration(at.eta_s)} left"
             what += f"; {at.phase} {name}: {at.rows:,} rows{left}"
@@ -132,7 +134,7 @@ class _Shown:
         self._say(logging.INFO, f"{'stopped' if self.stopping else 'caught up'}, position committed")
 
 
-def _reading(found: Figures) -> str:
+def _reading(found: SnapshotProgress) -> str:
     """``reading public.t 1,200 rows of about 4,000, 3 of 5 tables done, about 12 s left``."""
     part = [name for name, table in found.tables.items() if table.rows and not table.done]
     words = []

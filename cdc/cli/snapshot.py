@@ -11,7 +11,7 @@ import click
 import orjson
 
 from cdc.capture.signals import Command
-from cdc.capture.snapshot_progress import being_read, duration
+from cdc.capture.snapshot_progress import duration, reads_in_progress
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector, matches
 from cdc.model.errors import OperatorError
@@ -86,7 +86,7 @@ def stop(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
 def status(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
     """How far each table has been read."""
     config = load_connector(file)
-    found = being_read(_state(config), time.time_ns() // 1_000_000)
+    found = reads_in_progress(_state(config), time.time_ns() // 1_000_000)
     found = {name: at for name, at in found.items() if not tables or name in tables}
     if as_json:
         click.echo(orjson.dumps({name: asdict(at) for name, at in found.items()}).decode())

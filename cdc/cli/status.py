@@ -12,7 +12,7 @@ from typing import Any
 import click
 import orjson
 
-from cdc.capture.snapshot_progress import Figures, being_read, duration, figures
+from cdc.capture.snapshot_progress import SnapshotProgress, duration, reads_in_progress, snapshot_progress
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, describes_apply, load_apply, load_connector
 from cdc.model.errors import CdcError
@@ -94,8 +94,10 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         lag_s = round(max(0.0, time.time() - kafka.committed_at_ms / 1000), 1) if lag_bytes else 0.0
     slot = server.pop("slot", None)
     running = bool(server.pop("reading", False) or (slot and slot["active"]))
-    snapshot = figures(state.snapshot, kafka.committed_at_ms) if state and kafka else Figures({}, None)
-    again = being_read(state, kafka.committed_at_ms) if state and kafka else {}
+    snapshot = (
+        snapshot_progress(state.snapshot, kafka.committed_at_ms) if state and kafka else SnapshotProgress({}, None)
+    )
+    again = reads_in_progress(state, kafka.committed_at_ms) if state and kafka else {}
     again = {name: at for name, at in again.items() if at.phase != "initial"}
     return {
         "name": config.name,

@@ -19,7 +19,7 @@ from cdc.config.config import ConnectorConfig, load_apply, load_connector
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Key, State
 
-MENDED: Final = 10_000
+MAX_REPAIRED_KEYS: Final = 10_000
 """Keys of a table that are asked for at most: beyond that, reading all of it is less work."""
 _KEYS_A_COMMAND: Final = 1_000
 
@@ -95,9 +95,9 @@ def ask_again(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> 
     for copy in copies:
         of = wanted.setdefault(copy.table, {})
         of.update(dict.fromkeys(one.text for one in copy.differences if one.text is not None))
-        if copy.unchecked or len(of) > MENDED:
+        if copy.unchecked or len(of) > MAX_REPAIRED_KEYS:
             raise OperatorError(
-                f"{copy.table}: more than {MENDED:,} rows differ, which is too many to ask for one by one",
+                f"{copy.table}: more than {MAX_REPAIRED_KEYS:,} rows differ, which is too many to ask for one by one",
                 hint=f"cdc snapshot start {file} --table {copy.table}  # publishes all its rows again",
             )
     send = registry.part("sinks.topics.signals:send_command")

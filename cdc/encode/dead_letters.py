@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import orjson
 
 from cdc.encode.envelope import Frame, MessageEncoder, TableEncoder
-from cdc.model.change import UNCHANGED, Message, Op, Place, Row, Xid
+from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Xid
 from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Sink
 
@@ -26,7 +26,7 @@ _TOLD_EVERY_S: Final = 10.0
 
 log = logging.getLogger("cdc")
 
-Letters: TypeAlias = Callable[[], Iterator[tuple[bytes, bytes]]]
+ReadDeadLetters: TypeAlias = Callable[[], Iterator[tuple[bytes, bytes]]]
 """Reads the dead letters: key, value."""
 
 Refused: TypeAlias = Mapping[tuple[str, bytes, str], int]
@@ -42,14 +42,14 @@ class UnwritableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class PoisonRecord:
     """An event that could not be written."""
 
     op: Op
     before: Row | None
     after: Row | None
     position: str
-    lsn: Place
+    lsn: Coordinates
     xid: Xid | None
 
 
@@ -72,7 +72,7 @@ class DeadLetters:
         """How often the broker found the record of the frame's next event too large."""
         return self._refused.get((topic, key, frame.next_position()), 0) if self._refused else 0
 
-    def add(self, encoder: TableEncoder, bad: Bad, cause: ValueError) -> None:
+    def add(self, encoder: TableEncoder, bad: PoisonRecord, cause: ValueError) -> None:
         """Write the dead letter. Raises OperatorError if there are to be none."""
         row = bad.after if bad.after is not None else bad.before or ()
         columns = cause.columns if isinstance(cause, UnwritableError) else encoder.blame(row)
@@ -195,7 +195,7 @@ def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError
 class Unpublished:
     """Keys of rows that went to the dead letters and were not published since: the topic has an older word of them."""
 
-    def __init__(self, letters: Letters, encoder: TableEncoder, before: str) -> None:
+    def __init__(self, letters: ReadDeadLetters, encoder: TableEncoder, before: str) -> None:
         """Of the letters before the position `before`."""
         table = encoder.table
         self._newest: dict[bytes, str] = {}

@@ -15,7 +15,7 @@ import orjson
 
 from cdc import __version__
 from cdc.encode.row_codegen import compiled, hole_finder, key_writer, row_writer
-from cdc.model.change import UNCHANGED, Column, Kind, Message, Place, Position, Row, Table, Xid
+from cdc.model.change import UNCHANGED, Column, Coordinates, Kind, Message, Position, Row, Table, Xid
 from cdc.model.errors import BugError, OperatorError
 
 _NULL: Final = b"null"
@@ -28,13 +28,13 @@ class TableEncoder:
         self.table = table
         self.version = version
         self.topic = topic
-        self.wide = any(column.wide for column in table.columns)
+        self.toastable = any(column.toastable for column in table.columns)
         self.key_indexes = table.key_indexes
         self._columns = tuple(_Encoded.of(column, first=i == 0) for i, column in enumerate(table.columns))
         self._key = tuple(
             (index, _Encoded.of(table.columns[index], first=i == 0)) for i, index in enumerate(self.key_indexes)
         )
-        self.has_holes = hole_finder(tuple(index for index, column in enumerate(table.columns) if column.wide))
+        self.has_holes = hole_finder(tuple(index for index, column in enumerate(table.columns) if column.toastable))
         """Whether a whole row lacks values that the source left out: it may leave out wide ones."""
         # the generated ones by themselves: they raise whatever comes, see `cdc.encode.row_codegen`
         self.write_row = row_writer([(column.prefix, column.encode) for column in self._columns])
@@ -231,7 +231,7 @@ class PlainFrame:
         self._counts: dict[str, _Count] = {}
         self.events = 0
 
-    def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: Place) -> bytes:
+    def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: Coordinates) -> bytes:
         """One event's value. `before` and `after` are JSON."""
         return self._event(encoder, before, after, op, lsn)
 
@@ -240,7 +240,7 @@ class PlainFrame:
         return self._event(encoder, encoder.body(message), b"", b"m", message.lsn)
 
     def _event(
-        self, encoder: TableEncoder | MessageEncoder, first: bytes, second: bytes, op: bytes, lsn: Place
+        self, encoder: TableEncoder | MessageEncoder, first: bytes, second: bytes, op: bytes, lsn: Coordinates
     ) -> bytes:
         try:
             form, count = self._forms[encoder]

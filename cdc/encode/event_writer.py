@@ -10,14 +10,14 @@ from typing import Final
 
 import orjson
 
-from cdc.encode.dead_letters import Bad, DeadLetters, UnwritableError
+from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.envelope import Frame, TableEncoder
-from cdc.encode.fast_path import Way, at_once, reading, way
+from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
 from cdc.encode.live_keys import LiveKeys
-from cdc.encode.reread_keys import Asked, Touched
-from cdc.encode.schema_versions import Reread, Versions
-from cdc.encode.toast import TOAST_FROM, WideValues
-from cdc.model.change import UNCHANGED, Change, Message, Op, Place, Position, Row, Table, Transaction, Unsent, Xid
+from cdc.encode.schema_versions import Resnapshot, SchemaVersions
+from cdc.encode.toast import TOAST_FROM, ToastValues
+from cdc.encode.window_keys import LoggedKeys, RequestedRows
+from cdc.model.change import UNCHANGED, Change, Coordinates, Message, Op, Position, Row, Table, Transaction, Unsent, Xid
 from cdc.model.errors import BugError
 from cdc.model.interfaces import Handover, Sink, Snapshotter, Window
 from cdc.model.state import Key
@@ -26,38 +26,38 @@ _NULL: Final = b"null"
 _CODES: Final = {op: op.value.encode() for op in Op}
 
 
-class Writer:
+class EventWriter:
     """Writes to the sink's open transaction; commits nothing."""
 
     def __init__(
         self,
         sink: Sink,
-        versions: Versions,
-        wide: WideValues,
+        versions: SchemaVersions,
+        toast: ToastValues,
         reader: Snapshotter,
         *,
-        touched: Touched,
-        reread: Reread,
+        logged: LoggedKeys,
+        resnapshot: Resnapshot,
         letters: DeadLetters,
     ) -> None:
-        """`touched` is told of the keys that a table being read again has events of."""
-        self._touched = touched
-        self._reread = reread
+        """`logged` is told of the keys that a table being read again has events of."""
+        self._logged = logged
+        self._resnapshot = resnapshot
         self._letters = letters
         self._sink = sink
         self._versions = versions
-        self._wide = wide
+        self._toast = toast
         self._reader = reader
         self._told: set[tuple[str, int]] = set()
-        self._ways: dict[int, tuple[str, Way]] = {}
-        self._at_once = at_once(self._ways, self._way, sink.write)
+        self._fast_paths: dict[int, tuple[str, FastPath]] = {}
+        self._batch_fast_path = batch_fast_path(self._fast_paths, self._fast_path, sink.write)
 
-    def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Place) -> None:
+    def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
         """Rows of a snapshot."""
         encoder = self._encoder(table, position)
         topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
-        straight, as_a_rule, at = reading(encoder, write), not self._letters.refuses, 0
-        while (at := straight(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
+        fast, as_a_rule, at = read_fast_path(encoder, write), not self._letters.refuses, 0
+        while (at := fast(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
             row = rows[at]
             at += 1
             try:
@@ -66,30 +66,30 @@ class Writer:
                     raise _too_large(topic)
                 write(topic, row_key, event(encoder, b"r", _NULL, encode(row), lsn))
             except ValueError as exc:
-                self._letters.add(encoder, Bad(Op.READ, None, row, position.text, lsn, None), exc)
+                self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
 
-    def window(self, window: Window, frame: Frame, position: Position, *, lsn: Place) -> int:
+    def window(self, window: Window, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
         """Rows read while the log was followed, but for those of which the log has told more; how many."""
         encoder = self._encoder(window.table, position)
         written = 0
         for row in window.rows:
             try:
                 key = encoder.key(row)
-                if self._touched.unseen(key, window.sees):
+                if self._logged.unseen(key, window.sees):
                     continue
                 if self._letters.refusals(encoder.topic, key, frame):
                     raise _too_large(encoder.topic)
                 value = frame.event(encoder, b"r", _NULL, encoder.row(row), lsn)
             except ValueError as exc:
-                self._letters.add(encoder, Bad(Op.READ, None, row, position.text, lsn, None), exc)
+                self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
                 continue
             self._sink.write(encoder.topic, key, value)
             written += 1
-            if encoder.wide:
-                self._wide.keep(encoder, key, row, {})
+            if encoder.toastable:
+                self._toast.keep(encoder, key, row, {})
         return written
 
-    def asked(self, asked: Asked, frame: Frame, position: Position, *, lsn: Place) -> int:
+    def asked(self, asked: RequestedRows, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
         """Rows that were asked for by their keys, and a delete for each key that has none; how many of both."""
         window = asked.window
         if window is None:
@@ -102,34 +102,34 @@ class Writer:
             if key in left:
                 left.discard(key)
                 rows.append(row)
-        gone = sorted(key for key in left if not self._touched.unseen(key, window.sees))
+        gone = sorted(key for key in left if not self._logged.unseen(key, window.sees))
         self.stale(table, gone, frame, position, lsn=lsn)
         return len(gone) + self.window(replace(window, rows=rows), frame, position, lsn=lsn)
 
-    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Place) -> None:
+    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
         """A delete for each of `keys`, which the source no longer has."""
         encoder = self._encoder(table, position)
         for key in keys:
             self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, lsn))
             self._sink.write(encoder.topic, key, None)
 
-    def at_once(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
+    def batch(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
         """Write all changes of those from `begin` on, up to one of which any change must be written by `changes`.
 
         How many transactions that were, and how many events they had. Not for where a snapshot's rows hide any.
         """
-        if self._at_once is None or self._letters.refuses:
+        if self._batch_fast_path is None or self._letters.refuses:
             return 0, 0
-        return self._at_once(transactions, begin, epoch, made_at_ms, self._touched.topic)
+        return self._batch_fast_path(transactions, begin, epoch, made_at_ms, self._logged.topic)
 
     def changes(self, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """All changes of a source transaction, except those that a snapshot's rows already contain."""
-        ways, write, touched = self._ways, self._sink.write, self._touched
+        fast_paths, write, logged = self._fast_paths, self._sink.write, self._logged
         as_a_rule, delete = handover is None and not self._letters.refuses, Op.DELETE
         for change in transaction.changes:
             if as_a_rule and type(change) is Change:
-                topic, straight = ways.get(id(change.table)) or self._way(change.table)
-                if topic != touched.topic and (record := straight(change, frame)) is not None:
+                topic, fast = fast_paths.get(id(change.table)) or self._fast_path(change.table)
+                if topic != logged.topic and (record := fast(change, frame)) is not None:
                     write(topic, *record)
                     if change[0] is delete:
                         write(topic, record[0], None)
@@ -142,24 +142,24 @@ class Writer:
                 continue
             encoder = self._encoder_at(change.table, frame)
             if change.op is Op.READ:
-                self._reread(change.table, "its rows are others since, and no event says which")
+                self._resnapshot(change.table, "its rows are others since, and no event says which")
                 continue
             try:
-                if encoder.topic == self._touched.topic:
+                if encoder.topic == self._logged.topic:
                     for row in (change.before, change.after):
                         if row is not None:
-                            self._touched.note(encoder.key(row), transaction.xid)
+                            self._logged.note(encoder.key(row), transaction.xid)
                 self._change(change, encoder, transaction.xid, frame, handover)
             except ValueError as exc:
                 self._bad(change, encoder, transaction.xid, frame, exc)
 
-    def _way(self, table: Table) -> tuple[str, Way]:
+    def _fast_path(self, table: Table) -> tuple[str, FastPath]:
         """The topic and the short way of a table's changes; of none before its description is published."""
         encoder = self._versions.known(table)
         if encoder is None:
             return "", _none
-        made = encoder.topic, way(encoder, self._wide.stored(encoder), TOAST_FROM)
-        self._ways[id(table)] = made  # the encoder keeps the table, and so its id
+        made = encoder.topic, fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
+        self._fast_paths[id(table)] = made  # the encoder keeps the table, and so its id
         return made
 
     def message(self, message: Message, frame: Frame, xid: Xid | None = None) -> None:
@@ -174,11 +174,11 @@ class Writer:
 
     def _bad(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, cause: ValueError) -> None:
         """An event that cannot be written; what is left of a key change, if its delete was written."""
-        bad = Bad(change.op, change.before, change.after, frame.next_position(), change.lsn, xid)
+        bad = PoisonRecord(change.op, change.before, change.after, frame.next_position(), change.lsn, xid)
         self._letters.add(encoder, bad, cause)
-        if encoder.wide and change.after is not None:
+        if encoder.toastable and change.after is not None:
             with suppress(ValueError):  # its key may be what cannot be written
-                self._wide.forget(encoder, encoder.key(change.after))
+                self._toast.forget(encoder, encoder.key(change.after))
         frame.skip()
 
     def _change(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
@@ -198,12 +198,12 @@ class Writer:
             left = handover.hides(change._replace(op=Op.DELETE, after=None), xid)
         fragments: dict[str, bytes] = {}
         gone = False
-        if encoder.wide:
+        if encoder.toastable:
             missing: frozenset[str] = frozenset()
             if encoder.has_holes(after):
-                fragments = self._wide.find(encoder, old_key, after, frame.next_position(), published=not left)
+                fragments = self._toast.find(encoder, old_key, after, frame.next_position(), published=not left)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
-            self._wide.keep(encoder, key, after, fragments, unknown=missing)
+            self._toast.keep(encoder, key, after, fragments, unknown=missing)
             if missing:
                 gone = not self._complete(encoder, after, missing, fragments)
                 if (handover is None or gone) and not self._letters.on:
@@ -265,7 +265,7 @@ class Writer:
         if at not in self._told:
             self._told.add(at)
             names = ", ".join(sorted(missing))
-            self._reread(encoder.table, f"unchanged values of {names} came that the topic does not have")
+            self._resnapshot(encoder.table, f"unchanged values of {names} came that the topic does not have")
 
     def _delete(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
         """Of the row `before`: a delete, or a key change's first half."""
@@ -283,8 +283,8 @@ class Writer:
     def _truncate(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """A delete for every key the topic holds at this point, in the order of the keys: a replay is the same."""
         encoder = self._encoder_at(change.table, frame)
-        if encoder.topic == self._touched.topic:
-            self._touched.empty(transaction.xid)
+        if encoder.topic == self._logged.topic:
+            self._logged.empty(transaction.xid)
         bound = frame.next_position()
         with LiveKeys() as live:
             for key, value in self._sink.records(change.table):
@@ -312,7 +312,7 @@ class Writer:
         found = self._versions.known(table)
         if found is not None:
             return found
-        return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._reread)
+        return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._resnapshot)
 
 
 def _none(_change: Change, _frame: Frame) -> None:

@@ -12,11 +12,11 @@ from cdc.model.change import Position, Table
 from cdc.model.table_schema import Description, carried, rewritten, unsaid
 
 Publish: TypeAlias = Callable[[bytes, bytes], None]
-Reread: TypeAlias = Callable[[Table, str], None]
+Resnapshot: TypeAlias = Callable[[Table, str], None]
 """Asks for all rows of a table to be read again while the log is followed; with the reason, for the log."""
 
 
-class Versions:
+class SchemaVersions:
     """Encoders of the tables at hand; publishes a table's description before the first event that needs it."""
 
     def __init__(self, published: Iterable[bytes], *, connector: str, source: str, prefix: str, database: str) -> None:
@@ -75,10 +75,12 @@ class Versions:
         last = self._newest.get((table.schema, table.name))
         return int(last["version"]) if last else 0
 
-    def add(self, table: Table, topic: str, position: Position, publish: Publish, reread: Reread) -> TableEncoder:
+    def add(
+        self, table: Table, topic: str, position: Position, publish: Publish, resnapshot: Resnapshot
+    ) -> TableEncoder:
         """The encoder of `table`; a description not yet published goes to `publish` first, for the event there.
 
-        What changed without events since the last description is told to `reread`.
+        What changed without events since the last description is told to `resnapshot`.
         """
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0
@@ -92,7 +94,7 @@ class Versions:
             self._note(new)
             reason = unsaid(before, table) if before is not None else None
             if reason is not None:
-                reread(table, reason)
+                resnapshot(table, reason)
         encoder = TableEncoder(
             table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic
         )

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, cast
 
 import orjson
 
-from cdc.encode.dead_letters import Letters, Unpublished
+from cdc.encode.dead_letters import ReadDeadLetters, Unpublished
 from cdc.encode.envelope import TableEncoder
 from cdc.encode.row_codegen import size_bound
 from cdc.model.change import UNCHANGED, Column, Row, Table
@@ -39,10 +39,10 @@ _PAGE: Final = 16 * 1024
 
 Records: TypeAlias = Callable[[Table], Iterator[tuple[bytes, bytes | None]]]
 Carried: TypeAlias = Callable[[TableEncoder, int], Mapping[str, str]]
-"""Columns of an earlier version of a table whose values are still right, and their names now: `Versions.carried`."""
+"""Columns of an earlier version of a table whose values still hold, and their names now: `SchemaVersions.carried`."""
 
 
-class WideValues:
+class ToastValues:
     """JSON of the wide columns of rows that may have been TOASTed, by topic and key."""
 
     def __init__(
@@ -51,7 +51,7 @@ class WideValues:
         carried: Carried,
         *,
         floors: Mapping[str, str] | None = None,
-        letters: Letters = lambda: iter(()),
+        letters: ReadDeadLetters = lambda: iter(()),
     ) -> None:
         """`floors`: of these topics nothing counts that was said before a position: the log had a gap there."""
         self._floors = floors or {}
@@ -92,7 +92,7 @@ class WideValues:
 
         `keep` has nothing to do for a row that takes less than `TOAST_FROM`. Raises for a row that is not whole.
         """
-        return self._of(encoder.table)[1] if encoder.wide else None
+        return self._of(encoder.table)[1] if encoder.toastable else None
 
     def forget(self, encoder: TableEncoder, key: bytes) -> None:
         """Nothing is known of the row's wide values from here on: its event could not be written."""
@@ -123,9 +123,9 @@ class WideValues:
         """Names of the wide columns, and how many bytes a whole row takes when stored, at most."""
         found = self._columns.get(id(table))
         if found is None:
-            wide = {index: column for index, column in enumerate(table.columns) if column.wide}
+            wide = {index: column for index, column in enumerate(table.columns) if column.toastable}
             growth = {index: 1 if _PLAIN_TEXT.match(column.type) else _GROWTH for index, column in wide.items()}
-            least = _ROW_HEADER + len(wide) * _HEADER + sum(_fixed_size(c) for c in table.columns if not c.wide)
+            least = _ROW_HEADER + len(wide) * _HEADER + sum(_fixed_size(c) for c in table.columns if not c.toastable)
             names = frozenset(column.name for column in wide.values())
             found = self._columns[id(table)] = (table, names, size_bound(least, growth))
         return found[1], found[2]

@@ -38,7 +38,7 @@ Row: TypeAlias = tuple[Value, ...]
 Xid: TypeAlias = int | str
 """A transaction as views of the data know it: PostgreSQL's number; MySQL's GTID, or else its commit position."""
 
-Place: TypeAlias = int | tuple[int, int]
+Coordinates: TypeAlias = int | tuple[int, int]
 """Where a row stands in the log: what fills in a transaction's `where` (PostgreSQL: an LSN; MySQL: offset and row)."""
 
 
@@ -62,7 +62,7 @@ class Column:
     kind: Kind
     encode: Callable[[bytes], bytes] = field(compare=False, repr=False)
     """The server's text to JSON text; pure. Raises ValueError on text that is not of the type."""
-    wide: bool = field(default=False, compare=False)
+    toastable: bool = field(default=False, compare=False)
     """The source may leave this column out of an update that did not change it (TOAST)."""
     filled: bool = field(default=False, compare=False)
     """Rows older than the column have a value in it (its default), of which no event ever told."""
@@ -111,7 +111,7 @@ class Change(NamedTuple):
     before: Row | None
     """What the source gave of the old row: whole, or the key columns with the rest UNCHANGED, or nothing."""
     after: Row | None
-    lsn: Place
+    lsn: Coordinates
     """Where the row stands in the log. Not an order: rows share it and transactions interleave."""
 
 
@@ -167,7 +167,7 @@ class Transaction(NamedTuple):
     """JSON members that events of it have in `source`, with `%d` for each number of a change's place."""
 
 
-class Several(NamedTuple):
+class TransactionBatch(NamedTuple):
     """Small transactions that have come whole, in order: what they change is there, in lists."""
 
     transactions: list[Transaction]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
-from cdc.model.change import Change, Idle, Message, Offset, Place, Row, Several, Table, Transaction, Xid
+from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
 from cdc.model.state import Key, State
 from cdc.model.table_schema import Description
 
@@ -125,7 +125,7 @@ class Source(Protocol):
     def current(self) -> int:
         """A commit position: everything committed before the call lies below it."""
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         """Follow the log from `offset`: each transaction once, whole, in commit order; Idle whenever it has no more.
 
         Several take no more memory together than the pipeline may hold of one: some thousand rows, some megabytes.
@@ -140,7 +140,7 @@ class Source(Protocol):
     def acknowledge(self, offset: Offset) -> None:
         """`offset` is in a committed sink transaction: the log may forget what is before it."""
 
-    def place(self, commit: int) -> tuple[bytes, Place]:
+    def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         """What the `source` of events says that stand at a commit position and belong to no transaction.
 
         A template as a Transaction has it, and what fills it in.

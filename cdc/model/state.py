@@ -75,7 +75,7 @@ class State:
     """The snapshotter's progress and read views, in its own terms."""
     reading: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Tables whose rows are read while the log is followed, the one in hand first: see
-    `cdc.capture.incremental_snapshot.Reading`."""
+    `cdc.capture.incremental_snapshot.IncrementalProgress`."""
     windows: int = 0
     """The greatest number that a view's rows have had as the last part of their position."""
     dead_letters: int = 0

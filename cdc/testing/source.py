@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from cdc.encode.envelope import in_wal
-from cdc.model.change import Change, Idle, Message, Offset, Place, Row, Several, Table, Transaction, Xid
+from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
 from cdc.model.errors import BugError, GapError, OperatorError
 from cdc.model.interfaces import Chunk, Handover, Start, Window
 from cdc.model.state import State
@@ -83,7 +83,7 @@ class MemorySource:
     def current(self) -> int:
         return self._log.end
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         resume = self._read_to = int(offset["at"])
         read = 0
         while True:
@@ -110,7 +110,7 @@ class MemorySource:
                 together.append(transactions[read])
                 read += 1
             if len(together) > 1:
-                yield Several([_transaction(one, list(self._changes(one))) for one in together])
+                yield TransactionBatch([_transaction(one, list(self._changes(one))) for one in together])
                 continue
             yield _transaction(logged, self._changes(logged))
             if self._read_to < logged.end:
@@ -131,7 +131,7 @@ class MemorySource:
         self._at("source.acknowledge")
         self._log.acknowledged = max(self._log.acknowledged, int(offset["at"]))
 
-    def place(self, commit: int) -> tuple[bytes, Place]:
+    def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         return in_wal(None), commit
 
     def lag_bytes(self) -> int | None:

@@ -18,7 +18,7 @@ from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
 from cdc.encode import built, json_text, row_codegen
 from cdc.encode.envelope import MessageEncoder, PlainFrame, TableEncoder
 from cdc.encode.fast_path import way
-from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Several, Table, Transaction
+from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.events import TableColumn
@@ -36,9 +36,9 @@ from sinks.producer.batches import PlainBatches
 from snapshot.postgres_copy import parse_row, parse_row_plainly
 from tests import mysql_encoder, pgoutput_encoder
 from tests.compiler import has_compiler
+from tests.property.test_fast_path import CAPTURED, TABLE
+from tests.property.test_fast_path import MESSAGES as MESSAGES_
 from tests.property.test_mysql_rows import CELLS
-from tests.property.test_straight import CAPTURED, TABLE
-from tests.property.test_straight import MESSAGES as MESSAGES_
 from tests.text_tables import encoder
 
 if built.PURE:
@@ -781,7 +781,7 @@ def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction]
     at_once = 0
     try:
         for frame in made._frames(dump, Place("b%.000007", 4)):  # type: ignore[arg-type]
-            several = frame.transactions if isinstance(frame, Several) else []
+            several = frame.transactions if isinstance(frame, TransactionBatch) else []
             at_once += len(several)
             for transaction in [frame] if isinstance(frame, Transaction) else several:
                 changes = list(transaction.changes)

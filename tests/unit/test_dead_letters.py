@@ -17,7 +17,7 @@ from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, M
 from tests.text_tables import text_column, text_table
 
 A = text_table("a", ["id", "note"])
-WIDE = text_table("w", ["id", "note", text_column("doc", wide=True), text_column("more", wide=True)])
+WIDE = text_table("w", ["id", "note", text_column("doc", toastable=True), text_column("more", toastable=True)])
 LIMIT = 20_000
 LONG = b"w" * 2_100
 BAD = b"secret\xff"

@@ -13,7 +13,7 @@ import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.capture.signals import Command
-from cdc.model.change import UNCHANGED, Offset, Row, Several, Table, Transaction
+from cdc.model.change import UNCHANGED, Offset, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import CdcError, GapError, OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Source
 from cdc.model.state import Phase, State
@@ -318,7 +318,7 @@ class Busy(MemorySource):
 
     def stream(self, offset: Offset) -> Iterator[Any]:
         for frame in super().stream(offset):
-            if isinstance(frame, Transaction | Several):
+            if isinstance(frame, Transaction | TransactionBatch):
                 yield frame
             else:
                 return
@@ -460,7 +460,7 @@ def test_aborted_records_are_no_rows_of_a_truncate(bench: Bench) -> None:
 
 def test_wide_values_survive_a_restart(bench: Bench) -> None:
     """What a session filled in, the next one finds in the topic."""
-    docs = text_table("docs", ["id", "note", text_column("doc", wide=True)])
+    docs = text_table("docs", ["id", "note", text_column("doc", toastable=True)])
     long = b"w" * 2_100
     bench.log.commit(insert(docs, (b"1", b"a", long)))
     bench.run(docs)
@@ -562,7 +562,7 @@ def test_a_command_whose_keys_cannot_be_read_stops_nobody(bench: Bench, monkeypa
 
 def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench) -> None:
     """A wide value changed where the log was lost: an event that leaves it out comes with the value that it has now."""
-    docs = text_table("docs", ["id", "note", text_column("doc", wide=True)])
+    docs = text_table("docs", ["id", "note", text_column("doc", toastable=True)])
     old, new = b"o" * 2_100, b"n" * 2_100
     bench.log.commit(insert(docs, (b"1", b"a", old)))
     bench.run(docs)

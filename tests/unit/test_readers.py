@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import OperatorError, RetryableError
-from snapshot.key_ranges import Piece
-from snapshot.parallel_readers import Readers, Rows
+from snapshot.key_ranges import KeyRange
+from snapshot.parallel_readers import ParallelReaders, RowBuffer
 from snapshot.postgres_copy import Relation
 from tests.text_tables import text_table
 
@@ -18,7 +18,7 @@ TABLE = text_table("t", ["id"])
 
 
 class Session:
-    """A connection as far as `Readers` looks at it."""
+    """A connection as far as `ParallelReaders` looks at it."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
@@ -27,22 +27,22 @@ class Session:
         self.cancelled.set()
 
 
-def _pieces(count: int) -> list[Piece[Relation]]:
-    return [Piece(TABLE, Relation(1), (b"%d" % n,), None) for n in range(count)]
+def _pieces(count: int) -> list[KeyRange[Relation]]:
+    return [KeyRange(TABLE, Relation(1), (b"%d" % n,), None) for n in range(count)]
 
 
 def _readers(
-    sessions: int, pieces: list[Piece[Relation]], read: Callable[[Any, Piece[Relation], Rows], None]
-) -> tuple[Readers[Any], list[Any]]:
+    sessions: int, pieces: list[KeyRange[Relation]], read: Callable[[Any, KeyRange[Relation], RowBuffer], None]
+) -> tuple[ParallelReaders[Any], list[Any]]:
     made: list[Any] = [Session() for _ in range(sessions)]
-    return Readers(made, pieces, read, lambda session: session.cancel()), made
+    return ParallelReaders(made, pieces, read, lambda session: session.cancel()), made
 
 
 @pytest.mark.parametrize(("sessions", "count"), [(1, 1), (1, 3), (2, 3), (4, 2)])
 def test_every_piece_comes_whole_and_in_order(sessions: int, count: int) -> None:
     """Whichever session reads it; the last chunk of each is marked, once."""
 
-    def read(_: Any, piece: Piece[Relation], rows: Rows) -> None:
+    def read(_: Any, piece: KeyRange[Relation], rows: RowBuffer) -> None:
         for n in range(5_500):
             rows.write(b"%s-%d\n" % ((piece.after or (b"",))[0], n))
 
@@ -65,7 +65,7 @@ def test_what_is_read_ahead_is_bounded(size: int, most: int) -> None:
     written = threading.Semaphore(0)
     counted = 0
 
-    def read(_: Any, __: Piece[Relation], rows: Rows) -> None:
+    def read(_: Any, __: KeyRange[Relation], rows: RowBuffer) -> None:
         nonlocal counted
         while True:
             rows.write(b"x" * size)
@@ -85,7 +85,7 @@ def test_what_is_read_ahead_is_bounded(size: int, most: int) -> None:
 def test_the_first_error_comes_out_and_the_others_are_ended() -> None:
     """An error of one session ends the reading; a session in a long wait is cancelled."""
 
-    def read(session: Any, piece: Piece[Relation], rows: Rows) -> None:
+    def read(session: Any, piece: KeyRange[Relation], rows: RowBuffer) -> None:
         if piece.after == (b"1",):
             raise RetryableError("cut off")
         session.cancelled.wait(30)
@@ -101,9 +101,9 @@ def test_the_first_error_comes_out_and_the_others_are_ended() -> None:
 
 def test_no_piece_is_begun_after_the_end() -> None:
     """Told to stop while one is read, a session takes no other."""
-    begun: list[Piece] = []
+    begun: list[KeyRange] = []
 
-    def read(session: Any, piece: Piece[Relation], rows: Rows) -> None:
+    def read(session: Any, piece: KeyRange[Relation], rows: RowBuffer) -> None:
         begun.append(piece)
         for _ in range(2_000):
             rows.write(b"1\n")

@@ -26,7 +26,7 @@ Report = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class Repair:
     """What `cdc verify` said before and after."""
 
     found: Report
@@ -41,7 +41,7 @@ class Mending:
         return len(expected ^ _named(self.found)) + len(_named(self.after))
 
 
-def spoil(demo: Demo) -> None:
+def damage(demo: Demo) -> None:
     """One cell of the warehouse changed, one document gone from the index; the apply job must have ended."""
     demo.change_warehouse(STATEMENT)
     demo.take_from_index(TABLE, TAKEN)
@@ -51,14 +51,14 @@ Ask = Callable[[ConnectorConfig, Path, Iterable[Any]], dict[str, int]]
 """Asks a connector, which has this file, for the rows of these copies that differ."""
 
 
-def mend(demo: Demo, ask: Ask, tell: Tell) -> Mending:
+def repair(demo: Demo, ask: Ask, tell: Tell) -> Repair:
     """What `cdc verify --repair`, `cdc apply --once` and `cdc verify` do, one after the other."""
     found = _verify(demo, tell)
     asked = ask(demo.connector_config, demo.connector_file, found)
     _await(lambda: all(_again(demo, key) for key in (CHANGED, TAKEN)))
     demo.finish_apply()
     after = _verify(demo, tell)
-    return Mending([copy.as_json() for copy in found], asked, [copy.as_json() for copy in after])
+    return Repair([copy.as_json() for copy in found], asked, [copy.as_json() for copy in after])
 
 
 def _verify(demo: Demo, tell: Tell) -> list[Any]:

@@ -6,27 +6,27 @@ from typing import Any
 
 import pytest
 
-from cdc.dev.mending import Mending
+from cdc.dev.repair_demo import Repair
 
 CLEAN: dict[str, Any] = {"differing": [], "missing": [], "extra": []}
 WAREHOUSE = {"store": "warehouse", **CLEAN, "differing": [{"key": {"id": 107}, "columns": ["price"]}]}
 SEARCH = {"store": "search", **CLEAN, "missing": [{"id": 108}]}
-MENDED = [{"store": "warehouse", **CLEAN}, {"store": "search", **CLEAN}]
+REPAIRED = [{"store": "warehouse", **CLEAN}, {"store": "search", **CLEAN}]
 
 
 def test_all_found_and_all_mended() -> None:
-    assert Mending([WAREHOUSE, SEARCH], {}, MENDED).wrong == 0
+    assert Repair([WAREHOUSE, SEARCH], {}, REPAIRED).wrong == 0
 
 
 @pytest.mark.parametrize(
     ("found", "after"),
     [
-        ([WAREHOUSE, MENDED[1]], MENDED),
-        ([WAREHOUSE, {**SEARCH, "extra": [{"id": 5}]}], MENDED),
-        ([{**WAREHOUSE, "differing": [{"key": {"id": 107}, "columns": ["name"]}]}, SEARCH], MENDED),
-        ([WAREHOUSE, SEARCH], [MENDED[0], SEARCH]),
+        ([WAREHOUSE, REPAIRED[1]], REPAIRED),
+        ([WAREHOUSE, {**SEARCH, "extra": [{"id": 5}]}], REPAIRED),
+        ([{**WAREHOUSE, "differing": [{"key": {"id": 107}, "columns": ["name"]}]}, SEARCH], REPAIRED),
+        ([WAREHOUSE, SEARCH], [REPAIRED[0], SEARCH]),
     ],
     ids=["not found", "another one found", "another column", "not mended"],
 )
 def test_what_is_not_found_or_not_mended_counts(found: list[Any], after: list[Any]) -> None:
-    assert Mending(found, {}, after).wrong > 0
+    assert Repair(found, {}, after).wrong > 0

@@ -1,7 +1,7 @@
 """Keys that an incremental snapshot reads while the log is followed: those asked for, those the log has told of.
 
 A row that was read under a view must not follow an event of its key that the view did not see: the event has told more.
-`Touched` remembers, for the window in hand, which transaction spoke of a key last.
+`LoggedKeys` remembers, for the window in hand, which transaction spoke of a key last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cdc.model.state import Key
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedRows:
     """Keys of one table whose rows a command asks for: as many as one view reads."""
 
     command: bytes
@@ -27,7 +27,7 @@ class Asked:
     """Once read: their rows, and at times those of neighbours; None: they cannot be read."""
 
 
-class Touched:
+class LoggedKeys:
     """Keys of the table in hand that the log has told of, with the last transaction that did."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import at_record_end
 from connectors.postgres.slot.slot import await_older_transactions
-from snapshot.handover import View, key_of
+from snapshot.handover import PostgresView, key_of
 from snapshot.postgres_copy import Relation, keys_statement, lock_statement, parse_row, window_statement
 
 WATERMARK: Final = "cdc.watermark"
@@ -40,7 +40,7 @@ _Statement = Callable[[Table, Relation], sql.Composable | None]
 """What to read of a table as it is now; None: nothing can be."""
 
 
-class Windows:
+class PostgresWindows:
     """One connection for all windows of a session; used by one thread, closed by any."""
 
     def __init__(self, config: ConnectorConfig) -> None:
@@ -131,7 +131,7 @@ class Windows:
             table=now.table,
             rows=read,
             after=key_of(now.table, read[-1]) if len(read) == rows else None,
-            sees=View.parse(text).sees,
+            sees=PostgresView.parse(text).sees,
             end=at_record_end(end),
             estimate=estimate,
             read_at_ms=time.time_ns() // 1_000_000,
