@@ -1,4 +1,4 @@
-"""`cdc demo`: the whole way of a change, shown on a small shop, and proved by comparing every row."""
+"""`cdc demo` shows a change from end to end in a small shop, and compares every row of source and copies."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _run(folder: Path, transactions: int) -> int:
 
 
 def _tell_story(demo: Demo) -> dict[str, Any]:
-    """One UPDATE, and how long until each stage shows it."""
+    """Run one UPDATE, and measure how long until each stage shows it."""
     before = time.monotonic()
     demo.shop.execute(_STORY)
 
@@ -138,7 +138,7 @@ def _print_story(out: Console, story: dict[str, Any]) -> None:
     event, event_s = story["event"]
     row, row_s = story["row"]
     hits, hits_s = story["hits"]
-    out.print("[bold]One change, all the way[/]\n")
+    out.print("[bold]One change, from end to end[/]\n")
     out.print("[cyan]SQL[/]        " + _STORY, soft_wrap=True)
     out.print(f'[cyan]event[/]      shop.public.products  key {{"id":107}}  [dim](seen after {event_s:.1f} s)[/]')
     out.print_json(orjson.dumps(event).decode(), indent=2)
@@ -176,7 +176,7 @@ def _print_repair(out: Console, repair: Repair) -> None:
         out.print(f"  {line}", soft_wrap=True, markup=False)
 
     verify = f"cdc verify connector.yaml apply.yaml --table {TABLE}"
-    out.print("\n[bold]Damage, found and mended[/]\n")
+    out.print("\n[bold]Damage, found and repaired[/]\n")
     out.print(f"[cyan]another hand[/]  {STATEMENT}", soft_wrap=True)
     out.print(f"              and the document {TAKEN} taken out of the index")
     out.print(f"[cyan]$[/] {verify} --repair")
@@ -189,9 +189,9 @@ def _print_repair(out: Console, repair: Repair) -> None:
     for line in report(repair.after):
         show(line)
     if repair.wrong:
-        out.print(f"\n[bold red]{repair.wrong:,} rows[/] were not found, or not mended")
+        out.print(f"\n[bold red]{repair.wrong:,} rows[/] were not found, or not repaired")
     else:
-        out.print("\n[bold green]Found, and mended[/]: the copies are what the source holds.")
+        out.print("\n[bold green]Found, and repaired[/]: the copies are what the source holds.")
 
 
 def _cell(differences: int) -> str:
@@ -199,7 +199,7 @@ def _cell(differences: int) -> str:
 
 
 class _Steps:
-    """Progress on stderr: one line a step, alive on a terminal."""
+    """Shows progress on stderr: one line a step, updated on a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - as above

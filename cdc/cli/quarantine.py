@@ -1,4 +1,4 @@
-"""``cdc quarantine``: the events that derived stores could not take, and taking them again."""
+"""``cdc quarantine`` lists the events that derived stores could not take, and applies them again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 import click
 import orjson
 
+from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.config.config import load_apply
 from cdc.model.errors import ConfigError
 
 _FILE = click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
 _TABLE = click.option("--table", metavar="SCHEMA.TABLE", help="Only events of this table.")
-_STORE = click.option("--store", metavar="NAME", help="Only events that this store lacks.")
+_STORE = click.option("--store", metavar="NAME", help="Only events that this store does not have.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
@@ -50,7 +51,7 @@ def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) ->
 @click.option("--key", help="""Only of this key: JSON of its columns, {"id": 5}; of a single one also just 5.""")
 @_JSON
 def retry(file: Path, *, table: str | None, store: str | None, key: str | None, as_json: bool) -> int:
-    """Apply the events again, once it was mended why they did not fit.
+    """Apply the events again, after the cause is fixed.
 
     Exit code 1 if some are left. A store of type postgres or tantivy has one writer: stop the apply job, retry, start
     the job.
@@ -61,9 +62,9 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
         raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
     on_terminal = sys.stderr.isatty()
     run = importlib.import_module("spark_apply.rebuild.quarantine_retry").run_retry
-    found = run(config, store=store, table=table, key=key, progress=_progress if on_terminal else None)
+    found = run(config, store=store, table=table, key=key, progress=show_progress if on_terminal else None)
     if on_terminal:
-        click.echo("\r\x1b[K", err=True, nl=False)
+        clear_progress()
     done = [one.as_json() for one in found]
     left = sum(one["outcome"] == "left" for one in done)
     if as_json:
@@ -73,17 +74,10 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
     return int(left > 0)
 
 
-def _progress(line: str) -> None:
-    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
-
-
 def _lines(entries: Sequence[dict[str, Any]], *last: str) -> str:
     rows = [("table", "store", "record", "since", "key", *last)]
     for entry in entries:
         record = f"{entry['partition']}/{entry['offset']}"
         since = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(timespec="seconds")
         rows.append((entry["table"], entry["store"], record, since, entry["key"] or "-", *(entry[n] for n in last)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned(rows))
