@@ -1,9 +1,9 @@
-"""The one loop: snapshot, stream, write, commit, acknowledge. The only place that orders, commits and tries again.
+"""The one loop snapshots, streams, writes, commits and acknowledges; nothing else orders, commits or retries.
 
     fence -> position -> [hold the log -> snapshot] -> stream: { transaction* -> commit -> acknowledge }*
 
-A Kafka transaction holds whole source transactions and, last, the position after them. Whatever fails, the next session
-begins with a fresh producer and goes on from the position Kafka holds: docs/guarantees.md lists what is replayed.
+A Kafka transaction holds whole source transactions and, last, the position after them. After any failure the next
+session begins with a new producer and goes on from the position in Kafka: docs/guarantees.md lists what is replayed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CUT_BYTES: Final = 32 * 1024 * 1024
 CUT_AGE_S: Final = 0.2
 APART_MOST_S: Final = 1.0
 _COMMITS_APART: Final = 4
-"""Where a commit takes long, as one of a thousand partitions does, no more than a fifth of the time goes into them."""
+"""A commit of a thousand partitions takes long: commits are so far apart that they take at most a fifth of the time."""
 MOVED_POSITION_S: Final = 0.5
 IDLE_POSITION_S: Final = 10.0
 COMMANDS_S: Final = 1.0
@@ -46,7 +46,7 @@ RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
 GIVE_UP_S: Final = 300.0
 _REFUSALS: Final = 2
-"""Of one record: as it is, and without the old row's values."""
+"""A record is tried twice: as it is, and without the old row's values."""
 
 log = logging.getLogger("cdc")
 
@@ -55,13 +55,13 @@ __all__ = ["Pipeline", "Report", "RestartSession", "Settings", "Stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a commit made true."""
+    """Says what holds after a commit."""
 
     phase: Phase
     events: int
     """Records of tables committed by this process so far."""
     tables: tuple[tuple[str, int, bool], ...]
-    """Snapshot: table, rows read, done."""
+    """Of a snapshot: table, rows read, done."""
     state: State
 
 
@@ -70,11 +70,11 @@ class Stopped(Exception):  # noqa: N818 - not an error
 
 
 class RestartSession(Exception):  # noqa: N818 - not an error
-    """Look at the source again: a table is asked for that was not there, or not asked for, when the session began."""
+    """Restart the session: a command names a table that the session does not know, or asks to go on behind a gap."""
 
 
 class Pipeline:
-    """One connector. `open_source` and the others make a fresh part for every session."""
+    """Runs one connector. `open_source` and `open_snapshotter` make a new part for every session."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Pipeline:
         failed: Callable[[CdcError], None] = lambda _: None,
         executor: Callable[[], Executor] | None = None,
     ) -> None:
-        """`observe` hears of every commit, `failed` of every error that ends a session.
+        """`observe` is called with every commit, `failed` with every error that ends a session.
 
         `executor` makes what a session reads rows on while it follows the log; a thread by default.
         """
@@ -109,12 +109,12 @@ class Pipeline:
         self._good_at_s = 0.0
         self._ran = False
         self._sequence: int | None = None
-        """Of the newest position this process knows."""
+        """The sequence number of the newest position that this process knows."""
         self._gap: GapError | None = None
-        """What the session before could not follow, if the user wants to go on behind it."""
+        """The gap in the log that ended the last session, if the user wants to go on behind it."""
 
     def stop(self) -> None:
-        """Ask to end after the source transaction in hand; callable from a signal handler."""
+        """Ask to end after the current source transaction; callable from a signal handler."""
         self._stop.set()
 
     def run(self, *, until_caught_up: bool = False) -> None:
@@ -151,7 +151,7 @@ class Pipeline:
                 return
 
     def _session(self, *, until_caught_up: bool) -> None:
-        """From fencing to the first error. Nothing is made anywhere before both ends have been looked at."""
+        """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""
         with closing(self._sink), closing(self._open_source()) as source, closing(self._open_snapshotter()) as reader:
             identity = source.connect()
             tables = source.tables()
@@ -159,7 +159,7 @@ class Pipeline:
                 self._startup.refuse_neighbours(identity, tables)
                 source.unused()
             self._sink.create(tables)
-            self._refuse_to_return()
+            self._refuse_second_copy()
             state = self._sink.fence()
             target = source.current() if until_caught_up else None
             gap, self._gap = self._gap, None
@@ -186,8 +186,8 @@ class Pipeline:
                     self._gap = exc
                     raise RestartSession from exc
 
-    def _refuse_to_return(self) -> None:
-        """Raise OperatorError if another copy has gone on meanwhile: two would fence each other off for ever."""
+    def _refuse_second_copy(self) -> None:
+        """Raise OperatorError if another copy has taken over meanwhile: two would fence each other off for ever."""
         if self._sequence is None:
             return
         state = self._sink.peek()
@@ -198,7 +198,7 @@ class Pipeline:
             )
 
     def _refuse(self, error: TooLargeError) -> None:
-        """Note the record, so that the next session does without it. Raises OperatorError if that is not to be."""
+        """Note the record, so that the next session makes a dead letter of it. Raises OperatorError if that is off."""
         found = refusal(error)
         record, stop = found or (None, error)
         if record is None or "dead-letter" not in self._settings.logs or self._across.refused[record] >= _REFUSALS:
@@ -207,7 +207,7 @@ class Pipeline:
         self._across.refused[record] += 1
 
     def _good(self) -> None:
-        """Everything read is in Kafka: whatever fails next is a new fault."""
+        """Note that everything read is in Kafka: the next failure is a new fault."""
         self._good_at_s = time.monotonic()
 
     def _committed(self, events: int, state: State) -> None:
@@ -221,20 +221,20 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AcrossSessions:
-    """What a session has from the one before, and leaves to the next."""
+    """Holds what outlives a session."""
 
     stop: threading.Event
     committed: Callable[[int, State], None]
     good: Callable[[], None]
     executor: Callable[[], Executor]
     looked_for: set[bytes] = field(default_factory=set)
-    """Commands for whose tables the source was looked at anew."""
+    """Commands for whose tables a session was restarted."""
     refused: Counter[tuple[str, bytes, str]] = field(default_factory=Counter)
     """How often the broker found the record of (topic, key, position) too large."""
 
 
 class _Session:
-    """One run between two fences: what it has read, what is pending, what is committed."""
+    """Runs between two fences: it knows what is read, what is pending and what is committed."""
 
     def __init__(
         self,
@@ -285,16 +285,16 @@ class _Session:
         )
         self._windows = state.windows
         self._frame: Frame | None = None
-        self._asked_s = 0.0
+        self._commands_read_s = 0.0
         self._gap_before: int | None = None
-        """Where the log ended when the user spoke of a gap: before that it may still be found."""
+        """Where the log ended when the user reported a gap: the gap may still come before that."""
         self._first_of = ""
-        """The table whose first window is being written."""
+        """The table whose first window is being written; empty between windows."""
         self._handover: Handover | None = None
         self._uncommitted = 0
         self._source_ms = state.source_ms
         self._looked: tuple[int, int] | None = None
-        """Where the log ended when it was looked at, and when that was."""
+        """Where the log ended when that was last asked, and when that was."""
         self._since_s = 0.0
         self._commit_s = 0.0
         """How long the last commit took."""
@@ -305,21 +305,21 @@ class _Session:
         self._toast.close()
 
     def resnapshot(self, table: Table, reason: str) -> None:
-        """Read a table while the log is followed: the topic's rows are not the source's, though no event said so."""
+        """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
         if self._first_of == table.qualified:
-            self._incremental.as_now(table.qualified)  # what it is read for, its first rows have shown
+            self._incremental.note_version(table.qualified)  # its first rows have shown the change it is read for
         elif self._incremental.add(table.qualified, self._since(), required=True):
             log.warning("table %s: %s: its rows are read again", table.qualified, reason)
 
     def _since(self) -> str:
-        """Before all that is written from now on, behind all that was."""
+        """Give a position before all that is written from now on, behind all that was."""
         if self._frame is not None:
             return self._frame.next_position()
         commit = max(self._source.position()[1], self._state.commit)
         return Position(self._state.epoch, commit - 1, self._windows + 1).text
 
     def snapshot(self, view: str | None) -> None:
-        """Read what is left; rows and the progress they make are in one Kafka transaction."""
+        """Read the rest of the snapshot; rows and their progress are in one Kafka transaction."""
         state = self._state
         point = state.commit - 1  # before every transaction of the log that follows
         where, at = self._source.coordinates(state.commit)
@@ -373,27 +373,27 @@ class _Session:
                 return
             if stopped:
                 raise Stopped
-            if self._to_do() and self._incremental and self._read_on():
+            if self._to_do() and self._incremental and self._write_window():
                 self._commit_position()
 
     def _to_do(self) -> bool:
-        """Whether tables are to be read while the log is followed; now and then asks what the user wants."""
+        """Whether tables are to be read while the log is followed; regularly reads the user's commands."""
         now = time.monotonic()
-        no_gap = self._gap_before is not None and not self._may_find_it()
-        if no_gap or now - self._asked_s >= COMMANDS_S:
-            self._asked_s = now
-            self._obey()
+        no_gap = self._gap_before is not None and not self._gap_may_come()
+        if no_gap or now - self._commands_read_s >= COMMANDS_S:
+            self._commands_read_s = now
+            self._carry_out_commands()
             self._gap_before = None if no_gap else self._gap_before
         return bool(self._incremental) or self._gap_before is not None
 
-    def _obey(self) -> None:
+    def _carry_out_commands(self) -> None:
         """Carry out commands; a command and what it changes are committed together.
 
-        One that may be about a gap in what is still to be read is left until that is read.
+        A command about a gap waits until the part of the log that may have the gap is read.
         """
         for key, value in self._sink.commands():
             command = signals.parse(value)
-            if command.after_gap and self._may_find_it():
+            if command.after_gap and self._gap_may_come():
                 continue
             unknown = [name for name in command.tables if name not in self._state.tables]
             if unknown and not command.stop and key not in self._across.looked_for:
@@ -405,7 +405,7 @@ class _Session:
                 if name in unknown:
                     continue
                 if command.keys and not command.stop:
-                    if self._incremental.ask(key, name, command.keys):
+                    if self._incremental.request(key, name, command.keys):
                         log.info("%d rows of table %s are read again, as asked", len(command.keys), name)
                 elif command.stop:
                     gone = self._incremental.remove(name)
@@ -414,17 +414,17 @@ class _Session:
                     log.info("table %s is read again, as asked", name)
                 else:
                     log.info("table %s is being read already", name)
-            if not (command.keys and self._incremental.asked(key)):
+            if not (command.keys and self._incremental.is_requested(key)):
                 self._sink.answered(key)
 
-    def _may_find_it(self) -> bool:
-        """Whether what was in the log when a gap was spoken of is not all read yet."""
+    def _gap_may_come(self) -> bool:
+        """Whether the log as it was when the user reported a gap is not all read yet."""
         if self._gap_before is None:
             self._gap_before = self._source.current()
         return max(self._state.commit, self._source.position()[1]) < self._gap_before
 
-    def _read_on(self) -> bool:
-        """Write what has been read meanwhile, if the log has been followed far enough; True if there was something."""
+    def _write_window(self) -> bool:
+        """Write a window that was read, if the log has been followed far enough; True if there was one."""
         due = self._incremental.due(lambda: self._source.position()[1], settled=self._sink.pending()[0] == 0)
         if due is None:
             return False
@@ -448,8 +448,8 @@ class _Session:
             self._first_of = ""
             self._incremental.wrote(due)
         elif isinstance(due, RequestedRows):
-            self._uncommitted += self._writer.asked(due, frame, position, lsn=at)
-            if self._incremental.answered(due):
+            self._uncommitted += self._writer.requested(due, frame, position, lsn=at)
+            if self._incremental.wrote_requested(due):
                 self._sink.answered(due.command)
         else:
             self._writer.stale(self._incremental.table, due, frame, position, lsn=at)
@@ -458,7 +458,7 @@ class _Session:
         return True
 
     def _batch(self, transactions: list[Transaction]) -> None:
-        """Write source transactions one after the other: at once what goes the short way from end to end."""
+        """Write a batch of source transactions in order: by the fast path those whose changes all take it."""
         at = 0
         while at < len(transactions):
             if self._handover is None and "transaction" not in self._settings.logs:
@@ -468,7 +468,7 @@ class _Session:
                 at += 1
 
     def _fast(self, transactions: list[Transaction], begin: int) -> int:
-        """Write those from `begin` on that go the short way, up to one that does not; how many they are."""
+        """Write the transactions from `begin` on by the fast path, up to one that it declines; return how many."""
         if self._sink.pending()[0] == 0:
             self._since_s = time.monotonic()
         made_at_ms = time.time_ns() // 1_000_000
@@ -479,7 +479,7 @@ class _Session:
         return written
 
     def _transaction(self, transaction: Transaction) -> None:
-        """Write one source transaction, whole, into the open Kafka transaction."""
+        """Write one whole source transaction into the open Kafka transaction."""
         if self._sink.pending()[0] == 0:
             self._since_s = time.monotonic()
         frame = Frame(
@@ -521,7 +521,7 @@ class _Session:
         self._uncommitted += 1
 
     def _cut(self) -> bool:
-        """Under load: by records, bytes, or age of the first of them; with none, now and then the position alone."""
+        """Whether to commit under load: by records, bytes or age of the first; with none, if the position is due."""
         records, size = self._sink.pending()
         if records == 0:
             return self._position_due()
@@ -530,21 +530,21 @@ class _Session:
         return age_s >= apart_s and (age_s >= CUT_AGE_S or records >= CUT_RECORDS or size >= CUT_BYTES)
 
     def _due_when_idle(self) -> bool:
-        """With nothing to read: at once what is pending; now and then the position alone.
+        """Whether to commit with nothing to read: at once if records are pending, else when the position is due.
 
-        So the log can go, and a copy that was fenced off finds out, even where nobody writes.
+        So the server can drop old log, and a copy that was fenced off notices, even where nobody writes.
         """
         return self._sink.pending()[0] > 0 or self._position_due()
 
     def _position_due(self) -> bool:
-        """Soon after it has moved, since somebody may wait for it (`cdc wait`); now and then where it has not."""
+        """Whether to commit the position: soon after it has moved (`cdc wait` may wait for it), else every 10 s."""
         waited_s = time.monotonic() - self._positioned_s
         if waited_s >= IDLE_POSITION_S:
             return True
         return waited_s >= MOVED_POSITION_S and self._source.position()[1] > self._state.commit
 
     def _look_at_end(self, commit: int) -> None:
-        """Where nothing of ours is written, how fresh `commit` is can be told only by where the log ends."""
+        """Note how fresh `commit` is, which only the log's end tells where none of our tables is written."""
         if self._looked is not None and commit < self._looked[0]:
             return
         if self._looked is not None:
@@ -577,7 +577,7 @@ class _Session:
         self._source.acknowledge(offset)
 
     def _commit(self, state: State) -> None:
-        """The step everything hangs on: records and position become visible together, or neither does."""
+        """Commit records and position together: both become visible, or neither. All guarantees rest on this step."""
         state = replace(state, dead_letters=self._state.dead_letters + self._letters.take())
         begun_s = time.monotonic()
         self._sink.commit(state)

@@ -1,4 +1,4 @@
-"""How far a snapshot is: rows, estimate, time left; from the state alone, so that anyone who reads it can tell."""
+"""Tells how far snapshots are (rows, estimate, time left) from the committed state alone."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cdc.model.state import State
 
 
 @dataclass(frozen=True, slots=True)
-class TableProgressShown:
-    """One table of a snapshot."""
+class SnapshotTable:
+    """Progress of one table of the initial snapshot."""
 
     rows: int
-    """Read so far."""
+    """Rows read so far."""
     estimate: int | None
-    """Rows it was thought to have before it was read; None where the snapshotter does not guess."""
+    """The estimated number of rows; None where the snapshotter has no estimate."""
     done: bool
 
     @property
@@ -26,11 +26,11 @@ class TableProgressShown:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """All tables of a snapshot."""
+    """Progress of the initial snapshot."""
 
-    tables: Mapping[str, TableProgressShown]
+    tables: Mapping[str, SnapshotTable]
     eta_s: float | None
-    """Seconds until the rest is read at the pace of this run; None where nothing tells."""
+    """Seconds until the rest is read at the pace of this run; None where the pace is not known."""
 
     @property
     def rows(self) -> int:
@@ -42,10 +42,10 @@ class SnapshotProgress:
 
 
 def snapshot_progress(progress: Mapping[str, Any], at_ms: int) -> SnapshotProgress:
-    """Of a snapshotter's progress (`cdc.model.interfaces.Chunk`) as it was committed at `at_ms`."""
+    """Sum up a snapshotter's progress (`cdc.model.interfaces.Chunk`) as it was committed at `at_ms`."""
     shown = progress.get("tables")
     tables = {
-        name: TableProgressShown(table["rows"], table.get("estimate"), table["done"])
+        name: SnapshotTable(table["rows"], table.get("estimate"), table["done"])
         for name, table in (shown.items() if isinstance(shown, dict) else ())
     }
     found = SnapshotProgress(tables, None)
@@ -59,23 +59,23 @@ def snapshot_progress(progress: Mapping[str, Any], at_ms: int) -> SnapshotProgre
 
 
 @dataclass(frozen=True, slots=True)
-class ReadInProgress:
-    """A table being read, for the first time or again."""
+class TableRead:
+    """Progress of a table that is being read, by the initial or an incremental snapshot."""
 
     phase: str
-    """``initial`` before the log is followed; else ``waiting``, ``reading`` or ``deleting`` what has gone."""
+    """``initial`` before the log is followed; else ``waiting``, ``reading``, or ``deleting`` rows that are gone."""
     rows: int
     estimate: int | None
     required: bool
-    """Its topic is not whole before: not to be stopped."""
+    """Its topic is not complete before the end: it cannot be stopped."""
     eta_s: float | None
 
 
-def reads_in_progress(state: State, at_ms: int) -> dict[str, ReadInProgress]:
-    """Tables by name, as committed at `at_ms`."""
+def tables_being_read(state: State, at_ms: int) -> dict[str, TableRead]:
+    """Find the tables that are being read, by name, as committed at `at_ms`."""
     initial = snapshot_progress(state.snapshot, at_ms)
     found = {
-        name: ReadInProgress("initial", table.rows, table.estimate, required=True, eta_s=initial.eta_s)
+        name: TableRead("initial", table.rows, table.estimate, required=True, eta_s=initial.eta_s)
         for name, table in initial.tables.items()
         if name in state.unread and not table.done
     }
@@ -85,12 +85,12 @@ def reads_in_progress(state: State, at_ms: int) -> dict[str, ReadInProgress]:
         left = max(0, (of["estimate"] or 0) - of["rows"])
         took_s = (at_ms - of["started_at_ms"]) / 1000
         eta_s = left * took_s / of["rows"] if phase == "reading" and left and of["rows"] and took_s > 0 else None
-        found[name] = ReadInProgress(phase, of["rows"], of["estimate"], required=of["required"], eta_s=eta_s)
+        found[name] = TableRead(phase, of["rows"], of["estimate"], required=of["required"], eta_s=eta_s)
     return found
 
 
 def duration(seconds: float) -> str:
-    """In the two units that matter: ``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """Format a duration in its two largest units: ``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
     whole = round(seconds)
     if whole < 60:  # noqa: PLR2004 - a minute
         return f"{whole} s"

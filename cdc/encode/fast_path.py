@@ -1,4 +1,4 @@
-"""The fast path from a change to its record, for what nearly all changes are: a whole row whose key has stayed the same.
+"""The fast path from a change to its record, for nearly all changes: a whole row whose key has stayed the same.
 
 The compiled fast path takes deletes too, whose record a tombstone follows. `EventWriter` asks the fast path of the
 change's table first, and writes itself what the fast path declines: its full path is the oracle in tests. A fast path
@@ -15,27 +15,27 @@ from cdc.encode.row_codegen import compiled
 from cdc.model.change import Change, Coordinates, Op, Row, Table, Transaction
 
 FastPath: TypeAlias = Callable[[Change, Frame], tuple[bytes, bytes] | None]
-"""Key and value of a change's only record, or of a delete's first; None: it takes more than that."""
+"""Makes key and value of a change's only record, or of a delete's first; None: it declines the change."""
 
 Write: TypeAlias = Callable[[str, bytes, bytes | None], None]
-"""A sink's: topic, key, value."""
+"""A sink's `write`: topic, key, value."""
 
 ReadFastPath: TypeAlias = Callable[[Sequence[Row], int, Frame, Coordinates], int]
-"""Writes rows that were read, not changed, from one on, up to the first that cannot be written so: gives its number.
+"""Writes a snapshot's rows from a number on, up to the first that it declines, and returns that row's number.
 
-How many rows there are: it has written them all.
+If it has written all, it returns how many rows there are.
 """
 
 
 class BatchFastPath(Protocol):
-    """Writes transactions of which every change goes its table's way."""
+    """Writes transactions of which every change takes its table's fast path."""
 
     def __call__(
         self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int, logged: str, /
     ) -> tuple[int, int]:
-        """How many transactions from `begin` on were written, and their events; one is written whole or not at all.
+        """Return how many transactions from `begin` on were written, and their events; none is written in part.
 
-        Changes in the topic `logged` go no short way.
+        A change in the topic `logged`, whose keys are noted, is declined.
         """
 
 
@@ -44,10 +44,10 @@ _CODES: Final = {Op.CREATE: b"c", Op.UPDATE: b"u"}
 
 
 def fast_path(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit: int) -> FastPath:
-    """Of the changes of one version of one table.
+    """Make the fast path of the changes of one version of one table.
 
-    `stored` tells how many bytes a row takes in the source, at most, where it may leave values out of one that takes
-    `limit` or more: those are remembered, which is not done here.
+    `stored` bounds the bytes that a row takes in the source. From `limit` on its values may be stored out of line and
+    must be kept (`cdc.encode.toast`), so such a row is declined.
     """
     if compiled is not None:
         return cast("FastPath", compiled.Way(encoder, stored, limit))
@@ -66,7 +66,7 @@ def fast_path(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit:
                 if write_key(before) != key:
                     return None
                 image = write_row(before)
-        except Exception:  # noqa: BLE001 - a value is missing or none of its type: the plain way says which
+        except Exception:  # noqa: BLE001 - a value is missing or none of its type: the full path says which
             return None
         return key, frame.event(encoder, code, image, row, lsn)
 
@@ -74,7 +74,7 @@ def fast_path(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit:
 
 
 def read_fast_path(encoder: TableEncoder, write: Write) -> ReadFastPath:
-    """Of the rows that a snapshot has read of one version of one table."""
+    """Make the fast path of a snapshot's rows of one version of one table."""
     if compiled is not None:
         return cast("ReadFastPath", compiled.Reading(encoder, write))
     topic, write_key, write_row = encoder.topic, encoder.write_key, encoder.write_row
@@ -83,7 +83,7 @@ def read_fast_path(encoder: TableEncoder, write: Write) -> ReadFastPath:
         for at in range(begin, len(rows)):
             try:
                 key, after = write_key(rows[at]), write_row(rows[at])
-            except Exception:  # noqa: BLE001 - the plain way says what is wrong
+            except Exception:  # noqa: BLE001 - the full path says what is wrong
                 return at
             write(topic, key, frame.event(encoder, b"r", _NULL, after, lsn))
         return len(rows)
@@ -96,5 +96,8 @@ def batch_fast_path(
     look_up: Callable[[Table], tuple[str, FastPath]],
     write: Write,
 ) -> BatchFastPath | None:
-    """None: nothing does it any better than one by one. `fast_paths` by the `id` of a table, `look_up` for others."""
+    """Make the fast path of a batch of transactions; None where nothing is compiled: then one by one is as fast.
+
+    `fast_paths` has each table's topic and fast path by the table's `id`; `look_up` finds others.
+    """
     return None if compiled is None else cast("BatchFastPath", compiled.AtOnce(fast_paths, look_up, write))
