@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.capture.snapshot_progress import SnapshotProgress, TableProgressShown, duration, snapshot_progress
+from cdc.capture.snapshot_progress import SnapshotProgress, SnapshotTable, duration, snapshot_progress
 from cdc.cli.run import _reading
 
 AT_MS = 1_700_000_000_000
@@ -61,11 +61,11 @@ def test_a_duration_has_two_units(seconds: float, text: str) -> None:
 def test_the_line_in_hand() -> None:
     """What is being read, how much of how many tables, and how long it will take."""
     tables = {
-        "s.a": TableProgressShown(9, 7, done=True),
-        "s.b": TableProgressShown(1_200, 4_000, done=False),
-        "s.c": TableProgressShown(50, 40, done=False),
-        "s.d": TableProgressShown(5, None, done=False),
-        "s.e": TableProgressShown(0, 40, done=False),
+        "s.a": SnapshotTable(9, 7, done=True),
+        "s.b": SnapshotTable(1_200, 4_000, done=False),
+        "s.c": SnapshotTable(50, 40, done=False),
+        "s.d": SnapshotTable(5, None, done=False),
+        "s.e": SnapshotTable(0, 40, done=False),
     }
     assert _reading(SnapshotProgress(tables, 75.0)) == (
         "reading s.b 1,200 rows of about 4,000, reading s.c 50 rows of about 50, reading s.d 5 rows, "
