@@ -67,7 +67,7 @@ CHANGES = st.builds(
 @given(CHANGES, st.booleans())
 @example(change=Change(Op.UPDATE, TABLE, (b"1", b"n", None), (b"2", b"n", None), (1, 2)), wide=False)
 @example(change=Change(Op.CREATE, TABLE, None, (b"1", b"x" * 30, None), (1, 2)), wide=True)
-def test_a_record_is_that_of_the_plain_way(change: Change, wide: bool) -> None:
+def test_a_record_is_that_of_the_full_path(change: Change, wide: bool) -> None:
     """What is left alone has changed nothing: the next event has the number it would have had."""
     numbered = frame()
     fast = fast_path(ENCODER, size_bound(10, {1: 1, 2: 1}) if wide else None, LIMIT)

@@ -77,7 +77,7 @@ def test_a_change_is_asked_about_by_the_key_it_has_after() -> None:
 
 
 def test_rows_of_another_snapshot_are_not_taken_for_this_ones() -> None:
-    """Views are numbered anew for each snapshot: of a table an earlier one read, none of these saw anything."""
+    """Each snapshot numbers its own views: of a table that an earlier one read, none of these saw anything."""
     handover = _handover(Range(None, 1), v1=("50:60:", 1_000))
     assert handover.saw(ORDERS, 1, 40)
     assert not handover.saw(ORDERS, 1, 60)
@@ -132,7 +132,7 @@ def test_several_places_of_one_gap_are_read_at_once() -> None:
 
 @pytest.mark.parametrize(("after", "upto"), [(None, (b"3",)), ((b"4",), (b"7",)), ((b"4",), None), ((b"7",), (b"9",))])
 def test_what_was_read_is_not_read_again(after: tuple[bytes] | None, upto: tuple[bytes] | None) -> None:
-    """A row written twice is a row doubled: stop, whoever made the mistake."""
+    """Keys read twice would double their rows: that is refused as a bug."""
     table = TableProgress(5, (Range((b"5",), 0), Range((b"6",), None), Range((b"8",), 1), Range(None, None)), order=ID)
     with pytest.raises(BugError, match="read before"):
         table.read(after=after, upto=upto, view=1, rows=1)

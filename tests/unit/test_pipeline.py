@@ -142,7 +142,7 @@ def test_adding_a_table_reads_that_table_only(bench: Bench) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_truncate_before_a_table_was_added_still_deletes(bench: Bench, *, resumed: bool) -> None:
-    """Views are numbered anew for the added table: the rows of the first are not taken for seen by its view."""
+    """An added table has views of its own numbers: rows of the first snapshot do not count as seen by them."""
     bench.log.commit(*(insert(A, _row(k)) for k in "123"))
     faults = Faults(("snapshot.chunk", 2), error=Killed) if resumed else nothing
     if resumed:
@@ -374,7 +374,7 @@ def _apart(bench: Bench, monkeypatch: pytest.MonkeyPatch, commit_s: float) -> li
             ended.append(clock.now_s)
 
     for n in range(400):
-        bench.log.commit(*(insert(A, _row(f"{n}-{m}")) for m in range(4)))  # too many for several at once
+        bench.log.commit(*(insert(A, _row(f"{n}-{m}")) for m in range(4)))  # too many for a batch
     bench.pipeline(A, at=at, source=Busy).run()
     apart = [begin - end for end, begin in zip(ended, began[1:], strict=False)]
     assert len(apart) >= 2
@@ -561,7 +561,7 @@ def test_a_command_whose_keys_cannot_be_read_stops_nobody(bench: Bench, monkeypa
 
 
 def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench) -> None:
-    """A wide value changed where the log was lost: an event that leaves it out comes with the value that it has now."""
+    """A toastable value changed where the log was lost: an event without it gets the value of now."""
     docs = text_table("docs", ["id", "note", text_column("doc", toastable=True)])
     old, new = b"o" * 2_100, b"n" * 2_100
     bench.log.commit(insert(docs, (b"1", b"a", old)))

@@ -1,4 +1,4 @@
-"""What the demo takes for found and mended."""
+"""What the demo counts as found and repaired."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_all_found_and_all_mended() -> None:
         ([{**WAREHOUSE, "differing": [{"key": {"id": 107}, "columns": ["name"]}]}, SEARCH], REPAIRED),
         ([WAREHOUSE, SEARCH], [REPAIRED[0], SEARCH]),
     ],
-    ids=["not found", "another one found", "another column", "not mended"],
+    ids=["not found", "another one found", "another column", "not repaired"],
 )
 def test_what_is_not_found_or_not_mended_counts(found: list[Any], after: list[Any]) -> None:
     assert Repair(found, {}, after).wrong > 0

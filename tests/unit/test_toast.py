@@ -188,7 +188,7 @@ def test_many_narrow_columns_count_with_their_headers(toast: ToastValues, topic:
 
 
 def test_rows_that_cannot_be_stored_apart_take_no_room(toast: ToastValues) -> None:
-    """Small rows are not kept: memory and disk follow the wide ones."""
+    """Small rows are not kept: memory and disk follow the large ones."""
     for n in range(100):
         toast.keep(DOCS, b"%d" % n, _row(b"small", b"too"), {})
     assert toast._db.execute("SELECT count(*) FROM wide").fetchone() == (0,)
