@@ -1,10 +1,39 @@
-"""From snapshot to stream: which events of the log the snapshot's rows already contain. Pure.
+"""The hand-over from snapshot to stream: which events of the log the snapshot's rows already contain. Pure.
 
-A table's keys have an order, and ranges of it are read in that order, several at once. Each range read is noted with
-the view it was read under. The first run reads under the view the slot exported; the log starts at exactly that point,
-so nothing is hidden. A later run takes a view of its own while the log still starts at the old point: an event of a key
-in its ranges is hidden if and only if the view saw the event's transaction. Visibility, not LSN, decides: a commit
-reaches the log before it becomes visible. Of a key not read yet nothing is hidden.
+The state. The keys of a table have an order (`sort_key`), and ranges of keys cover all of them. Each range is either
+not read yet (its view is None) or was read once, under the view with its number. `TableProgress.read` makes the only
+transition, from None to a view, and it is committed in one Kafka transaction with the rows that were read. View 0 is
+the one that the replication slot exported; a run after a crash takes a view of its own, while the log still starts at
+the slot's point. The rows' positions lie before those of all events of the log, which is followed once every range has
+been read.
+
+The rule. An event of key k and transaction T is hidden if and only if the view V that k was read under sees T. What V
+sees is decided by visibility (``pg_current_snapshot()``), never by LSN: PostgreSQL writes a commit to the log before it
+makes it visible, so a transaction that lies before V's place in the log may be one that V does not see.
+
+Why no change is lost and none is undone:
+
+1. The log is complete. A transaction that is not in the log committed before the slot's point, and every view sees it:
+   view 0 by the slot's definition, a later view because it is taken only after all older transactions have ended
+   (`await_older_transactions`). So what V does not see of k is in the log.
+2. What V sees of k comes first. Two transactions that write one key are ordered by the row's lock: the second goes on
+   only when the first is visible, and the log has their commits in that order. So if V sees one of them, it sees all
+   that wrote k before, and the hidden events of k are the first ones that the log has of it.
+3. Therefore the row as V has it (or its absence), followed by the events that are not hidden, is the history of k from
+   V on. Hiding more would lose a change; hiding less would show an older state of k after a newer one.
+4. Keys are judged one by one. A key change is a delete of the old key and a create of the new one, each judged by its
+   own range. A truncate has no key: it deletes the topic's live keys, except rows read under a view that saw it
+   (`saw`).
+5. The rule ends. The log's end is read after each view is taken, so all that a view sees has its commit before that
+   end. Behind the last of these ends nothing can be hidden (`spent`).
+
+MySQL's views (`snapshot.mysql_visibility`) know only a part of what they see: the GTIDs executed before the view was
+taken or, without GTIDs, all commits below a place in the log. By 2 that part too has the first transactions of each
+key, so the rest of what was seen is published again, in order, and the last event of each key is still the right one.
+
+PostgreSQL: https://www.postgresql.org/docs/current/logicaldecoding-explanation.html (exported snapshots) and
+https://www.postgresql.org/docs/current/functions-info.html (``pg_snapshot``). The watermarks of DBLog (Andreakis and
+Papapanagiotou, https://arxiv.org/abs/2010.12597) compare log positions, which needs commits to be visible in log order.
 """
 
 from __future__ import annotations
@@ -26,32 +55,35 @@ INTEGERS: Final = frozenset(
 
 SortKey: TypeAlias = tuple[int | bytes, ...]
 KeyOrder: TypeAlias = tuple[tuple[str, bool], ...]
-"""The key's columns in key order, and whether each orders by number."""
+"""The key's columns in key order, and whether each orders by its number."""
 
 
-class Sight(Protocol):
-    """What a view saw."""
+class ReadView(Protocol):
+    """Knows which transactions a view saw."""
 
     def sees(self, xid: Xid) -> bool:
-        """Whether it surely saw the transaction with this xid."""
+        """Whether the view certainly saw the transaction with this xid."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """``pg_current_snapshot()``: which transactions a read saw."""
+class PostgresView:
+    """A view of PostgreSQL's, ``pg_current_snapshot()``: it knows which transactions a read saw."""
 
     xmin: int
     xmax: int
     in_progress: frozenset[int]
 
     @classmethod
-    def parse(cls, text: str) -> View:
-        """From ``xmin:xmax:xip,xip``, 64-bit transaction ids."""
+    def parse(cls, text: str) -> PostgresView:
+        """Parse ``xmin:xmax:xip,xip``, 64-bit transaction ids."""
         xmin, xmax, running = text.split(":")
         return cls(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))
 
     def sees(self, xid: Xid) -> bool:
-        """Whether the transaction with the 32-bit id `xid` (as the log gives it) had become visible."""
+        """Whether the transaction with the 32-bit id `xid`, as the log gives it, was visible.
+
+        The log's ids are at most 2**31 from the view's: PostgreSQL itself allows no more.
+        """
         if isinstance(xid, str):
             raise BugError("PostgreSQL's transactions have numbers")
         full = (self.xmax & ~0xFFFFFFFF) | xid
@@ -64,7 +96,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Keys up to and including `upto` (None: to the end) and after the range before it."""
+    """A range of keys, up to and including `upto` (None: to the end) and behind the range before it."""
 
     upto: Key | None
     view: int | None
@@ -73,25 +105,25 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """Which keys of one table have been read, and under which view: ranges that cover all keys, in order.
+    """Knows which keys of one table have been read, and under which view: ranges that cover all keys, in order.
 
-    Neighbours differ in their view, so that the list stays short: as long as the number of places where a run broke
-    off or several readers stand.
+    Neighbours differ in their view, so the list stays short: it has an item for each place where a run was interrupted
+    or a session is reading.
     """
 
     rows: int = 0
     ranges: tuple[Range, ...] = (Range(None, None),)
     estimate: int = 0
-    """How many rows the table was thought to have when it was first looked at."""
+    """The estimated number of rows at the beginning."""
     order: KeyOrder = ()
-    """Of the key that the ranges are of."""
+    """The order of the key that the ranges are of."""
 
     @property
     def done(self) -> bool:
         return all(r.view is not None for r in self.ranges)
 
     def gaps(self) -> Iterator[tuple[Key | None, Key | None]]:
-        """What is not read yet: behind the one key (None: from the start), up to and including the other."""
+        """List the keys not read yet: behind one key (None: from the start), up to and including another."""
         after = None
         for r in self.ranges:
             if r.view is None:
@@ -99,7 +131,7 @@ class TableProgress:
             after = r.upto
 
     def read(self, *, after: Key | None, upto: Key | None, view: int, rows: int) -> TableProgress:
-        """After `rows` more rows: the keys behind `after` up to and including `upto`, all of one gap, are read.
+        """Mark the keys behind `after` up to and including `upto`, all of one gap, as read, with `rows` more rows.
 
         Raises BugError for keys that were read before.
         """
@@ -157,18 +189,18 @@ def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A snapshot's state: tables by `schema.table`, views by number from 1."""
+    """The progress of a snapshot: tables by `schema.table`, views by number from 1."""
 
     tables: Mapping[str, TableProgress] = field(default_factory=dict)
     views: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    """What it saw (``pg_current_snapshot()``), and the log's end taken after it."""
+    """What each view saw (``pg_current_snapshot()``), and the log's end, read after it."""
     started_at_ms: int = 0
-    """When the run at hand began to read."""
+    """When the current run began to read."""
     rows_before: int = 0
-    """Rows that earlier runs had read."""
+    """How many rows earlier runs had read."""
 
     def of(self, table: Table) -> TableProgress:
-        """What has been read by the key that the table has now: by another one, nothing."""
+        """Return what has been read by the key that the table has now: if the key has changed, nothing."""
         order = key_order(table)
         found = self.tables.get(table.qualified)
         return found if found is not None and found.order == order else TableProgress(order=order)
@@ -195,22 +227,22 @@ class Progress:
 
 
 def key_order(table: Table) -> KeyOrder:
-    """How the table's keys are ordered."""
+    """Return how the table's keys are ordered."""
     return tuple((column.name, column.type in INTEGERS) for column in key_columns(table))
 
 
 def sort_key(order: KeyOrder, values: Key) -> SortKey:
-    """A key's place in the order tables are read in."""
+    """Make what sorts keys in the order that tables are read in."""
     return tuple(int(value) if number else value for (_, number), value in zip(order, values, strict=True))
 
 
 def key_columns(table: Table) -> tuple[Column, ...]:
-    """The key's columns in key order."""
+    """Return the key's columns in key order."""
     return tuple(table.columns[index] for index in table.key_indexes)
 
 
 def key_of(table: Table, row: Row) -> Key:
-    """A row's key. Raises BugError for a row that lacks part of it."""
+    """Take a row's key. Raises BugError for a row without a part of it."""
     key = []
     for index in table.key_indexes:
         value = row[index]
@@ -221,13 +253,13 @@ def key_of(table: Table, row: Row) -> Key:
 
 
 class RangeHandover:
-    """The ranges of all tables, ready to be asked about every change."""
+    """Answers for every change of the log whether the ranges read already contain it."""
 
-    def __init__(self, tables: Sequence[Table], progress: Progress, parse: Callable[[str], Sight]) -> None:
-        """`parse` makes a view of its text in `progress`."""
+    def __init__(self, tables: Sequence[Table], progress: Progress, parse: Callable[[str], ReadView]) -> None:
+        """`parse` makes a view from its text in `progress`."""
         self._views = {number: parse(text) for number, (text, _) in progress.views.items()}
         self._end = max((end for _, end in progress.views.values()), default=0)
-        self._ranges: dict[str, tuple[KeyOrder, list[SortKey], list[Sight | None]]] = {}
+        self._ranges: dict[str, tuple[KeyOrder, list[SortKey], list[ReadView | None]]] = {}
         for name in (table.qualified for table in tables):
             at = progress.tables.get(name, TableProgress())
             if any(r.view for r in at.ranges):
@@ -242,7 +274,7 @@ class RangeHandover:
         return not self._ranges
 
     def hides(self, change: Change, xid: Xid) -> bool:
-        """True if the rows read already contain this change, which must be of one key: a key change is two."""
+        """True if the rows read already contain this change of one key; a key change must be split first."""
         ranges = self._ranges.get(change.table.qualified)
         if ranges is None:
             return False
@@ -251,12 +283,12 @@ class RangeHandover:
             return False  # a truncate belongs to no key: see `saw`
         order, bounds, views = ranges
         if key_order(change.table) != order:
-            return False  # of another key than the rows were read by: its topic is read again from the source
+            return False  # of another key than the rows were read by: the table is read again
         view = views[bisect_left(bounds, sort_key(order, key_of(change.table, row)))]
         return view is not None and view.sees(xid)
 
     def saw(self, table: Table, view: int, xid: Xid) -> bool:
-        """Whether rows of `table` read under the view with this number (0: the slot's own) saw the transaction."""
+        """Whether the view with this number (0: the slot's own), under which rows of `table` were read, saw `xid`."""
         of = self._views.get(view) if table.qualified in self._ranges else None
         return of is not None and of.sees(xid)
 

@@ -1,4 +1,4 @@
-"""Cutting what is left of a table into pieces that sessions read side by side. Pure."""
+"""Splits the unread keys of a table into ranges that sessions read in parallel. Pure."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[R]):
-    """Keys behind `after` (None: from the start) up to and including `upto` (None: to the end), none of them read."""
+class KeyRange(Generic[R]):
+    """A range of unread keys, behind `after` (None: the start), up to and including `upto` (None: the end)."""
 
     table: Table
     relation: R
-    """What reading the table by SQL needs to know of it."""
+    """What SQL that reads the table needs to know of it."""
     after: Key | None
     upto: Key | None
 
 
-def wants_cutting(progress: TableProgress, *, workers: int, smallest: int) -> bool:
-    """Whether several sessions should read the table: enough rows are left, and too few gaps to go round.
+def needs_splitting(progress: TableProgress, *, workers: int, smallest: int) -> bool:
+    """Whether more sessions should share the table: enough rows are left, and there are fewer gaps than workers.
 
-    Gaps of an earlier run are pieces already. So a table's gaps never number more than twice the workers, however
-    often it is interrupted; and where there is no index to read by, each piece is a pass over the table.
+    Gaps of an earlier run are ranges already. So a table never has more gaps than twice the workers, however often it
+    is interrupted; and where there is no index to read by, each range is a pass over the table.
     """
     return progress.estimate - progress.rows >= 2 * smallest and sum(1 for _ in progress.gaps()) < workers
 
 
-def pieces(
+def split_ranges(
     table: Table, relation: R, progress: TableProgress, *, sample: Iterable[Key], workers: int
-) -> Iterator[Piece[R]]:
-    """The gaps in order, cut where the sampled keys say that each worker's share of what is left ends."""
+) -> Iterator[KeyRange[R]]:
+    """Give the gaps in order, split where the sampled keys say that a worker's equal share of the rest ends."""
     order = progress.order
     keys = {sort_key(order, key): key for key in sample}
-    places = sorted(keys)
+    sort_keys = sorted(keys)
     gaps = []
     for after, upto in progress.gaps():
-        start = 0 if after is None else bisect_right(places, sort_key(order, after))
-        end = len(places) if upto is None else bisect_left(places, sort_key(order, upto))
-        gaps.append((after, upto, places[start:end]))
-    left = [place for *_, inside in gaps for place in inside]
+        start = 0 if after is None else bisect_right(sort_keys, sort_key(order, after))
+        end = len(sort_keys) if upto is None else bisect_left(sort_keys, sort_key(order, upto))
+        gaps.append((after, upto, sort_keys[start:end]))
+    left = [at for *_, inside in gaps for at in inside]
     cuts = {left[len(left) * share // workers] for share in range(1, workers)} if left else set()
     for after, upto, inside in gaps:
-        bounds: Sequence[Key | None] = [after, *(keys[place] for place in inside if place in cuts), upto]
+        bounds: Sequence[Key | None] = [after, *(keys[at] for at in inside if at in cuts), upto]
         for one, other in pairwise(bounds):
-            yield Piece(table, relation, one, other)
+            yield KeyRange(table, relation, one, other)

@@ -1,4 +1,4 @@
-"""MySQL's snapshot: SELECT in key order by several sessions, under views whose place in the log is known."""
+"""MySQL's snapshot: sessions SELECT in key order in parallel, under views whose place in the log is known."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.values import mapping
 from snapshot import mysql_selects
 from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
-from snapshot.key_ranges import Piece, pieces, wants_cutting
+from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
 from snapshot.mysql_selects import Relation
 from snapshot.mysql_visibility import BinlogView
-from snapshot.parallel_readers import Readers, Rows
+from snapshot.parallel_readers import ParallelReaders, RowBuffer, chunks, release
 
 log = logging.getLogger("cdc")
 
 _READ_TIMEOUT_S: Final = 3600.0
-"""How long a read may say nothing: keys that no index has in order are sorted first."""
+"""How long a read may be silent: keys without an index in their order are sorted first."""
 _SETTINGS: Final = (
     "SET SESSION net_write_timeout = 3600",
     "SET SESSION wait_timeout = 86400",
@@ -45,20 +45,20 @@ _VIEW: Final = (
     "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
 )
 _LOCK_S: Final = 1
-"""How long writers of the tables may be held up, and how long is waited for those that write."""
+"""How long the lock waits for open writers, which is how long new ones may be blocked."""
 _VIEW_S: Final = 60.0
 _PAUSE_S: Final = 3.0
 _LOCKED_S: Final = 10.0
-"""How long a snapshot tries for a view without transactions under way: in a pause of theirs, then by a lock."""
+"""How long a snapshot tries for a view without open transactions: first in a pause of the writers, then by a lock."""
 _SAMPLES: Final = 1024
 _FETCHED: Final = 500
 _CLOSE_S: Final = 5.0
 _CHANGED: Final = frozenset({1054, 1146, 1049, 1412, 1305})
-"""Unknown column, no such table or database, definition changed since the view was taken."""
+"""Errors: unknown column, no such table or database, definition changed since the view was taken."""
 
 
 _Statement = Callable[[Captured], str | None]
-"""What to read of a table as it is now; None: nothing can be."""
+"""Makes the statement that reads a table as it is now; None: it cannot be read."""
 
 
 class MysqlSnapshotter:
@@ -70,20 +70,20 @@ class MysqlSnapshotter:
         self._workers = config.snapshot.workers
         self._chunk_rows = config.snapshot.chunk_rows
         self._sessions: list[session.Connection] = []
-        self._readers: Readers[session.Connection] | None = None
+        self._readers: ParallelReaders[session.Connection] | None = None
         self._asking: session.Connection | None = None
         self._window: session.Connection | None = None
         self._in_use = threading.Lock()
         self._closed = threading.Event()
 
     def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
-        del view  # nothing that another session could share
+        del view  # MySQL has no view that sessions could share
         done = Progress.from_json(progress)
         remaining = [table for table in tables if not done.of(table).done]
         if not remaining:
             return
         first = self._session()
-        planned: list[Piece[Relation]] = []
+        planned: list[KeyRange[Relation]] = []
         for table in remaining:
             done, found = self._plan(first, table, done)
             planned += found
@@ -100,15 +100,8 @@ class MysqlSnapshotter:
             started_at_ms=_now_ms(),
             rows_before=rows_before,
         )
-        readers = self._readers = Readers(self._sessions, planned, self._read, session.break_off)
-        reached: dict[int, Key | None] = {}
-        for piece, rows, last in readers:
-            table = piece.table
-            after = reached.get(id(piece), piece.after)
-            upto = reached[id(piece)] = piece.upto if last else key_of(table, rows[-1])
-            at = done.of(table).read(after=after, upto=upto, view=number, rows=len(rows))
-            done = done.with_table(table, at)
-            yield Chunk(table, rows, done.to_json(), number, _now_ms())
+        readers = self._readers = ParallelReaders(self._sessions, planned, self._read, session.break_off)
+        yield from chunks(readers, done, view=number, parse=lambda _, rows: rows)
         self._end()
 
     def _connect(self, statements: Iterable[str]) -> session.Connection:
@@ -123,26 +116,26 @@ class MysqlSnapshotter:
 
     def _plan(
         self, connection: session.Connection, table: Table, done: Progress
-    ) -> tuple[Progress, list[Piece[Relation]]]:
-        """The pieces to read of a table, and the progress with its estimate."""
+    ) -> tuple[Progress, list[KeyRange[Relation]]]:
+        """Plan the key ranges to read of a table; return them with the progress, which has its estimate."""
         now = _now(connection, table, self._config)
         relation = Relation(now.columns)
         at = done.of(table)
         at = replace(at, estimate=max(at.estimate, now.rows))
         sample: Iterable[Key] = ()
-        if wants_cutting(at, workers=self._workers, smallest=self._chunk_rows):
+        if needs_splitting(at, workers=self._workers, smallest=self._chunk_rows):
             sample = _sample(connection, table)
-        return done.with_table(table, at), list(pieces(table, relation, at, sample=sample, workers=self._workers))
+        return done.with_table(table, at), list(split_ranges(table, relation, at, sample=sample, workers=self._workers))
 
-    def _read(self, connection: session.Connection, piece: Piece[Relation], rows: Rows) -> None:
-        """One piece, its table let go of after it: a transaction keeps what it has read from being altered."""
-        table = piece.table
+    def _read(self, connection: session.Connection, key_range: KeyRange[Relation], rows: RowBuffer) -> None:
+        """Read one key range, then release the table: a transaction blocks DDL on the tables that it has read."""
+        table = key_range.table
         doing = f"reading table {table.qualified}"
         session.rows(connection, doing, "SAVEPOINT locks")
         now = _now(connection, table, self._config)
         if now.table.columns != table.columns or now.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered after its snapshot began")
-        statement = mysql_selects.chunk_statement(table, piece.relation, after=piece.after, upto=piece.upto)
+        statement = mysql_selects.chunk_statement(table, key_range.relation, after=key_range.after, upto=key_range.upto)
         for some, size_bytes in _stream(connection, doing, statement):
             rows.add(some, size_bytes)
         session.rows(connection, doing, "ROLLBACK TO SAVEPOINT locks")
@@ -188,7 +181,7 @@ class MysqlSnapshotter:
         *,
         first: bool,
     ) -> Window | None:
-        """`rows`: as many as `statement` asks for, if more may be behind them."""
+        """Read under a new view; `rows`: as many as `statement` asks for, None if no more rows can follow."""
         if Catalog(connection).find(table.schema, table.name, self._config.source.keys) is None:
             return None
         taken, end = take_view([connection], [table], lambda: self._connect(()), over=self._closed.is_set, all_=first)
@@ -231,13 +224,10 @@ class MysqlSnapshotter:
         self._asking = None
 
     def _end(self) -> None:
-        """Let go of what `chunks` has opened."""
+        """Close what `chunks` has opened."""
         readers, self._readers = self._readers, None
         sessions, self._sessions = self._sessions, []
-        busy = readers.stop() if readers is not None else ()
-        for connection in sessions:
-            if connection not in busy:
-                session.close(connection)
+        release(readers, sessions, session.close)
 
 
 def take_view(
@@ -249,16 +239,16 @@ def take_view(
     all_: bool = True,
     exact: bool = False,
 ) -> tuple[BinlogView, int]:
-    """Begin a view on each session; give what all of them saw, and a commit position that none saw beyond.
+    """Begin a view on each session; return what all of them saw, and a commit position that none saw beyond.
 
-    `exact`: try for some seconds to take one that saw nothing else, in a pause of the writers or by a lock.
-    `all_`: they have seen whatever is in the log by now. What the log told of before it became visible is waited for.
+    `exact`: try for some seconds to take views that saw nothing else, in a pause of the writers or by a lock.
+    `all_`: the views have seen all that is in the log by now; commits that are logged and not visible are waited for.
     """
     found = server.look(sessions[0])
     if not found.gtids and not found.mariadb:
         return _under_lock(sessions, found, tables, connect, over, within_s=_VIEW_S)
     if exact:
-        taken = _in_a_pause(sessions, found) if found.gtids else _at_one_place(sessions, found)
+        taken = _in_a_pause(sessions, found) if found.gtids else _at_one_position(sessions, found)
         if taken is not None:
             return taken
         try:
@@ -273,7 +263,7 @@ def take_view(
 def _by_gtids(
     sessions: Sequence[session.Connection], found: server.Server, over: Callable[[], bool], *, all_: bool
 ) -> tuple[BinlogView, int]:
-    """No lock: the set is read before the views, its transactions are visible, and a few more may be."""
+    """Take views without a lock: the set is read before them, so they see all of it, and perhaps a few more."""
     asking, deadline = sessions[0], time.monotonic() + _VIEW_S
     if all_:
         owned = GtidSet.parse(_owned(server.global_text(asking, "gtid_owned")))
@@ -288,9 +278,9 @@ def _by_gtids(
 
 
 def _in_a_pause(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
-    """Views taken while nothing was being committed: what they saw is the set. None: there was no such moment.
+    """Take views while nothing is being committed: what they saw is the set. None: there was no such moment.
 
-    A commit that is visible and not in the set yet is owned by its session until it is.
+    A commit that is visible but not in the set yet is in gtid_owned until it is.
     """
     asking, deadline = sessions[0], time.monotonic() + _PAUSE_S
     while True:
@@ -306,19 +296,19 @@ def _in_a_pause(sessions: Sequence[session.Connection], found: server.Server) ->
 
 
 def _owned(text: str) -> str:
-    """``uuid:7#12,uuid:8#15`` without the threads that own them."""
+    """Remove the owning threads from ``uuid:7#12,uuid:8#15``."""
     return ",".join(part.partition("#")[0] for part in text.replace("\n", "").split(",") if ":" in part)
 
 
 def _by_status(
     sessions: Sequence[session.Connection], found: server.Server, over: Callable[[], bool]
 ) -> tuple[BinlogView, int]:
-    """MariaDB tells of each view the place in the log that it is of."""
+    """Take views on MariaDB, which reports the place in the log that each is of."""
     asking, deadline = sessions[0], time.monotonic() + _VIEW_S
     logged = server.status(asking, found)[0].commit
     while True:
         _begin(sessions)
-        places = [_snapshot_place(connection) for connection in sessions]
+        places = [_snapshot_position(connection) for connection in sessions]
         if min(places) >= logged:
             return BinlogView(min(places), None), max(places)
         for connection in sessions:
@@ -326,13 +316,13 @@ def _by_status(
         _wait(deadline, over)
 
 
-def _at_one_place(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
-    """Views of MariaDB's that are all of one place. None: transactions were committed between them all the time."""
+def _at_one_position(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
+    """Take views on MariaDB that are all of one place. None: each time, a transaction was committed between them."""
     deadline = time.monotonic() + _PAUSE_S
     logged = server.status(sessions[0], found)[0].commit
     while True:
         _begin(sessions)
-        place, *others = [_snapshot_place(connection) for connection in sessions]
+        place, *others = [_snapshot_position(connection) for connection in sessions]
         if place >= logged and all(other == place for other in others):
             return BinlogView(place, None), place
         for connection in sessions:
@@ -341,9 +331,9 @@ def _at_one_place(sessions: Sequence[session.Connection], found: server.Server) 
             return None
 
 
-def _snapshot_place(connection: session.Connection) -> int:
-    told = dict(session.texts(connection, "taking a view", "SHOW STATUS LIKE 'binlog_snapshot_%'"))
-    named = {name.lower(): value for name, value in told.items()}
+def _snapshot_position(connection: session.Connection) -> int:
+    status = dict(session.texts(connection, "taking a view", "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+    named = {name.lower(): value for name, value in status.items()}
     return Place(named["binlog_snapshot_file"], int(named["binlog_snapshot_position"])).commit
 
 
@@ -356,7 +346,7 @@ def _under_lock(
     *,
     within_s: float,
 ) -> tuple[BinlogView, int]:
-    """While nobody writes the tables: the log's end, or the set, is what the views saw of them."""
+    """Take views while nobody writes the tables: they saw all up to the log's end, or all of the set."""
     deadline = time.monotonic() + within_s
     locking = connect()
     try:
@@ -427,12 +417,12 @@ def _sample(connection: session.Connection, table: Table) -> Iterator[Key]:
 
 
 def _all(connection: session.Connection, doing: str, statement: str) -> list[Row]:
-    """The rows, as bytes."""
+    """Read the rows, as bytes."""
     return [row for rows, _ in _stream(connection, doing, statement) for row in rows]
 
 
 def _stream(connection: session.Connection, doing: str, statement: str) -> Iterator[tuple[Sequence[Row], int]]:
-    """The rows as they come, some at a time, and how many bytes they have, about."""
+    """Give the rows as they come, some at a time, each with about how many bytes they have."""
     try:
         cursor = connection.cursor(pymysql.cursors.SSCursor)
         try:
@@ -457,9 +447,9 @@ def _size(row: Row) -> int:
 
 
 def _rows_at_once(connection: session.Connection) -> Iterator[tuple[Sequence[Row], int]]:
-    """Rows as they lie in the connection's buffer; between them, what is there in part only, by the library.
+    """Give rows from the connection's buffer by compiled code; the library reads rows that are there only in part.
 
-    Nothing, if there is nothing compiled.
+    Without compiled code it gives nothing.
     """
     result, stream = connection._result, connection._rfile  # noqa: SLF001 - where the library reads
     if _compiled is None or result is None or any(convert for of in result.converters for convert in of):
@@ -478,13 +468,13 @@ def _rows_at_once(connection: session.Connection) -> Iterator[tuple[Sequence[Row
 def _seen(connection: session.Connection, stream: io.BufferedReader) -> bytes:
     try:
         return stream.peek()
-    except (OSError, ValueError) as exc:  # the latter where another thread has closed it
+    except (OSError, ValueError) as exc:  # ValueError where another thread has closed it
         connection._force_close()  # noqa: SLF001 - as the library does
         raise pymysql.OperationalError(_LOST, f"Lost connection to MySQL server during query ({exc})") from exc
 
 
 def _leave(connection: session.Connection) -> None:
-    """A result that is not read to its end: its connection is of no more use."""
+    """Drop a result that is not read to its end; its connection cannot be used any more."""
     result = connection._result  # noqa: SLF001 - else the library reads on to the end
     if result is not None and result.unbuffered_active:
         result.unbuffered_active = False
@@ -494,7 +484,7 @@ def _leave(connection: session.Connection) -> None:
 
 _compiled: Final = built("connectors.mysql.binlog.compiled")
 _LOST: Final = 2013
-"""The client library's number for it."""
+"""The client library's number of a lost connection."""
 
 
 def _now_ms() -> int:
@@ -502,5 +492,5 @@ def _now_ms() -> int:
 
 
 def open_snapshotter(config: ConnectorConfig) -> MysqlSnapshotter:
-    """The registry's entry. Connects to nothing yet."""
+    """Make the snapshotter for the registry. It does not connect yet."""
     return MysqlSnapshotter(config)

@@ -1,4 +1,4 @@
-"""Reading a table of MySQL in key order: the statements. Pure.
+"""Statements that read a table of MySQL in key order. Pure.
 
 Names are quoted by `mapping.quoted_name`; values stand in hexadecimal, so nothing in them needs an escape.
 """
@@ -21,23 +21,23 @@ _TIME: Final = re.compile(rb"[0-9 :.-]+").fullmatch
 _BY_TEXT: Final = ("date", "datetime", "timestamp", "binary", "varbinary")
 """Types whose own order is the order of their text's bytes."""
 _OWN_ORDER: Final = (*_BY_TEXT, "char", "varchar")
-"""Types whose own order a text can be compared in, by an index."""
+"""Types whose index can be compared with a text in the type's own order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What reading a table by SQL needs to know of it beside its columns."""
+    """What SQL that reads a table needs to know of it besides its columns."""
 
     columns: tuple[TableColumn, ...]
 
     def expression(self, name: str) -> str:
-        """SQL whose text is the column's as the log gives it."""
-        told = next(column for column in self.columns if column.name == name)
-        return mapping.select_expression(told) or mapping.quoted_name(name)
+        """Make SQL whose text is the column's value as the log gives it."""
+        column = next(of for of in self.columns if of.name == name)
+        return mapping.select_expression(column) or mapping.quoted_name(name)
 
 
 def chunk_statement(table: Table, relation: Relation, *, after: Key | None, upto: Key | None) -> str:
-    """All columns in the order of `handover.sort_key`, behind the key `after` up to and including `upto`."""
+    """Select all columns in the order of `handover.sort_key`, behind the key `after` up to and including `upto`."""
     order = [_bytewise(column, relation) for column in key_columns(table)]
     bounds = []
     if after is not None:
@@ -49,7 +49,7 @@ def chunk_statement(table: Table, relation: Relation, *, after: Key | None, upto
 
 
 def window_statement(table: Table, relation: Relation, *, after: Key | None, rows: int) -> str:
-    """The next rows in the order of the key's own index, where it has one that texts can be compared in."""
+    """Select the next rows in the order of the key's own index, where texts can be compared with it."""
     order = [_own(column, relation) for column in key_columns(table)]
     where = ""
     if after is not None:
@@ -59,7 +59,7 @@ def window_statement(table: Table, relation: Relation, *, after: Key | None, row
 
 
 def row_statement(table: Table, relation: Relation, key: Sequence[bytes]) -> str:
-    """The one row with this key."""
+    """Select the one row with this key."""
     same = [
         f"{_bytewise(column, relation)} = {_literal(column, part)}"
         for column, part in zip(key_columns(table), key, strict=True)
@@ -68,7 +68,7 @@ def row_statement(table: Table, relation: Relation, key: Sequence[bytes]) -> str
 
 
 def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> str:
-    """The rows with these keys, by the key's own index where it has one that texts can be compared in."""
+    """Select the rows with these keys, by the key's own index where texts can be compared with it."""
     columns = key_columns(table)
     one_of = ", ".join(
         f"({', '.join(_own_literal(column, part) for column, part in zip(columns, key, strict=True))})" for key in keys
@@ -78,13 +78,13 @@ def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> str
 
 
 def ends_statement(table: Table) -> str:
-    """The least and the greatest key, of a table with a key of one integer."""
+    """Select the least and the greatest key of a table with a key of one integer."""
     name = mapping.quoted_name(table.key[0])
     return f"SELECT MIN({name}), MAX({name}) FROM {_from(table)}"  # noqa: S608 - quoted
 
 
 def lock_statement(tables: Sequence[Table]) -> str:
-    """What waits for all who write the tables, and holds up those who would begin to."""
+    """Lock the tables: wait for all open writers, and block new ones."""
     return "LOCK TABLES " + ", ".join(f"{_from(table)} READ" for table in tables)
 
 
@@ -132,7 +132,7 @@ def _own_literal(column: Column, part: bytes) -> str:
 
 
 def _beyond(order: Sequence[str], bound: Sequence[str], how: str, *, strict: bool = False) -> str:
-    """``(a, b) > (x, y)``, or ``<=``, spelled out: only so does the server use an index for it."""
+    """Spell out ``(a, b) > (x, y)``, or ``<=``: only then does the server use an index for it."""
     last = how if how == ">" or strict else "<="
     alternatives = list(_steps(order, bound, how, last))
     return alternatives[0] if len(alternatives) == 1 else f"({' OR '.join(alternatives)})"
@@ -147,7 +147,7 @@ def _steps(order: Sequence[str], bound: Sequence[str], how: str, last: str) -> I
 
 
 def interpolated(first: int, last: int, count: int) -> Iterator[Key]:
-    """Keys at equal distances: where nothing is known of how a key of one integer is spread."""
+    """Give keys at equal distances, because the distribution of an integer key is not known."""
     step: Callable[[int], int] = lambda n: first + (last - first) * n // count  # noqa: E731
     for n in range(1, count):
         yield (b"%d" % step(n),)

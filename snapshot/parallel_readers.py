@@ -1,14 +1,19 @@
-"""Several sessions reading side by side, a thread each; what they read is handed to one."""
+"""Reads key ranges in parallel, with a thread for each session, and gives what they read to one thread."""
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from snapshot.key_ranges import Piece
+from cdc.model.change import Row, Table
+from cdc.model.interfaces import Chunk
+from cdc.model.state import Key
+from snapshot.handover import Progress, key_of
+from snapshot.key_ranges import KeyRange
 
 _CHUNK_ROWS: Final = 2_000
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -19,72 +24,72 @@ _CANCELS: Final = 20
 C = TypeVar("C")
 
 
-class Lines(NamedTuple):
-    """Rows of a piece as they were read, behind those given before; the last of a piece may hold none."""
+class RangeRows(NamedTuple):
+    """Rows of a key range as they were read, behind those given before; the last of a range may hold none."""
 
-    piece: Piece[Any]
+    key_range: KeyRange[Any]
     lines: list[Any]
     last: bool
 
 
-class Rows:
-    """Where a session puts what it reads: hands it over in chunks."""
+class RowBuffer:
+    """Collects what a session reads, and sends it on in chunks."""
 
-    def __init__(self, piece: Piece[Any], put: Callable[[Lines], None]) -> None:
-        self._piece = piece
+    def __init__(self, key_range: KeyRange[Any], put: Callable[[RangeRows], None]) -> None:
+        self._key_range = key_range
         self._put = put
         self._lines: list[Any] = []
         self._bytes = 0
 
     def write(self, line: bytes) -> None:
-        """Called by psycopg2 with each row of a COPY."""
+        """Take a row; psycopg2 calls it with each row of a COPY."""
         self._lines.append(line)
         self._bytes += len(line)
         if len(self._lines) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES:
-            self._hand_over()
+            self._send()
 
     def add(self, rows: Iterable[object], size_bytes: int) -> None:
-        """Some rows more, and their bytes: far less than a chunk, or one row."""
+        """Take some rows and the number of their bytes: far less than a chunk, or one row."""
         self._lines += rows
         self._bytes += size_bytes
         if len(self._lines) >= _CHUNK_ROWS or self._bytes >= _CHUNK_BYTES:
-            self._hand_over()
+            self._send()
 
-    def _hand_over(self) -> None:
-        self._put(Lines(self._piece, self._lines, last=False))
+    def _send(self) -> None:
+        self._put(RangeRows(self._key_range, self._lines, last=False))
         self._lines, self._bytes = [], 0
 
     def end(self) -> None:
-        self._put(Lines(self._piece, self._lines, last=True))
+        self._put(RangeRows(self._key_range, self._lines, last=True))
 
 
-class Readers(Generic[C]):
-    """Each session takes the next piece that nobody reads, until none is left; a bounded queue holds them back."""
+class ParallelReaders(Generic[C]):
+    """Lets each session take the next key range, until none is left; a bounded queue slows them down."""
 
     def __init__(
         self,
         connections: Sequence[C],
-        pieces: Sequence[Piece[Any]],
-        read: Callable[[C, Piece[Any], Rows], None],
+        key_ranges: Sequence[KeyRange[Any]],
+        read: Callable[[C, KeyRange[Any], RowBuffer], None],
         cancel: Callable[[C], None],
     ) -> None:
-        """`read` writes a piece's rows, in order, on the thread of the session it is given; `cancel` ends it from here.
+        """`read` writes a range's rows, in order, on the thread of its session; `cancel` ends it from another thread.
 
-        `cancel` raises nothing, also where the session is gone.
+        `cancel` raises nothing, even if the session is gone.
         """
         self._read = read
         self._cancel = cancel
-        self._pieces = deque(pieces)
-        self._unfinished = len(pieces)
-        self._queue: queue.Queue[Lines | BaseException] = queue.Queue(_QUEUED_CHUNKS * len(connections))
+        self._key_ranges = deque(key_ranges)
+        self._unfinished = len(key_ranges)
+        self._queue: queue.Queue[RangeRows | BaseException] = queue.Queue(_QUEUED_CHUNKS * len(connections))
         self._stopped = threading.Event()
         self._threads = [
             (connection, threading.Thread(target=self._run, args=(connection,), name=f"cdc-snapshot-{n}", daemon=True))
             for n, connection in enumerate(connections, 1)
         ]
 
-    def __iter__(self) -> Iterator[Lines]:
-        """All pieces whole; rows of one piece in order, pieces interleaved. Raises the first error of any session."""
+    def __iter__(self) -> Iterator[RangeRows]:
+        """Give all ranges, each whole and in order, interleaved. Raises the first error of any session."""
         for _, thread in self._threads:
             thread.start()
         while self._unfinished:
@@ -98,11 +103,11 @@ class Readers(Generic[C]):
         try:
             while not self._stopped.is_set():
                 try:
-                    piece = self._pieces.popleft()
+                    key_range = self._key_ranges.popleft()
                 except IndexError:
                     return
-                rows = Rows(piece, self.put)
-                self._read(connection, piece, rows)
+                rows = RowBuffer(key_range, self.put)
+                self._read(connection, key_range, rows)
                 rows.end()
         except _StoppedError:
             pass
@@ -110,10 +115,10 @@ class Readers(Generic[C]):
             try:
                 self.put(exc)
             except _StoppedError:
-                pass  # it asked for the end, and knows
+                pass  # the consumer asked for the end
 
-    def put(self, item: Lines | BaseException) -> None:
-        """Hand over, as soon as there is room."""
+    def put(self, item: RangeRows | BaseException) -> None:
+        """Put into the queue as soon as there is room."""
         while not self._stopped.is_set():
             try:
                 self._queue.put(item, timeout=0.2)
@@ -123,7 +128,7 @@ class Readers(Generic[C]):
         raise _StoppedError
 
     def stop(self) -> list[C]:
-        """End the threads; what runs is cancelled, so that a long read does not go on. Gives what would not end."""
+        """End the threads and cancel what they read. Returns the sessions that do not end."""
         self._stopped.set()
         busy = [(connection, thread) for connection, thread in self._threads if thread.is_alive()]
         for _ in range(_CANCELS):
@@ -134,6 +139,31 @@ class Readers(Generic[C]):
             if not busy:
                 break
         return [connection for connection, _ in busy]
+
+
+def chunks(
+    readers: ParallelReaders[C], done: Progress, *, view: int, parse: Callable[[Table, list[Any]], Sequence[Row]]
+) -> Iterator[Chunk]:
+    """Give what the readers read under the view numbered `view` as chunks, each with the progress after it.
+
+    `done` is the progress before. `parse` makes a table's rows of what its key ranges gave.
+    """
+    reached: dict[int, Key | None] = {}
+    for key_range, read, last in readers:
+        table = key_range.table
+        rows = parse(table, read)
+        after = reached.get(id(key_range), key_range.after)
+        upto = reached[id(key_range)] = key_range.upto if last else key_of(table, rows[-1])
+        done = done.with_table(table, done.of(table).read(after=after, upto=upto, view=view, rows=len(rows)))
+        yield Chunk(table, rows, done.to_json(), view, time.time_ns() // 1_000_000)
+
+
+def release(readers: ParallelReaders[C] | None, sessions: Sequence[C], close: Callable[[C], None]) -> None:
+    """Stop the readers, and close all their sessions except those that do not end."""
+    busy = readers.stop() if readers is not None else ()
+    for session in sessions:
+        if session not in busy:
+            close(session)
 
 
 class _StoppedError(Exception):

@@ -1,4 +1,4 @@
-"""PostgreSQL's snapshot: COPY in key order by several sessions, under the slot's view or, after a crash, a new one."""
+"""PostgreSQL's snapshot: sessions COPY in key order in parallel, under the slot's view or, after a crash, a new one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.slot.slot import await_older_transactions
-from snapshot.handover import Progress, RangeHandover, View, key_of
-from snapshot.key_ranges import Piece, pieces, wants_cutting
-from snapshot.parallel_readers import Readers, Rows
+from snapshot.handover import PostgresView, Progress, RangeHandover
+from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
+from snapshot.parallel_readers import ParallelReaders, RowBuffer, chunks, release
 from snapshot.postgres_copy import (
     Relation,
     copy_statement,
@@ -34,14 +34,14 @@ from snapshot.postgres_copy import (
     row_statement,
     sample_statement,
 )
-from snapshot.windows import Windows
+from snapshot.postgres_windows import PostgresWindows
 
 _REWRITTEN: Final = """
 SELECT count(*) FROM pg_class c
 WHERE (c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass))) AND c.relkind = 'r'
   AND c.relfilenode IS DISTINCT FROM pg_relation_filenode(c.oid)
 """
-"""The view's file of a table and its partitions against the file it has now."""
+"""Counts files of a table and its partitions that differ between the view and now."""
 _BYTEWISE: Final = """
 SELECT a.attname
 FROM pg_attribute a
@@ -53,13 +53,13 @@ WHERE a.attrelid = %s AND a.atttypid IN ('text'::regtype, 'varchar'::regtype)
            WHEN 'c' THEN CASE c.collprovider WHEN 'd' THEN d.datcollate ELSE c.collcollate END IN ('C', 'POSIX')
            ELSE false END
 """
-"""Columns of text that compare by code point, which is by byte in UTF-8: collation C, and all of provider builtin."""
+"""Text columns that compare by code point, which is by byte in UTF-8: collation C, and provider builtin."""
 _PAGES: Final = """
 SELECT coalesce(sum(pg_relation_size(oid)), 0)::int8 / current_setting('block_size')::int8
 FROM (SELECT %s::oid UNION SELECT relid FROM pg_partition_tree(%s::oid::regclass)) AS t(oid)
 """
 _ROWS_A_PAGE: Final = 291
-"""No page of 8 kB holds more; the planner takes a table that was never looked at for ten pages at least."""
+"""The most rows of a page of 8 kB; the planner assumes at least ten pages for a table without statistics."""
 _SAMPLED_PAGES: Final = 256
 
 
@@ -71,8 +71,8 @@ class PostgresSnapshotter:
         self._workers = config.snapshot.workers
         self._chunk_rows = config.snapshot.chunk_rows
         self._sessions: list[psycopg2.extensions.connection] = []
-        self._readers: Readers[psycopg2.extensions.connection] | None = None
-        self._windows = Windows(config)
+        self._readers: ParallelReaders[psycopg2.extensions.connection] | None = None
+        self._windows = PostgresWindows(config)
         self._asking: psycopg2.extensions.connection | None = None
 
     def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
@@ -81,7 +81,7 @@ class PostgresSnapshotter:
         if not remaining:
             return
         first = self._session()
-        if view is None:  # a commit before the slot's point may be held (synchronous standby) and in no view yet
+        if view is None:  # a commit before the slot's point may wait for a standby and be in no view yet
             await_older_transactions(Catalog(first), "the snapshot")
         _begin(first, view)
         catalog = Catalog(first)
@@ -93,7 +93,7 @@ class PostgresSnapshotter:
             number = len(done.views) + 1
             done = replace(done, views={**done.views, number: (text, lsn_number(end))})
         ((shared,),) = catalog.rows("sharing the view", "SELECT pg_export_snapshot()")
-        planned: list[Piece[Relation]] = []
+        planned: list[KeyRange[Relation]] = []
         for table in remaining:
             with _letting_go(catalog):
                 done, found = self._plan(first, table, done)
@@ -102,16 +102,8 @@ class PostgresSnapshotter:
         done = replace(done, started_at_ms=_now_ms(), rows_before=rows_before)
         while len(self._sessions) < min(self._workers, len(planned)):
             _begin(self._session(), shared)
-        readers = self._readers = Readers(self._sessions, planned, _read, _cancel)
-        reached: dict[int, Key | None] = {}
-        for piece, lines, last in readers:
-            table = piece.table
-            rows = [parse_row(line, len(table.columns)) for line in lines]
-            after = reached.get(id(piece), piece.after)
-            upto = reached[id(piece)] = piece.upto if last else key_of(table, rows[-1])
-            at = done.of(table).read(after=after, upto=upto, view=number, rows=len(rows))
-            done = done.with_table(table, at)
-            yield Chunk(table, rows, done.to_json(), number, _now_ms())
+        readers = self._readers = ParallelReaders(self._sessions, planned, _read, _cancel)
+        yield from chunks(readers, done, view=number, parse=_parse)
         self._end()
 
     def _session(self) -> psycopg2.extensions.connection:
@@ -121,8 +113,8 @@ class PostgresSnapshotter:
 
     def _plan(
         self, connection: psycopg2.extensions.connection, table: Table, done: Progress
-    ) -> tuple[Progress, list[Piece[Relation]]]:
-        """The pieces to read of a table, and the progress with its estimate."""
+    ) -> tuple[Progress, list[KeyRange[Relation]]]:
+        """Plan the key ranges to read of a table; return them with the progress, which has its estimate."""
         catalog = Catalog(connection)
         there = catalog.relation(table.schema, table.name)
         if there is None:
@@ -141,9 +133,9 @@ class PostgresSnapshotter:
         at = done.of(table)
         at = replace(at, estimate=max(at.estimate, estimate))
         sample: Iterable[Key] = ()
-        if wants_cutting(at, workers=self._workers, smallest=self._chunk_rows):
+        if needs_splitting(at, workers=self._workers, smallest=self._chunk_rows):
             sample = _sample(catalog, table, relation, percent=min(100.0, 100.0 * _SAMPLED_PAGES / max(pages, 1)))
-        return done.with_table(table, at), list(pieces(table, relation, at, sample=sample, workers=self._workers))
+        return done.with_table(table, at), list(split_ranges(table, relation, at, sample=sample, workers=self._workers))
 
     def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
         return self._windows.read(table, after, rows, key=key, first=first)
@@ -171,7 +163,7 @@ class PostgresSnapshotter:
         return tuple(values.get(column.name, UNCHANGED) for column in table.columns)
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
-        made = RangeHandover(tables, Progress.from_json(progress), View.parse)
+        made = RangeHandover(tables, Progress.from_json(progress), PostgresView.parse)
         return None if made.hides_nothing else made
 
     def close(self) -> None:
@@ -182,17 +174,14 @@ class PostgresSnapshotter:
             asking.close()
 
     def _end(self) -> None:
-        """Let go of what `chunks` has opened."""
+        """Close what `chunks` has opened."""
         readers, self._readers = self._readers, None
         sessions, self._sessions = self._sessions, []
-        busy = readers.stop() if readers is not None else ()
-        for connection in sessions:
-            if connection not in busy:
-                connection.close()
+        release(readers, sessions, psycopg2.extensions.connection.close)
 
 
 def _begin(connection: psycopg2.extensions.connection, view: str | None) -> None:
-    """Begin the transaction that all is read in, under `view` or one of its own."""
+    """Begin the transaction for all reads, under `view` or a view of its own."""
     connection.autocommit = False
     connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
     if view is None:
@@ -212,13 +201,13 @@ def _sample(catalog: Catalog, table: Table, relation: Relation, *, percent: floa
         yield tuple(part for part in parse_row(line, len(table.key)) if isinstance(part, bytes))
 
 
-def _read(connection: psycopg2.extensions.connection, piece: Piece[Relation], rows: Rows) -> None:
-    """One piece's COPY, with its table locked as reading locks it, and let go after it: DDL need not wait for the rest.
+def _read(connection: psycopg2.extensions.connection, key_range: KeyRange[Relation], rows: RowBuffer) -> None:
+    """Copy one key range. The table is locked only meanwhile, so that DDL need not wait for the rest.
 
-    Raises RetryableError if the table was rewritten since the view was taken: to an older view it is empty
-    (https://www.postgresql.org/docs/current/mvcc-caveats.html); and if a column is gone that it had at the start.
+    Raises RetryableError if the table was rewritten since the view was taken, because an older view sees it empty
+    (https://www.postgresql.org/docs/current/mvcc-caveats.html), and if it has lost a column since.
     """
-    table, relation, catalog = piece.table, piece.relation, Catalog(connection)
+    table, relation, catalog = key_range.table, key_range.relation, Catalog(connection)
     with _letting_go(catalog):
         catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
         ((rewritten,),) = catalog.rows("reading the catalog", _REWRITTEN, (relation.oid, relation.oid))
@@ -226,7 +215,7 @@ def _read(connection: psycopg2.extensions.connection, piece: Piece[Relation], ro
             raise RetryableError(
                 f"table {table.qualified} was rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) after its snapshot began"
             )
-        statement = copy_statement(table, relation, after=piece.after, upto=piece.upto)
+        statement = copy_statement(table, relation, after=key_range.after, upto=key_range.upto)
         try:
             catalog.copy(f"reading table {table.qualified}", statement, rows)
         except OperatorError as exc:
@@ -235,16 +224,20 @@ def _read(connection: psycopg2.extensions.connection, piece: Piece[Relation], ro
             raise
 
 
+def _parse(table: Table, lines: list[bytes]) -> list[Row]:
+    return [parse_row(line, len(table.columns)) for line in lines]
+
+
 def _cancel(connection: psycopg2.extensions.connection) -> None:
     try:
         connection.cancel()
     except psycopg2.Error:
-        pass  # the connection is gone already, which is what is wanted
+        pass  # the connection is gone already
 
 
 @contextmanager
 def _letting_go(catalog: Catalog) -> Iterator[None]:
-    """Give back at the end all locks taken inside, which a transaction else keeps; its view stays."""
+    """Release at the end all locks taken inside, which a transaction would keep; its view stays."""
     catalog.rows("setting a savepoint", "SAVEPOINT locks")
     yield
     catalog.rows("giving back locks", "ROLLBACK TO SAVEPOINT locks")
@@ -255,5 +248,5 @@ def _now_ms() -> int:
 
 
 def open_snapshotter(config: ConnectorConfig) -> PostgresSnapshotter:
-    """The registry's entry. Connects to nothing yet."""
+    """Make the snapshotter for the registry. It does not connect yet."""
     return PostgresSnapshotter(config)

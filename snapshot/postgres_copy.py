@@ -1,4 +1,4 @@
-r"""Reading a table in key order with COPY: the statement, and its text format to rows. Pure.
+r"""COPY statements that read a table in key order, and a parser of COPY's text format. Pure.
 
 COPY's text format (https://www.postgresql.org/docs/current/sql-copy.html): columns apart by tabs, rows by newlines,
 NULL is ``\N``, and a backslash before b, f, n, r, t, v or itself.
@@ -28,20 +28,20 @@ _CHARACTERS: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What reading a table by SQL needs to know of it beside its columns."""
+    """What SQL that reads a table needs to know of it besides its columns."""
 
     oid: int
     partitioned: bool = False
     indexed: frozenset[str] = frozenset()
     """Key columns of text whose collation orders by bytes in UTF-8, as `handover.sort_key` does."""
     encoding: str = "UTF8"
-    """To which a key's text is converted before its bytes are compared; SQL_ASCII where the server does not know."""
+    """The encoding that a key's text is converted to before its bytes are compared; SQL_ASCII if unknown."""
 
 
 def copy_statement(table: Table, relation: Relation, *, after: Key | None, upto: Key | None) -> sql.Composable:
-    """COPY of all columns in the order of `handover.sort_key`, behind the key `after` up to and including `upto`.
+    """Copy all columns in the order of `handover.sort_key`, behind the key `after` up to and including `upto`.
 
-    Where the type's own order is that order, its index can give it; else by the bytes of the text the log would carry.
+    Where the type's own order is that order, its index is used; else rows are sorted by the bytes of the log's text.
     """
     order = [_order(column, relation) for column in key_columns(table)]
     bounds = [
@@ -60,30 +60,30 @@ def copy_statement(table: Table, relation: Relation, *, after: Key | None, upto:
 
 
 def sample_statement(table: Table, relation: Relation, *, percent: float) -> sql.Composable:
-    """COPY of the keys in so much of the table's pages, taken at random."""
+    """Copy the keys in `percent` of the table's pages, taken at random."""
     return sql.SQL("COPY (SELECT {} FROM {} TABLESAMPLE SYSTEM ({})) TO STDOUT").format(
         sql.SQL(", ").join(map(sql.Identifier, table.key)), _from(table, relation), sql.Literal(percent)
     )
 
 
 def lock_statement(table: Table, relation: Relation) -> sql.Composable:
-    """The lock that reading takes, taken before it."""
+    """Take the lock that reading takes, before it."""
     return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_from(table, relation))
 
 
 def plan_statement(table: Table, relation: Relation) -> sql.Composable:
-    """What the planner thinks of reading all of it."""
+    """Ask the planner for its estimate of a full read."""
     return sql.SQL("EXPLAIN (FORMAT JSON) SELECT FROM {}").format(_from(table, relation))
 
 
 def row_statement(table: Table, relation: Relation, key: Key) -> sql.Composable:
-    """COPY of the one row with this key."""
+    """Copy the one row with this key."""
     near = [
-        sql.SQL("{} = {}").format(sql.Identifier(column.name), sql.Literal(part.decode()))  # which the index finds,
+        sql.SQL("{} = {}").format(sql.Identifier(column.name), sql.Literal(part.decode()))  # which the index finds
         for column, part in zip(key_columns(table), key, strict=True)
         if _comparable(column, relation)
     ]
-    exact = sql.SQL("({}) = ({})").format(  # and of what its collation takes for the same, the one
+    exact = sql.SQL("({}) = ({})").format(  # the one, of those that its collation takes for equal
         sql.SQL(", ").join(_order(column, relation) for column in key_columns(table)),
         sql.SQL(", ").join(_bounds(table, relation, key)),
     )
@@ -95,10 +95,10 @@ def row_statement(table: Table, relation: Relation, key: Key) -> sql.Composable:
 
 
 def window_statement(table: Table, relation: Relation, *, after: Key | None, rows: int) -> sql.Composable:
-    """COPY of the next rows in the order of the key's own index.
+    """Copy the next rows in the order of the key's own index.
 
-    Operators of types outside pg_catalog are not in reach of the session's search_path: such keys, and they are rare,
-    are ordered by their text, which costs a sort for each window.
+    Operators of types outside pg_catalog are not in the session's search_path: such keys, which are rare, are ordered
+    by their text, which costs a sort for each window.
     """
     ordered = _by_index(table, relation)
     order = sql.SQL(", ").join(_order(column, ordered) for column in key_columns(table))
@@ -115,7 +115,7 @@ def window_statement(table: Table, relation: Relation, *, after: Key | None, row
 
 
 def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> sql.Composable:
-    """COPY of the rows with these keys, found by the key's own index."""
+    """Copy the rows with these keys, found by the key's own index."""
     found_by = _by_index(table, relation)
     one_of = sql.SQL(", ").join(
         sql.SQL("({})").format(sql.SQL(", ").join(_bounds(table, found_by, key))) for key in keys
@@ -129,7 +129,7 @@ def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> sql
 
 
 def _by_index(table: Table, relation: Relation) -> Relation:
-    """`relation`, its keys compared by their own operators wherever those are in reach."""
+    """Make a `relation` whose keys are compared by their own operators wherever those are in the search_path."""
     return Relation(
         relation.oid,
         relation.partitioned,
@@ -139,7 +139,7 @@ def _by_index(table: Table, relation: Relation) -> Relation:
 
 
 def _comparable(column: Column, relation: Relation) -> bool:
-    """Whether its own operators are in reach, and its text can be sent as text."""
+    """Whether the type's operators are in the search_path, and its text can be sent as text."""
     return "." not in column.type and relation.encoding == "UTF8"
 
 
@@ -168,7 +168,7 @@ def _bounds(table: Table, relation: Relation, key: Sequence[bytes]) -> Iterator[
 
 
 def parse_row(line: bytes, columns: int) -> Row:
-    """One line of COPY's text format, newline included. Raises ProtocolError."""
+    """Parse one line of COPY's text format, newline included. Raises ProtocolError."""
     if _compiled is not None:
         row: Row | None = _compiled.copy_row(line, columns)
         if row is not None:
@@ -177,7 +177,7 @@ def parse_row(line: bytes, columns: int) -> Row:
 
 
 def parse_row_plainly(line: bytes, columns: int) -> Row:
-    """`parse_row`, without what is compiled."""
+    """Parse as `parse_row` does, without compiled code."""
     fields = line[:-1].split(b"\t")
     if len(fields) != columns or not line.endswith(b"\n"):
         raise ProtocolError(0, f"a COPY row of {len(fields)} columns where {columns} belong")

@@ -10,9 +10,9 @@ from cdc.encode.envelope import TableEncoder
 from cdc.model.change import Column, Kind, Table
 
 
-def text_column(name: str, type_: str = "text", *, wide: bool = False) -> Column:
+def text_column(name: str, type_: str = "text", *, toastable: bool = False) -> Column:
     """A column whose JSON is its text; bytes that are not UTF-8 are refused, as by every encoder."""
-    return Column(name, type_, Kind("string"), lambda value: orjson.dumps(value.decode()), wide=wide)
+    return Column(name, type_, Kind("string"), lambda value: orjson.dumps(value.decode()), toastable=toastable)
 
 
 def text_table(name: str, columns: Sequence[str | Column], key: Sequence[str] = ("id",), schema: str = "s") -> Table:

@@ -27,7 +27,7 @@ from bench.capture.recorded import LOGS, MysqlLog, PostgresLog, config
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.config import KafkaConfig
 from cdc.encode import row_codegen
-from cdc.model.change import Several, Table, Transaction
+from cdc.model.change import Table, Transaction, TransactionBatch
 from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
 from sinks.producer.batches import Batch
@@ -106,7 +106,13 @@ def decoded(log: PostgresLog | MysqlLog) -> None:
     source.connect()
     left = log.events
     for frame in source.stream(source.start()):
-        whole = frame.transactions if isinstance(frame, Several) else [frame] if isinstance(frame, Transaction) else []
+        whole = (
+            frame.transactions
+            if isinstance(frame, TransactionBatch)
+            else [frame]
+            if isinstance(frame, Transaction)
+            else []
+        )
         for transaction in whole:
             for _ in transaction.changes:
                 left -= 1

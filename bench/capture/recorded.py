@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bench.capture.mysql_rows import columns, image
 from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.model.change import Idle, Message, Offset, Op, Several, Table, Transaction
+from cdc.model.change import Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
 from connectors.mysql import session
 from connectors.mysql import source as mysql_source
 from connectors.mysql.binlog import events
@@ -302,7 +302,7 @@ class _Mysql(MysqlSource):
     def start(self) -> dict[str, str | int]:
         return {"file": _FILE, "pos": 4, "gtids": f"{_UUID}:1-{FIRST - 1}"}
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         follow: Callable[..., Any] = mysql_source.follow
         dump = self._log.dump()
         dump.follow_gtids = dump.wait = lambda *_, **__: None  # type: ignore[method-assign, assignment]

@@ -1,13 +1,32 @@
-"""Reading a table again while the log is followed: added tables, re-snapshots, rows that DDL changed without events.
+"""The incremental snapshot reads tables while the log is followed: added ones, or those that must be read again.
 
-A window of rows in key order is read under a view of its own, on a thread of its own, while the loop goes on. It is
-written once the log has been followed past everything the view sees, so each of its rows is newer than every event
-written before, except for keys with an event whose transaction the view did not see, wherever that event stands in the
-log: their rows are left out, the event has told more. No event of the log is left out. At the end, keys of the topic
-whose last record is older than the beginning of the reading are gone from the source: they are deleted.
+A window is some rows in key order, read under a view of its own on another thread. The loop writes it at a point of
+the log that it chooses. Like DBLog (https://arxiv.org/abs/2010.12597) it works between two watermarks, but the low
+watermark is visibility instead of a place in the log: PostgreSQL makes a commit visible only after it has logged it.
 
-Rows that were asked for by their keys are read before whole tables, in the same way; the keys that a view does not
-have are deleted at once, by the same rule. Nothing of it is kept with the position: the command waits until all its
+* the *high watermark* is `Window.end`: all that the view V sees has its commit before it. The window is written only
+  when the log has been followed to `end`, so every later event is of a transaction that V does not see;
+* `LoggedKeys` has the last transaction of each key that the log has had an event of since the table is followed. The
+  first view (`first`) waits until all older transactions are visible, so V sees what the log told before that.
+
+The rule. A row of key k is written unless V does not see the last transaction noted for k. No event is ever left out.
+
+Why no row is lost, and no older state follows a newer one:
+
+1. Transactions that write one key are ordered by the row's lock, and the second goes on only when the first is visible.
+   So a view that sees the last transaction of k sees all of them, and V's row is as new as every event of k written so
+   far: it may follow them. The events that come later are newer than V: they may follow it.
+2. If V does not see the last transaction of k, that event was newer than V's row: leaving the row out loses nothing.
+3. A truncate is noted for every key at once.
+4. When all windows are written, a live key whose last record is older than `since`, where the reading began, had
+   neither a row in the view of its window nor an event since: the source does not have it at this point of the log, and
+   it gets a delete. Keys with an event since the topic was read are taken out first. A row that is inserted later has
+   its event behind the delete.
+5. A window is committed with the key it ended at (`IncrementalProgress`), so a restart goes on behind that key, under a
+   new view and with the first view's wait. A window that was read before the table's description changed is dropped.
+
+Rows requested by their keys come before whole tables and follow the same rule; the keys that V does not have are
+deleted at once. Nothing of a request is kept with the position: its command stays in the signal topic until all its
 rows are written.
 """
 
@@ -24,7 +43,7 @@ from typing import Any, Final
 import orjson
 
 from cdc.encode.live_keys import LiveKeys
-from cdc.encode.reread_keys import Asked, Touched
+from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Snapshotter, Window
@@ -41,11 +60,11 @@ log = logging.getLogger("cdc")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How far one table has been read again; part of the position record."""
+class IncrementalProgress:
+    """Says how far one table has been read; part of the position record."""
 
     since: str
-    """A position: records of the table's topic before it are stale unless the reading confirms them."""
+    """A position: records of the table's topic before it are stale unless this incremental snapshot confirms them."""
     after: Key | None = None
     """The last key read."""
     key: str = ""
@@ -74,13 +93,13 @@ class Reading:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Reading:
+    def from_json(cls, value: Mapping[str, Any]) -> IncrementalProgress:
         after = value["after"]
         return cls(**{**value, "after": None if after is None else key_from_json(after)})
 
 
-class Rereading:
-    """The tables being read again, one after the other. All but the jobs runs on the loop's thread."""
+class IncrementalSnapshot:
+    """Reads tables one after the other. Everything but the jobs runs on the loop's thread."""
 
     def __init__(
         self,
@@ -100,90 +119,90 @@ class Rereading:
         """
         self._reader, self._tables = reader, tables
         self._topic, self._records, self._version_of = topic, records, version
-        self._readings = {name: Reading.from_json(value) for name, value in state.items()}
-        self._asked_at = {name: version(tables[name]) for name in self._readings}
-        """Which version of each table was the newest when its reading began."""
+        self._readings = {name: IncrementalProgress.from_json(value) for name, value in state.items()}
+        self._version_at_start = {name: version(tables[name]) for name in self._readings}
+        """The newest version of each table's description when its reading began."""
         self._most = min(rows, WINDOW_ROWS)
         self._rows = min(rows, FIRST_ROWS)
         self._executor = executor
-        self._asked: dict[bytes, list[Asked]] = {}
-        """What is left of each command."""
-        self._in_hand: Asked | None = None
+        self._requested: dict[bytes, list[RequestedRows]] = {}
+        """The parts of each command that are not written yet."""
+        self._in_hand: RequestedRows | None = None
         self._job: Future[Window | None] | Future[list[bytes]] | None = None
         self._version = 0
         self._fresh = False
-        """No view has been taken yet since keys are noted: the first must have seen whatever the log told before."""
+        """No view has been taken since keys are noted: the first one must see all that the log told before."""
         self._failing_since_s: float | None = None
-        self._again_at_s = 0.0
+        self._retry_at_s = 0.0
         self._closed = threading.Event()
-        self.touched = Touched()
+        self.logged = LoggedKeys()
 
     def __bool__(self) -> bool:
-        return bool(self._readings or self._asked)
+        return bool(self._readings or self._requested)
 
     def state(self) -> dict[str, dict[str, object]]:
-        """The position record's part."""
+        """Give the position record's part."""
         return {name: reading.to_json() for name, reading in self._readings.items()}
 
     @property
     def table(self) -> Table:
-        """The table in hand."""
+        """The table being read."""
         return self._tables[next(iter(self._readings))]
 
     def add(self, name: str, since: str, *, required: bool) -> bool:
-        """Read a table, from its beginning; False if it is being read as it is described now, which will do."""
+        """Read a table from its beginning; False if it is being read already, as it is described now."""
         was, version = self._readings.get(name), self._version_of(self._tables[name])
-        if was is not None and was.required >= required and self._asked_at.get(name) == version:
+        if was is not None and was.required >= required and self._version_at_start.get(name) == version:
             return False
         if self._current() == name:
-            self._let_go()
-        self._asked_at[name] = version
+            self._drop_job()
+        self._version_at_start[name] = version
         now_ms = time.time_ns() // 1_000_000
-        reading = Reading(since, required=required, started_at_ms=now_ms)
+        reading = IncrementalProgress(since, required=required, started_at_ms=now_ms)
         if was is not None:
             reading = replace(reading, required=required or was.required, gap=was.gap)
         self._readings[name] = reading
         return True
 
     def is_first(self, window: Window) -> bool:
-        """Whether a window is the first of its table's reading: none of the rows written so far are older."""
+        """Whether a window is the first of its table's reading: no row of the table has been written before it."""
         return self._readings[window.table.qualified].after is None
 
-    def as_now(self, name: str) -> None:
-        """The table is read as it is described now: nothing that was said until here asks for another reading."""
-        self._asked_at[name] = self._version_of(self._tables[name])
+    def note_version(self, name: str) -> None:
+        """Note that the table is read as it is described now: what was said until here asks for no other reading."""
+        self._version_at_start[name] = self._version_of(self._tables[name])
 
-    def ask(self, command: bytes, name: str, keys: Sequence[Key]) -> bool:
+    def request(self, command: bytes, name: str, keys: Sequence[Key]) -> bool:
         """Read the rows with these keys; False if that is being done already, or no row can have such keys."""
         fit = [key for key in keys if len(key) == len(self._tables[name].key)]
-        if command in self._asked or not fit:
+        if command in self._requested or not fit:
             return False
-        self._asked[command] = [
-            Asked(command, name, fit[at : at + KEYS_AT_ONCE]) for at in range(0, len(fit), KEYS_AT_ONCE)
+        self._requested[command] = [
+            RequestedRows(command, name, fit[at : at + KEYS_AT_ONCE]) for at in range(0, len(fit), KEYS_AT_ONCE)
         ]
         return True
 
-    def asked(self, command: bytes) -> bool:
+    def is_requested(self, command: bytes) -> bool:
         """Whether a command is being carried out."""
-        return command in self._asked
+        return command in self._requested
 
     def remove(self, name: str) -> bool:
-        """Leave a table as far as it has been read; False if it is not being read, or must be."""
+        """Stop reading a table; False if it is not being read, or must be read to its end."""
         if name not in self._readings or self._readings[name].required:
             return False
         if self._current() == name:
-            self._let_go()
+            self._drop_job()
         del self._readings[name]
         return True
 
-    def due(self, position: Callable[[], int], *, settled: bool) -> Window | Asked | list[bytes] | None:
-        """What is to be written at this point of the log: rows, or the keys that the source no longer has.
+    def due(self, position: Callable[[], int], *, settled: bool) -> Window | RequestedRows | list[bytes] | None:
+        """Give what is to be written at this point of the log: rows, or the keys that the source no longer has.
 
-        Everything before `position` is written, and committed if `settled`. Call `wrote`, `answered` or `deleted`
-        afterwards.
+        Everything before `position` is written, and committed if `settled`. Call `wrote`, `wrote_requested` or
+        `deleted` afterwards.
         """
         if self._job is None:
-            if time.monotonic() >= self._again_at_s:
+            if time.monotonic() >= self._retry_at_s:
                 self._begin(settled=settled)
             return None
         name = self._in_hand.name if self._in_hand else next(iter(self._readings))
@@ -203,7 +222,7 @@ class Rereading:
         self._failing_since_s = None
         self._fresh &= not isinstance(result, Window)
         if isinstance(result, list):
-            return [key for key in result if key not in self.touched]
+            return [key for key in result if key not in self.logged]
         if result is not None and self._version_of(self._tables[name]) != self._version:
             self._job = None  # its columns have changed since: these rows may be of their old shape
         elif result is not None and position() < result.end:
@@ -220,7 +239,7 @@ class Rereading:
         return None
 
     def wrote(self, window: Window) -> None:
-        """The rows of a window are in the open transaction."""
+        """Note that the rows of a window are in the open transaction."""
         name = window.table.qualified
         if self._job is None or name != self._current():
             return  # writing them has shown that the table must be read from its beginning
@@ -233,36 +252,34 @@ class Rereading:
             estimate=window.estimate,
             read=window.after is None,
         )
-        self.touched.forget_seen(window.sees)
+        self.logged.forget_seen(window.sees)
         self._job = None
-        size = sum(len(value) for row in window.rows for value in row if isinstance(value, bytes))
-        if size:
-            self._rows = max(1, min(self._most, WINDOW_BYTES * len(window.rows) // size))
+        self._rows = next_window_rows(window, self._most) or self._rows
 
-    def answered(self, asked: Asked) -> bool:
-        """The rows of these keys, and deletes of those that have none, are in the open transaction.
+    def wrote_requested(self, requested: RequestedRows) -> bool:
+        """Note that the rows of these keys, and deletes of keys without a row, are in the open transaction.
 
         True if that was all the command asked for.
         """
-        if self._in_hand is None or self._in_hand.keys is not asked.keys:
+        if self._in_hand is None or self._in_hand.keys is not requested.keys:
             return False  # writing them has shown that the table must be read from its beginning
-        if asked.window is not None:
-            self.touched.forget_seen(asked.window.sees)
-        left = self._asked[asked.command]
+        if requested.window is not None:
+            self.logged.forget_seen(requested.window.sees)
+        left = self._requested[requested.command]
         del left[0]
         self._job = self._in_hand = None
         if left:
             return False
-        del self._asked[asked.command]
-        self._let_go()
+        del self._requested[requested.command]
+        self._drop_job()
         return True
 
     def deleted(self, keys: int) -> None:
-        """The keys given are in the open transaction, as deletes."""
+        """Note that the deletes of the keys given are in the open transaction."""
         self._finish(next(iter(self._readings)), keys)
 
     def close(self) -> None:
-        """End what runs; nothing waits for it. The reader must be closed too."""
+        """End what runs, without waiting for it. The reader must be closed too."""
         self._closed.set()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -270,12 +287,12 @@ class Rereading:
         return next(iter(self._readings), None)
 
     def _begin(self, *, settled: bool) -> None:
-        asked = next((left[0] for left in self._asked.values()), None)
-        if asked is not None:
-            table = self._tables[asked.name]
+        requested = next((left[0] for left in self._requested.values()), None)
+        if requested is not None:
+            table = self._tables[requested.name]
             self._follow(table)
-            self._in_hand, self._version = asked, self._version_of(table)
-            self._job = self._executor.submit(self._reader.rows, table, asked.keys, first=self._fresh)
+            self._in_hand, self._version = requested, self._version_of(table)
+            self._job = self._executor.submit(self._reader.rows, table, requested.keys, first=self._fresh)
             return
         name = self._current()
         if name is None:
@@ -293,14 +310,14 @@ class Rereading:
         )
 
     def _follow(self, table: Table) -> None:
-        """Note what the log tells of a table from now on, unless that is being done."""
+        """Note the keys of a table's events from now on, unless that is being done."""
         topic = self._topic(table)
-        if self.touched.topic != topic:
-            self.touched.follow(topic)
+        if self.logged.topic != topic:
+            self.logged.follow(topic)
             self._fresh = True
 
     def _stale(self, table: Table, since: str) -> list[bytes]:
-        """Keys whose last record is of a row, and older than `since`, in order."""
+        """List the keys whose last record is a row's and older than `since`, in order."""
         with LiveKeys() as stale:
             for key, value in self._records(table):
                 if self._closed.is_set():
@@ -319,15 +336,21 @@ class Rereading:
             raise exc
         log.warning("reading the rows of table %s: %s; trying again", name, exc.message)
         self._job = None
-        self._again_at_s = now + RETRY_S
+        self._retry_at_s = now + RETRY_S
 
     def _finish(self, name: str, deleted: int) -> None:
         log.info("table %s was read while the log was followed: %d rows, %d keys deleted", name,
                  self._readings.pop(name).rows, deleted)  # fmt: skip
-        self._let_go()
+        self._drop_job()
 
-    def _let_go(self) -> None:
-        """What the job in hand finds is of no use; the executor's next job waits for it."""
+    def _drop_job(self) -> None:
+        """Give up the current job; the executor's next job waits for it."""
         self._job = self._in_hand = None
-        self.touched.follow("")
+        self.logged.follow("")
         self._rows = min(self._most, FIRST_ROWS)
+
+
+def next_window_rows(window: Window, most: int) -> int | None:
+    """Estimate how many rows, up to `most`, have `WINDOW_BYTES`, from a window that was read; None if it is empty."""
+    size = sum(len(value) for row in window.rows for value in row if isinstance(value, bytes))
+    return max(1, min(most, WINDOW_BYTES * len(window.rows) // size)) if size else None

@@ -1,9 +1,9 @@
-"""The one loop: snapshot, stream, write, commit, acknowledge. The only place that orders, commits and tries again.
+"""The one loop snapshots, streams, writes, commits and acknowledges; nothing else orders, commits or retries.
 
     fence -> position -> [hold the log -> snapshot] -> stream: { transaction* -> commit -> acknowledge }*
 
-A Kafka transaction holds whole source transactions and, last, the position after them. Whatever fails, the next session
-begins with a fresh producer and goes on from the position Kafka holds: docs/guarantees.md lists what is replayed.
+A Kafka transaction holds whole source transactions and, last, the position after them. After any failure the next
+session begins with a new producer and goes on from the position in Kafka: docs/guarantees.md lists what is replayed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from functools import partial
 from typing import Final
 
 from cdc.capture import signals
-from cdc.capture.incremental_snapshot import Rereading
-from cdc.capture.startup import Beginning, Settings, unless_rekeyed
+from cdc.capture.incremental_snapshot import IncrementalSnapshot
+from cdc.capture.startup import Settings, Startup, unless_rekeyed
 from cdc.encode.dead_letters import DeadLetters, refusal
 from cdc.encode.envelope import Frame, transaction_records
-from cdc.encode.event_writer import Writer
-from cdc.encode.reread_keys import Asked
-from cdc.encode.schema_versions import Versions
-from cdc.encode.toast import WideValues
-from cdc.model.change import Idle, Message, Position, Several, Table, Transaction
+from cdc.encode.event_writer import EventWriter
+from cdc.encode.schema_versions import SchemaVersions
+from cdc.encode.toast import ToastValues
+from cdc.encode.window_keys import RequestedRows
+from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, CdcError, GapError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import Handover, Sink, Snapshotter, Source, Window
 from cdc.model.state import Phase, State
@@ -38,7 +38,7 @@ CUT_BYTES: Final = 32 * 1024 * 1024
 CUT_AGE_S: Final = 0.2
 APART_MOST_S: Final = 1.0
 _COMMITS_APART: Final = 4
-"""Where a commit takes long, as one of a thousand partitions does, no more than a fifth of the time goes into them."""
+"""A commit of a thousand partitions takes long: commits are so far apart that they take at most a fifth of the time."""
 MOVED_POSITION_S: Final = 0.5
 IDLE_POSITION_S: Final = 10.0
 COMMANDS_S: Final = 1.0
@@ -46,22 +46,22 @@ RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
 GIVE_UP_S: Final = 300.0
 _REFUSALS: Final = 2
-"""Of one record: as it is, and without the old row's values."""
+"""A record is tried twice: as it is, and without the old row's values."""
 
 log = logging.getLogger("cdc")
 
-__all__ = ["Anew", "Pipeline", "Report", "Settings", "Stopped"]
+__all__ = ["Pipeline", "Report", "RestartSession", "Settings", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a commit made true."""
+    """Says what holds after a commit."""
 
     phase: Phase
     events: int
     """Records of tables committed by this process so far."""
     tables: tuple[tuple[str, int, bool], ...]
-    """Snapshot: table, rows read, done."""
+    """Of a snapshot: table, rows read, done."""
     state: State
 
 
@@ -69,12 +69,12 @@ class Stopped(Exception):  # noqa: N818 - not an error
     """The user asked to stop; everything whole is committed."""
 
 
-class Anew(Exception):  # noqa: N818 - not an error
-    """Look at the source again: a table is asked for that was not there, or not asked for, when the session began."""
+class RestartSession(Exception):  # noqa: N818 - not an error
+    """Restart the session: a command names a table that the session does not know, or asks to go on behind a gap."""
 
 
 class Pipeline:
-    """One connector. `open_source` and the others make a fresh part for every session."""
+    """Runs one connector. `open_source` and `open_snapshotter` make a new part for every session."""
 
     def __init__(
         self,
@@ -87,34 +87,34 @@ class Pipeline:
         failed: Callable[[CdcError], None] = lambda _: None,
         executor: Callable[[], Executor] | None = None,
     ) -> None:
-        """`observe` hears of every commit, `failed` of every error that ends a session.
+        """`observe` is called with every commit, `failed` with every error that ends a session.
 
         `executor` makes what a session reads rows on while it follows the log; a thread by default.
         """
         self._settings = settings
-        self._beginning = Beginning(settings, sink)
+        self._startup = Startup(settings, sink)
         self._open_source = open_source
         self._open_snapshotter = open_snapshotter
         self._sink = sink
         self._observe = observe
         self._failed = failed
         self._stop = threading.Event()
-        self._lasting = _Lasting(
+        self._across = _AcrossSessions(
             stop=self._stop,
             committed=self._committed,
             good=self._good,
-            executor=executor or partial(ThreadPoolExecutor, 1, "cdc-reread"),
+            executor=executor or partial(ThreadPoolExecutor, 1, "cdc-resnapshot"),
         )
         self._events = 0
         self._good_at_s = 0.0
         self._ran = False
         self._sequence: int | None = None
-        """Of the newest position this process knows."""
+        """The sequence number of the newest position that this process knows."""
         self._gap: GapError | None = None
-        """What the session before could not follow, if the user wants to go on behind it."""
+        """The gap in the log that ended the last session, if the user wants to go on behind it."""
 
     def stop(self) -> None:
-        """Ask to end after the source transaction in hand; callable from a signal handler."""
+        """Ask to end after the current source transaction; callable from a signal handler."""
         self._stop.set()
 
     def run(self, *, until_caught_up: bool = False) -> None:
@@ -129,7 +129,7 @@ class Pipeline:
                 self._session(until_caught_up=until_caught_up)
             except Stopped:
                 return
-            except Anew:
+            except RestartSession:
                 continue
             except TooLargeError as exc:
                 self._refuse(exc)
@@ -151,26 +151,26 @@ class Pipeline:
                 return
 
     def _session(self, *, until_caught_up: bool) -> None:
-        """From fencing to the first error. Nothing is made anywhere before both ends have been looked at."""
+        """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""
         with closing(self._sink), closing(self._open_source()) as source, closing(self._open_snapshotter()) as reader:
             identity = source.connect()
             tables = source.tables()
             if not self._sink.check(tables):
-                self._beginning.refuse_neighbours(identity, tables)
+                self._startup.refuse_neighbours(identity, tables)
                 source.unused()
             self._sink.create(tables)
-            self._refuse_to_return()
+            self._refuse_second_copy()
             state = self._sink.fence()
             target = source.current() if until_caught_up else None
             gap, self._gap = self._gap, None
-            state, view = self._beginning.state(source, identity, tables, state, gap=gap)
+            state, view = self._startup.state(source, identity, tables, state, gap=gap)
             self._sequence = state.sequence
             session = _Session(
                 self._settings,
                 self._sink,
                 source,
                 reader,
-                self._lasting,
+                self._across,
                 tables=tables,
                 state=state,
             )
@@ -184,10 +184,10 @@ class Pipeline:
                     if not signals.after_gap(self._sink.commands()):
                         raise
                     self._gap = exc
-                    raise Anew from exc
+                    raise RestartSession from exc
 
-    def _refuse_to_return(self) -> None:
-        """Raise OperatorError if another copy has gone on meanwhile: two would fence each other off for ever."""
+    def _refuse_second_copy(self) -> None:
+        """Raise OperatorError if another copy has taken over meanwhile: two would fence each other off for ever."""
         if self._sequence is None:
             return
         state = self._sink.peek()
@@ -198,16 +198,16 @@ class Pipeline:
             )
 
     def _refuse(self, error: TooLargeError) -> None:
-        """Note the record, so that the next session does without it. Raises OperatorError if that is not to be."""
+        """Note the record, so that the next session makes a dead letter of it. Raises OperatorError if that is off."""
         found = refusal(error)
         record, stop = found or (None, error)
-        if record is None or "dead-letter" not in self._settings.logs or self._lasting.refused[record] >= _REFUSALS:
+        if record is None or "dead-letter" not in self._settings.logs or self._across.refused[record] >= _REFUSALS:
             self._failed(stop)
             raise stop from error
-        self._lasting.refused[record] += 1
+        self._across.refused[record] += 1
 
     def _good(self) -> None:
-        """Everything read is in Kafka: whatever fails next is a new fault."""
+        """Note that everything read is in Kafka: the next failure is a new fault."""
         self._good_at_s = time.monotonic()
 
     def _committed(self, events: int, state: State) -> None:
@@ -220,21 +220,21 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lasting:
-    """What a session has from the one before, and leaves to the next."""
+class _AcrossSessions:
+    """Holds what outlives a session."""
 
     stop: threading.Event
     committed: Callable[[int, State], None]
     good: Callable[[], None]
     executor: Callable[[], Executor]
     looked_for: set[bytes] = field(default_factory=set)
-    """Commands for whose tables the source was looked at anew."""
+    """Commands for whose tables a session was restarted."""
     refused: Counter[tuple[str, bytes, str]] = field(default_factory=Counter)
     """How often the broker found the record of (topic, key, position) too large."""
 
 
 class _Session:
-    """One run between two fences: what it has read, what is pending, what is committed."""
+    """Runs between two fences: it knows what is read, what is pending and what is committed."""
 
     def __init__(
         self,
@@ -242,16 +242,16 @@ class _Session:
         sink: Sink,
         source: Source,
         reader: Snapshotter,
-        lasting: _Lasting,
+        across: _AcrossSessions,
         *,
         tables: Sequence[Table],
         state: State,
     ) -> None:
-        self._lasting = lasting
+        self._across = across
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
         self._tables = tables
-        self._letters = DeadLetters(sink, lasting.refused, on="dead-letter" in settings.logs)
-        versions = Versions(
+        self._letters = DeadLetters(sink, across.refused, on="dead-letter" in settings.logs)
+        versions = SchemaVersions(
             sink.schemas(),
             connector=settings.connector,
             source=source.name,
@@ -262,9 +262,9 @@ class _Session:
         self._state = unless_rekeyed(state, tables, versions)
         gaps = {name: str(of["since"]) for name, of in state.reading.items() if of["gap"]}
         floors = {sink.topic(table): gaps[table.qualified] for table in tables if table.qualified in gaps}
-        self._wide = WideValues(sink.records, versions.carried, floors=floors, letters=sink.dead_letters)
+        self._toast = ToastValues(sink.records, versions.carried, floors=floors, letters=sink.dead_letters)
         self._versions = versions
-        self._rereading = Rereading(
+        self._incremental = IncrementalSnapshot(
             reader,
             {table.qualified: table for table in tables},
             state.reading,
@@ -272,57 +272,57 @@ class _Session:
             records=partial(sink.records, committed=True),
             version=versions.number,
             rows=settings.chunk_rows,
-            executor=lasting.executor(),
+            executor=across.executor(),
         )
-        self._writer = Writer(
+        self._writer = EventWriter(
             sink,
             versions,
-            self._wide,
+            self._toast,
             reader,
-            touched=self._rereading.touched,
-            reread=self.reread,
+            logged=self._incremental.logged,
+            resnapshot=self.resnapshot,
             letters=self._letters,
         )
         self._windows = state.windows
         self._frame: Frame | None = None
-        self._asked_s = 0.0
+        self._commands_read_s = 0.0
         self._gap_before: int | None = None
-        """Where the log ended when the user spoke of a gap: before that it may still be found."""
+        """Where the log ended when the user reported a gap: the gap may still come before that."""
         self._first_of = ""
-        """The table whose first window is being written."""
+        """The table whose first window is being written; empty between windows."""
         self._handover: Handover | None = None
         self._uncommitted = 0
         self._source_ms = state.source_ms
         self._looked: tuple[int, int] | None = None
-        """Where the log ended when it was looked at, and when that was."""
+        """Where the log ended when that was last asked, and when that was."""
         self._since_s = 0.0
         self._commit_s = 0.0
         """How long the last commit took."""
         self._positioned_s = time.monotonic()
 
     def close(self) -> None:
-        self._rereading.close()
-        self._wide.close()
+        self._incremental.close()
+        self._toast.close()
 
-    def reread(self, table: Table, reason: str) -> None:
-        """Read a table while the log is followed: the topic's rows are not the source's, though no event said so."""
+    def resnapshot(self, table: Table, reason: str) -> None:
+        """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
         if self._first_of == table.qualified:
-            self._rereading.as_now(table.qualified)  # what it is read for, its first rows have shown
-        elif self._rereading.add(table.qualified, self._since(), required=True):
+            self._incremental.note_version(table.qualified)  # its first rows have shown the change it is read for
+        elif self._incremental.add(table.qualified, self._since(), required=True):
             log.warning("table %s: %s: its rows are read again", table.qualified, reason)
 
     def _since(self) -> str:
-        """Before all that is written from now on, behind all that was."""
+        """Give a position before all that is written from now on, behind all that was."""
         if self._frame is not None:
             return self._frame.next_position()
         commit = max(self._source.position()[1], self._state.commit)
         return Position(self._state.epoch, commit - 1, self._windows + 1).text
 
     def snapshot(self, view: str | None) -> None:
-        """Read what is left; rows and the progress they make are in one Kafka transaction."""
+        """Read the rest of the snapshot; rows and their progress are in one Kafka transaction."""
         state = self._state
         point = state.commit - 1  # before every transaction of the log that follows
-        where, at = self._source.place(state.commit)
+        where, at = self._source.coordinates(state.commit)
         progress = state.snapshot
         self._windows = state.windows
         unread = [table for table in self._tables if table.qualified in state.unread]
@@ -341,7 +341,7 @@ class _Session:
             self._windows = max(self._windows, chunk.view)
             self._source.tend()
             records, size = self._sink.pending()
-            stopped = self._lasting.stop.is_set()
+            stopped = self._across.stop.is_set()
             if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped:
                 self._commit(self._state.next(snapshot=chunk.progress, windows=self._windows))
             if stopped:
@@ -354,18 +354,18 @@ class _Session:
         self._handover = self._reader.handover(self._tables, self._state.snapshot)
         for table in self._tables:
             if reason := self._versions.rewritten(table):
-                self.reread(table, reason)
+                self.resnapshot(table, reason)
         if target is not None and self._state.commit >= target and not self._to_do() and not self._sink.pending()[0]:
             return
         for frame in self._source.stream(self._state.offset):
             if isinstance(frame, Transaction):
                 self._transaction(frame)
-            elif isinstance(frame, Several):
-                self._several(frame.transactions)
+            elif isinstance(frame, TransactionBatch):
+                self._batch(frame.transactions)
             elif isinstance(frame, Message):
                 self._message(frame)
             caught_up = target is not None and self._source.position()[1] >= target and not self._to_do()
-            stopped = self._lasting.stop.is_set()
+            stopped = self._across.stop.is_set()
             due = self._due_when_idle() if isinstance(frame, Idle) else self._cut()
             if due or caught_up or stopped:
                 self._commit_position()
@@ -373,65 +373,65 @@ class _Session:
                 return
             if stopped:
                 raise Stopped
-            if self._to_do() and self._rereading and self._read_on():
+            if self._to_do() and self._incremental and self._write_window():
                 self._commit_position()
 
     def _to_do(self) -> bool:
-        """Whether tables are to be read while the log is followed; now and then asks what the user wants."""
+        """Whether tables are to be read while the log is followed; regularly reads the user's commands."""
         now = time.monotonic()
-        no_gap = self._gap_before is not None and not self._may_find_it()
-        if no_gap or now - self._asked_s >= COMMANDS_S:
-            self._asked_s = now
-            self._obey()
+        no_gap = self._gap_before is not None and not self._gap_may_come()
+        if no_gap or now - self._commands_read_s >= COMMANDS_S:
+            self._commands_read_s = now
+            self._carry_out_commands()
             self._gap_before = None if no_gap else self._gap_before
-        return bool(self._rereading) or self._gap_before is not None
+        return bool(self._incremental) or self._gap_before is not None
 
-    def _obey(self) -> None:
+    def _carry_out_commands(self) -> None:
         """Carry out commands; a command and what it changes are committed together.
 
-        One that may be about a gap in what is still to be read is left until that is read.
+        A command about a gap waits until the part of the log that may have the gap is read.
         """
         for key, value in self._sink.commands():
             command = signals.parse(value)
-            if command.after_gap and self._may_find_it():
+            if command.after_gap and self._gap_may_come():
                 continue
             unknown = [name for name in command.tables if name not in self._state.tables]
-            if unknown and not command.stop and key not in self._lasting.looked_for:
-                self._lasting.looked_for.add(key)
-                raise Anew
+            if unknown and not command.stop and key not in self._across.looked_for:
+                self._across.looked_for.add(key)
+                raise RestartSession
             for name in unknown:
                 log.warning("table %s is not captured: it cannot be read", name)
             for name in command.tables:
                 if name in unknown:
                     continue
                 if command.keys and not command.stop:
-                    if self._rereading.ask(key, name, command.keys):
+                    if self._incremental.request(key, name, command.keys):
                         log.info("%d rows of table %s are read again, as asked", len(command.keys), name)
                 elif command.stop:
-                    gone = self._rereading.remove(name)
+                    gone = self._incremental.remove(name)
                     log.info("table %s is %s", name, "no longer read, as asked" if gone else "not read on request")
-                elif self._rereading.add(name, self._since(), required=False):
+                elif self._incremental.add(name, self._since(), required=False):
                     log.info("table %s is read again, as asked", name)
                 else:
                     log.info("table %s is being read already", name)
-            if not (command.keys and self._rereading.asked(key)):
+            if not (command.keys and self._incremental.is_requested(key)):
                 self._sink.answered(key)
 
-    def _may_find_it(self) -> bool:
-        """Whether what was in the log when a gap was spoken of is not all read yet."""
+    def _gap_may_come(self) -> bool:
+        """Whether the log as it was when the user reported a gap is not all read yet."""
         if self._gap_before is None:
             self._gap_before = self._source.current()
         return max(self._state.commit, self._source.position()[1]) < self._gap_before
 
-    def _read_on(self) -> bool:
-        """Write what has been read meanwhile, if the log has been followed far enough; True if there was something."""
-        due = self._rereading.due(lambda: self._source.position()[1], settled=self._sink.pending()[0] == 0)
+    def _write_window(self) -> bool:
+        """Write a window that was read, if the log has been followed far enough; True if there was one."""
+        due = self._incremental.due(lambda: self._source.position()[1], settled=self._sink.pending()[0] == 0)
         if due is None:
             return False
         commit = self._source.position()[1]
         self._windows += 1
         position = Position(self._state.epoch, commit - 1, self._windows)
-        where, at = self._source.place(commit)
+        where, at = self._source.coordinates(commit)
         frame = Frame(
             epoch=position.epoch,
             commit=position.commit,
@@ -443,43 +443,43 @@ class _Session:
             snapshot="incremental",
         )
         if isinstance(due, Window):
-            self._first_of = due.table.qualified if self._rereading.is_first(due) else ""
+            self._first_of = due.table.qualified if self._incremental.is_first(due) else ""
             self._uncommitted += self._writer.window(due, frame, position, lsn=at)
             self._first_of = ""
-            self._rereading.wrote(due)
-        elif isinstance(due, Asked):
-            self._uncommitted += self._writer.asked(due, frame, position, lsn=at)
-            if self._rereading.answered(due):
+            self._incremental.wrote(due)
+        elif isinstance(due, RequestedRows):
+            self._uncommitted += self._writer.requested(due, frame, position, lsn=at)
+            if self._incremental.wrote_requested(due):
                 self._sink.answered(due.command)
         else:
-            self._writer.stale(self._rereading.table, due, frame, position, lsn=at)
-            self._rereading.deleted(len(due))
+            self._writer.stale(self._incremental.table, due, frame, position, lsn=at)
+            self._incremental.deleted(len(due))
             self._uncommitted += len(due)
         return True
 
-    def _several(self, transactions: list[Transaction]) -> None:
-        """Write source transactions one after the other: at once what goes the short way from end to end."""
+    def _batch(self, transactions: list[Transaction]) -> None:
+        """Write a batch of source transactions in order: by the fast path those whose changes all take it."""
         at = 0
         while at < len(transactions):
             if self._handover is None and "transaction" not in self._settings.logs:
-                at += self._at_once(transactions, at)
+                at += self._fast(transactions, at)
             if at < len(transactions):
                 self._transaction(transactions[at])
                 at += 1
 
-    def _at_once(self, transactions: list[Transaction], begin: int) -> int:
-        """Write those from `begin` on that go the short way, up to one that does not; how many they are."""
+    def _fast(self, transactions: list[Transaction], begin: int) -> int:
+        """Write the transactions from `begin` on by the fast path, up to one that it declines; return how many."""
         if self._sink.pending()[0] == 0:
             self._since_s = time.monotonic()
         made_at_ms = time.time_ns() // 1_000_000
-        written, events = self._writer.at_once(transactions, begin, self._state.epoch, made_at_ms)
+        written, events = self._writer.batch(transactions, begin, self._state.epoch, made_at_ms)
         for transaction in transactions[begin : begin + written]:
             self._source_ms = max(self._source_ms, transaction.committed_at_ms)
         self._uncommitted += events
         return written
 
     def _transaction(self, transaction: Transaction) -> None:
-        """Write one source transaction, whole, into the open Kafka transaction."""
+        """Write one whole source transaction into the open Kafka transaction."""
         if self._sink.pending()[0] == 0:
             self._since_s = time.monotonic()
         frame = Frame(
@@ -507,7 +507,7 @@ class _Session:
         if self._sink.pending()[0] == 0:
             self._since_s = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
-        where, _ = self._source.place(message.lsn)
+        where, _ = self._source.coordinates(message.lsn)
         frame = Frame(
             epoch=self._state.epoch,
             commit=message.lsn,
@@ -521,7 +521,7 @@ class _Session:
         self._uncommitted += 1
 
     def _cut(self) -> bool:
-        """Under load: by records, bytes, or age of the first of them; with none, now and then the position alone."""
+        """Whether to commit under load: by records, bytes or age of the first; with none, if the position is due."""
         records, size = self._sink.pending()
         if records == 0:
             return self._position_due()
@@ -530,21 +530,21 @@ class _Session:
         return age_s >= apart_s and (age_s >= CUT_AGE_S or records >= CUT_RECORDS or size >= CUT_BYTES)
 
     def _due_when_idle(self) -> bool:
-        """With nothing to read: at once what is pending; now and then the position alone.
+        """Whether to commit with nothing to read: at once if records are pending, else when the position is due.
 
-        So the log can go, and a copy that was fenced off finds out, even where nobody writes.
+        So the server can drop old log, and a copy that was fenced off notices, even where nobody writes.
         """
         return self._sink.pending()[0] > 0 or self._position_due()
 
     def _position_due(self) -> bool:
-        """Soon after it has moved, since somebody may wait for it (`cdc wait`); now and then where it has not."""
+        """Whether to commit the position: soon after it has moved (`cdc wait` may wait for it), else every 10 s."""
         waited_s = time.monotonic() - self._positioned_s
         if waited_s >= IDLE_POSITION_S:
             return True
         return waited_s >= MOVED_POSITION_S and self._source.position()[1] > self._state.commit
 
     def _look_at_end(self, commit: int) -> None:
-        """Where nothing of ours is written, how fresh `commit` is can be told only by where the log ends."""
+        """Note how fresh `commit` is, which only the log's end tells where none of our tables is written."""
         if self._looked is not None and commit < self._looked[0]:
             return
         if self._looked is not None:
@@ -556,10 +556,10 @@ class _Session:
 
     def _commit_position(self) -> None:
         offset, commit = self._source.position()
-        reading = self._rereading.state()
+        reading = self._incremental.state()
         nothing = commit == self._state.commit and self._sink.pending()[0] == 0 and reading == self._state.reading
         if nothing and time.monotonic() - self._positioned_s < IDLE_POSITION_S:
-            self._lasting.good()
+            self._across.good()
             return
         if self._sink.pending()[0] == 0:
             self._look_at_end(commit)
@@ -577,7 +577,7 @@ class _Session:
         self._source.acknowledge(offset)
 
     def _commit(self, state: State) -> None:
-        """The step everything hangs on: records and position become visible together, or neither does."""
+        """Commit records and position together: both become visible, or neither. All guarantees rest on this step."""
         state = replace(state, dead_letters=self._state.dead_letters + self._letters.take())
         begun_s = time.monotonic()
         self._sink.commit(state)
@@ -585,9 +585,9 @@ class _Session:
         self._positioned_s = time.monotonic()
         self._commit_s = self._positioned_s - begun_s
         events, self._uncommitted = self._uncommitted, 0
-        self._lasting.committed(events, state)
+        self._across.committed(events, state)
 
 
-def _read_at_ms(due: Window | Asked | Sequence[bytes]) -> int:
-    window = due.window if isinstance(due, Asked) else due
+def _read_at_ms(due: Window | RequestedRows | Sequence[bytes]) -> int:
+    window = due.window if isinstance(due, RequestedRows) else due
     return window.read_at_ms if isinstance(window, Window) else time.time_ns() // 1_000_000

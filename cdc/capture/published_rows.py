@@ -1,7 +1,7 @@
-"""A source's rows as its connector would publish them: what derived stores are compared with.
+"""Reads a source's rows as its connector would publish them, for the comparison with derived stores.
 
-Read as a snapshot reads them, in windows that are each a consistent view at a known position; nothing is held for
-longer than a window, and nothing is written to Kafka.
+Rows are read as by an incremental snapshot, in windows that are each a consistent view at a known position. Nothing is
+held for longer than a window, and nothing is written to Kafka.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from cdc.capture.incremental_snapshot import FIRST_ROWS, KEYS_AT_ONCE, WINDOW_BYTES, WINDOW_ROWS
+from cdc.capture.incremental_snapshot import FIRST_ROWS, KEYS_AT_ONCE, WINDOW_ROWS, next_window_rows
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope import TableEncoder
-from cdc.model.change import UNCHANGED, Row, Table, Unsent
+from cdc.model.change import Row, Table
 from cdc.model.errors import RetryableError
 from cdc.model.interfaces import Snapshotter, Window
 from cdc.model.state import Key
 
 
 class PublishedRow(NamedTuple):
-    """A row, as an event would have it."""
+    """A row as an event would have it."""
 
     key: Key
     """As the server prints it."""
@@ -34,20 +34,20 @@ class PublishedRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of one table under one view."""
+class PublishedWindow:
+    """A window of published rows: rows of one table under one view."""
 
     table: Table
-    """As it was when they were read."""
+    """The table as it was when they were read."""
     rows: Sequence[PublishedRow]
     end: int
-    """A commit position: whatever the view had seen lies before it."""
+    """A commit position: everything that the view had seen lies before it."""
     unwritable: int = 0
     """How many rows were left out because not even their keys can be written."""
 
 
-class Published:
-    """The captured tables of one connector; a context manager."""
+class PublishedTables:
+    """Reads the captured tables of one connector; a context manager."""
 
     def __init__(self, tables: Sequence[Table], reader: Snapshotter, *, prefix: str) -> None:
         """`reader` is closed with this."""
@@ -58,8 +58,8 @@ class Published:
             for name, table in self.tables.items()
         }
 
-    def read(self, name: str) -> Iterator[Part]:
-        """All rows of a table in the order of its key, each key under exactly one of the views.
+    def read(self, name: str) -> Iterator[PublishedWindow]:
+        """Read all rows of a table in the order of its key, each key under exactly one of the views.
 
         Raises RetryableError when the table is altered or dropped meanwhile.
         """
@@ -70,28 +70,25 @@ class Published:
             if window is None or window.after is None:
                 return
             after = window.after
-            size = sum(len(value) for row in window.rows for value in row if isinstance(value, bytes))
-            rows = max(1, min(WINDOW_ROWS, WINDOW_BYTES * len(window.rows) // max(size, 1)))
+            rows = next_window_rows(window, WINDOW_ROWS) or rows
 
-    def find(self, name: str, keys: Sequence[Key]) -> Iterator[Part]:
-        """The rows with these keys, those that there are.
+    def find(self, name: str, keys: Sequence[Key]) -> Iterator[PublishedWindow]:
+        """Read the rows with these keys; a key without a row is left out.
 
-        Their views have seen every transaction that had begun before the call.
+        The views have seen every transaction that had begun before the call.
         """
         table, first = self.tables[name], True
         for at in range(0, len(keys), KEYS_AT_ONCE):
             asked = frozenset(self.event_key(name, key) for key in keys[at : at + KEYS_AT_ONCE])
             part = self._part(table, self._reader.rows(table, keys[at : at + KEYS_AT_ONCE], first=first))
-            yield Part(part.table, [row for row in part.rows if row.event_key in asked], part.end, part.unwritable)
+            yield PublishedWindow(
+                part.table, [row for row in part.rows if row.event_key in asked], part.end, part.unwritable
+            )
             first = False
 
     def event_key(self, name: str, key: Key) -> bytes:
-        """The JSON of a key. Raises ValueError for a text that no row of the table can have."""
-        table = self.tables[name]
-        row: list[bytes | Unsent] = [UNCHANGED] * len(table.columns)
-        for index, part in zip(table.key_indexes, key, strict=True):
-            row[index] = part
-        return self._encoders[name].key(tuple(row))
+        """Encode a key. Raises ValueError for a text that no row of the table can have."""
+        return self._encoders[name].key_of(key)
 
     def close(self) -> None:
         self._reader.close()
@@ -102,14 +99,14 @@ class Published:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _part(self, table: Table, window: Window | None) -> Part:
+    def _part(self, table: Table, window: Window | None) -> PublishedWindow:
         if window is None:
             raise RetryableError(f"table {table.qualified} was dropped, or has another key now", hint="start again")
         if window.table.columns != table.columns or window.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered meanwhile", hint="start again")
         encoder = self._encoders[table.qualified]
         rows = [row for row in (_published(encoder, row) for row in window.rows) if row is not None]
-        return Part(table, rows, window.end, len(window.rows) - len(rows))
+        return PublishedWindow(table, rows, window.end, len(window.rows) - len(rows))
 
 
 def _published(encoder: TableEncoder, row: Row) -> PublishedRow | None:
@@ -124,7 +121,7 @@ def _published(encoder: TableEncoder, row: Row) -> PublishedRow | None:
         return PublishedRow(key, event_key, None, encoder.blame(row))
 
 
-def open_published(config: ConnectorConfig) -> Published:
+def open_published(config: ConnectorConfig) -> PublishedTables:
     """Connect to a connector's source. Raises OperatorError where its run would."""
     source = registry.source(config)()
     try:
@@ -132,4 +129,4 @@ def open_published(config: ConnectorConfig) -> Published:
         tables = source.tables()
     finally:
         source.close()
-    return Published(tables, registry.snapshotter(config)(), prefix=config.sink.prefix)
+    return PublishedTables(tables, registry.snapshotter(config)(), prefix=config.sink.prefix)

@@ -1,8 +1,8 @@
-"""What `cdc snapshot` asks of a connector: Debezium's signals, as records of the connector's signal topic. Pure.
+"""Commands of `cdc snapshot` to a connector: Debezium's signals, as records of the connector's signal topic. Pure.
 
 https://debezium.io/documentation/reference/stable/configuration/signalling.html: ``execute-snapshot`` and
-``stop-snapshot``. Ours are, in the data, ``after-gap``: the log has a gap, and reading everything again shall close it;
-and ``keys``: of the one table named, only the rows with these keys.
+``stop-snapshot``. We add two members of the data: ``after-gap``, because the log has a gap and a re-snapshot of all
+tables shall close it; and ``keys``, for only the rows with these keys of the one table named.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger("cdc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Read tables while the log is followed, or stop doing so."""
+    """Starts or stops the incremental snapshot of tables."""
 
     tables: tuple[str, ...]
     """``schema.table``"""
     stop: bool = False
     after_gap: bool = False
     keys: tuple[Key, ...] = ()
-    """Of the one table, those to read; none: all."""
+    """The keys to read of the one table; none: all rows."""
 
     def to_bytes(self, identifier: str) -> bytes:
         data: dict[str, object] = {"type": "incremental", "data-collections": list(self.tables)}
@@ -40,7 +40,7 @@ class Command:
 
 
 def parse(value: bytes) -> Command:
-    """A command; one that asks for nothing where the record is none, as Debezium takes it."""
+    """Parse a command; a record that is no command asks for nothing, as Debezium has it."""
     try:
         record = orjson.loads(value)
         kind, data = record["type"], record["data"]
@@ -57,5 +57,5 @@ def parse(value: bytes) -> Command:
 
 
 def after_gap(commands: Iterable[tuple[bytes, bytes]]) -> Sequence[bytes]:
-    """Keys of the commands that ask for a new beginning after a gap."""
+    """Give the keys of the commands that ask to go on behind a gap."""
     return [key for key, value in commands if parse(value).after_gap]

@@ -1,4 +1,4 @@
-"""How far a snapshot is: rows, estimate, time left; from the state alone, so that anyone who reads it can tell."""
+"""Tells how far snapshots are (rows, estimate, time left) from the committed state alone."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cdc.model.state import State
 
 
 @dataclass(frozen=True, slots=True)
-class TableFigures:
-    """One table of a snapshot."""
+class SnapshotTable:
+    """Progress of one table of the initial snapshot."""
 
     rows: int
-    """Read so far."""
+    """Rows read so far."""
     estimate: int | None
-    """Rows it was thought to have before it was read; None where the snapshotter does not guess."""
+    """The estimated number of rows; None where the snapshotter has no estimate."""
     done: bool
 
     @property
@@ -25,12 +25,12 @@ class TableFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """All tables of a snapshot."""
+class SnapshotProgress:
+    """Progress of the initial snapshot."""
 
-    tables: Mapping[str, TableFigures]
+    tables: Mapping[str, SnapshotTable]
     eta_s: float | None
-    """Seconds until the rest is read at the pace of this run; None where nothing tells."""
+    """Seconds until the rest is read at the pace of this run; None where the pace is not known."""
 
     @property
     def rows(self) -> int:
@@ -41,41 +41,41 @@ class Figures:
         return sum(table.left for table in self.tables.values())
 
 
-def figures(progress: Mapping[str, Any], at_ms: int) -> Figures:
-    """Of a snapshotter's progress (`cdc.model.interfaces.Chunk`) as it was committed at `at_ms`."""
+def snapshot_progress(progress: Mapping[str, Any], at_ms: int) -> SnapshotProgress:
+    """Sum up a snapshotter's progress (`cdc.model.interfaces.Chunk`) as it was committed at `at_ms`."""
     shown = progress.get("tables")
     tables = {
-        name: TableFigures(table["rows"], table.get("estimate"), table["done"])
+        name: SnapshotTable(table["rows"], table.get("estimate"), table["done"])
         for name, table in (shown.items() if isinstance(shown, dict) else ())
     }
-    found = Figures(tables, None)
+    found = SnapshotProgress(tables, None)
     run = progress.get("run")
     if not isinstance(run, dict):
         return found
     read, took_s = found.rows - run["rows_before"], (at_ms - run["started_at_ms"]) / 1000
     if found.left == 0 or read <= 0 or took_s <= 0:
         return found
-    return Figures(tables, found.left * took_s / read)
+    return SnapshotProgress(tables, found.left * took_s / read)
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A table being read, for the first time or again."""
+class TableRead:
+    """Progress of a table that is being read, by the initial or an incremental snapshot."""
 
     phase: str
-    """``initial`` before the log is followed; else ``waiting``, ``reading`` or ``deleting`` what has gone."""
+    """``initial`` before the log is followed; else ``waiting``, ``reading``, or ``deleting`` rows that are gone."""
     rows: int
     estimate: int | None
     required: bool
-    """Its topic is not whole before: not to be stopped."""
+    """Its topic is not complete before the end: it cannot be stopped."""
     eta_s: float | None
 
 
-def being_read(state: State, at_ms: int) -> dict[str, Read]:
-    """Tables by name, as committed at `at_ms`."""
-    initial = figures(state.snapshot, at_ms)
+def tables_being_read(state: State, at_ms: int) -> dict[str, TableRead]:
+    """Find the tables that are being read, by name, as committed at `at_ms`."""
+    initial = snapshot_progress(state.snapshot, at_ms)
     found = {
-        name: Read("initial", table.rows, table.estimate, required=True, eta_s=initial.eta_s)
+        name: TableRead("initial", table.rows, table.estimate, required=True, eta_s=initial.eta_s)
         for name, table in initial.tables.items()
         if name in state.unread and not table.done
     }
@@ -85,12 +85,12 @@ def being_read(state: State, at_ms: int) -> dict[str, Read]:
         left = max(0, (of["estimate"] or 0) - of["rows"])
         took_s = (at_ms - of["started_at_ms"]) / 1000
         eta_s = left * took_s / of["rows"] if phase == "reading" and left and of["rows"] and took_s > 0 else None
-        found[name] = Read(phase, of["rows"], of["estimate"], required=of["required"], eta_s=eta_s)
+        found[name] = TableRead(phase, of["rows"], of["estimate"], required=of["required"], eta_s=eta_s)
     return found
 
 
 def duration(seconds: float) -> str:
-    """In the two units that matter: ``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """Format a duration in its two largest units: ``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
     whole = round(seconds)
     if whole < 60:  # noqa: PLR2004 - a minute
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""How a session begins: what a position and the servers say of each other, the log held, added tables, gaps closed."""
+"""Starts a session: checks the position against the servers, makes the slot, adds tables, goes on behind gaps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cdc.capture import signals, verdicts
-from cdc.capture.incremental_snapshot import Reading
-from cdc.encode.schema_versions import Versions
+from cdc.capture.incremental_snapshot import IncrementalProgress
+from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Position, Table
 from cdc.model.errors import GapError, raise_first
 from cdc.model.interfaces import LINEAGE, Log, Sink, Source
@@ -19,19 +19,19 @@ log = logging.getLogger("cdc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a pipeline needs to know of its configuration."""
+    """The settings of a pipeline."""
 
     connector: str
     prefix: str
     chunk_rows: int = 50_000
     logs: frozenset[Log] = frozenset()
-    """What is written beside the tables' events: what is not in here is left out, or, for dead letters, stops."""
+    """The topics written beside the tables' own. Without dead letters, a poison record stops the connector."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """The settings that a position depends on: ConnectorConfig.binding."""
+    """The settings that a position depends on: `ConnectorConfig.binding`."""
 
 
-class Beginning:
-    """Of every session of one connector."""
+class Startup:
+    """Starts every session of one connector."""
 
     def __init__(self, settings: Settings, sink: Sink) -> None:
         self._settings = settings
@@ -46,9 +46,9 @@ class Beginning:
         *,
         gap: GapError | None = None,
     ) -> tuple[State, str | None]:
-        """The state to go on from, its log held; and the view of a hold made just now.
+        """Give the state to go on from, with its log held, and the exported view if the hold is new.
 
-        `gap`: what the session before found where it followed the log, which nobody could tell before.
+        `gap` is the gap that the last session found while it followed the log.
         """
         names = tuple(table.qualified for table in tables)
         if state is None:
@@ -101,7 +101,7 @@ class Beginning:
         if added:
             source.extend(tables)
             since = Position(still.epoch, still.commit - 1, still.windows + 1).text
-            reading = {**still.reading, **{table.qualified: Reading(since).to_json() for table in added}}
+            reading = {**still.reading, **{table.qualified: IncrementalProgress(since).to_json() for table in added}}
             still = replace(still, tables=names, reading=reading, carried=source.carried())
         if still is not state:
             state = still.next()
@@ -109,14 +109,14 @@ class Beginning:
         return state, None
 
     def _over_the_gap(self, source: Source, state: State, tables: Sequence[Table], asked: Sequence[bytes]) -> State:
-        """A new hold and a new epoch; every table is read again, and what has gone meanwhile is deleted."""
+        """Begin a new hold and a new epoch: all tables are read again, and rows that are gone get deletes."""
         start = source.hold(tables)
         log.warning("the log has a gap before %s: all tables are read again, as asked", start.offset)
         epoch, names = state.epoch + 1, tuple(table.qualified for table in tables)
         since = Position(epoch, 0, 0).text
         state = state.next(
             phase=Phase.STREAM, epoch=epoch, offset=start.offset, commit=start.commit, tables=names, unread=(),
-            snapshot={}, reading={name: Reading(since, gap=True).to_json() for name in names}, windows=0,
+            snapshot={}, reading={name: IncrementalProgress(since, gap=True).to_json() for name in names}, windows=0,
             carried=source.carried(),
         )  # fmt: skip
         for key in asked:
@@ -133,7 +133,7 @@ class Beginning:
         )
 
     def _refuse_others(self, identity: Mapping[str, str], tables: Sequence[Table], state: State) -> list[Table]:
-        """The tables that `state` does not know; raises OperatorError if their topics are somebody else's."""
+        """Find the tables that `state` does not know; raises OperatorError if their topics are another connector's."""
         added = [table for table in tables if table.qualified not in state.tables]
         if added:
             self.refuse_neighbours(identity, added)
@@ -146,7 +146,7 @@ class Beginning:
 
 
 def _still_captured(state: State, names: Sequence[str]) -> State:
-    """`state` without the tables no longer captured: their changes pass unread, so they are new if they come back."""
+    """Drop the tables no longer captured from `state`: their changes pass unread, so they are new if they come back."""
     tables = tuple(name for name in state.tables if name in names)
     if tables == state.tables:
         return state
@@ -158,8 +158,8 @@ def _still_captured(state: State, names: Sequence[str]) -> State:
     return replace(state, tables=tables, unread=unread, snapshot=snapshot, reading=reading)
 
 
-def unless_rekeyed(state: State, tables: Sequence[Table], versions: Versions) -> State:
-    """`state` without the progress of tables that have another key now: it is of ranges of the old one."""
+def unless_rekeyed(state: State, tables: Sequence[Table], versions: SchemaVersions) -> State:
+    """Drop the progress of tables that have another key now from `state`: its ranges are of the old key."""
     of = {table.qualified: (table, versions.newest(table)) for table in tables}
     rekeyed = {name for name, (table, was) in of.items() if was is not None and was.key != table.key}
     progress = state.snapshot.get("tables")

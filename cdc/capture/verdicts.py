@@ -1,4 +1,4 @@
-"""Start-up verdicts that need no server: whether a position still belongs to this configuration and this source."""
+"""Start-up checks that need no server: does a position still belong to this configuration and this source?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdc.model.state import State
 
 
 def of_config(state: State, config: Mapping[str, str]) -> Iterator[OperatorError]:
-    """Settings that are not those the position was made under."""
+    """Refuse settings other than those that the position was made under."""
     for name, now in config.items():
         then = state.config.get(name, now)
         if then != now:
@@ -24,7 +24,7 @@ def of_config(state: State, config: Mapping[str, str]) -> Iterator[OperatorError
 
 
 def of_source(state: State, identity: Mapping[str, str]) -> Iterator[OperatorError]:
-    """Another server, database or slot than the position's; its timeline is the source's own business."""
+    """Refuse another server, database or slot than the position's; the timeline is checked by the source."""
     for what, there in state.identity.items():
         here = identity.get(what)
         if here != there and what != LINEAGE:
@@ -43,7 +43,7 @@ def of_neighbours(
     identity: Mapping[str, str],
     topics: Mapping[str, str],
 ) -> Iterator[OperatorError]:
-    """What the positions of others say: topics that are theirs, or that this connector has run under another prefix.
+    """Refuse topics that other connectors' positions claim, and another prefix than this connector has run under.
 
     `topics` are this connector's, by table.
     """
@@ -61,7 +61,7 @@ def of_neighbours(
 
 
 def of_records(occupied: Sequence[str], published: Iterable[bytes], connector: str) -> Iterator[OperatorError]:
-    """Topics that hold records of which this connector has no position; the schema topic may know whose they are."""
+    """Refuse topics with records when this connector has no position; the schema topic may name their owner."""
     if not occupied:
         return
     owners: dict[str, str] = {}

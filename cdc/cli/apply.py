@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.model.errors import ConfigError
 
 
@@ -41,16 +42,12 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
     run_apply = importlib.import_module("spark_apply.job.job").run_apply
 
     on_terminal = sys.stderr.isatty()
-    progress = _progress if on_terminal else None
+    progress = show_progress if on_terminal else None
     summary = run_apply(config, once=once, lose_history=lose_history, progress=progress).as_json()
     if on_terminal:
-        click.echo("\r\x1b[K", err=True, nl=False)
+        clear_progress()
     click.echo(json.dumps(summary) if as_json else _table(summary))
     return 0
-
-
-def _progress(line: str) -> None:
-    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
@@ -79,8 +76,7 @@ def _table(summary: dict[str, Any]) -> str:
         for store, count in stores.items():
             cells = (count[name] for name in ("events", "keys", *_COUNTS))
             rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned(rows)
     lines.append(f"{summary['batches']} batches in {summary['seconds']:.1f} s")
     if summary["behind"]:
         lines.append("a transaction was still open in the topics and is not included: run again")

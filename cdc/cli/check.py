@@ -1,4 +1,4 @@
-"""`cdc check`: every precondition of a connector at once; makes nothing anywhere."""
+"""`cdc check` tests every precondition of a connector at once; it makes nothing anywhere."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
 
 
 def _named(config: ConnectorConfig) -> list[Table]:
-    """Where the source tells nothing: the tables that the file names, without their columns."""
+    """Make tables without columns of the names in the file, for a source that cannot be asked."""
     names = [name.partition(".") for name in config.source.tables if not set("*?") & set(name)]
     return [Table(schema, name, (), ()) for schema, _, name in names]
 
 
 def _in_a_line(finding: Finding) -> str:
-    return finding.what + (f"; mend it: {finding.fix}" if finding.fix else "")
+    return finding.what + (f"; fix: {finding.fix}" if finding.fix else "")
 
 
 def _table(findings: list[Finding]) -> None:
@@ -75,7 +75,7 @@ def _table(findings: list[Finding]) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-    grid = Grid("", "what", "found", "what mends it", box=None, header_style="bold", padding=(0, 2, 0, 0))
+    grid = Grid("", "what", "found", "how to fix it", box=None, header_style="bold", padding=(0, 2, 0, 0))
     for finding in findings:
         grid.add_row(
             Text(finding.level.value, style=colours[finding.level]),

@@ -1,4 +1,4 @@
-"""`cdc demo`: the whole way of a change, shown on a small shop, and proved by comparing every row."""
+"""`cdc demo` shows a change from end to end in a small shop, and compares every row of source and copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cdc.dev.demo import Comparison, Demo
-    from cdc.dev.mending import Mending
+    from cdc.dev.repair_demo import Repair
 
 _STORY = "UPDATE products SET description = 'Now dishwasher safe: the mug of the year' WHERE id = 107"
 _WORD = "dishwasher"
@@ -61,7 +61,7 @@ def _run(folder: Path, transactions: int) -> int:
 
     from cdc.cli.verify import ask_again  # noqa: PLC0415 - as above
     from cdc.dev.demo import running  # noqa: PLC0415 - as above
-    from cdc.dev.mending import TABLE, mend, spoil  # noqa: PLC0415 - as above
+    from cdc.dev.repair_demo import TABLE, damage, repair  # noqa: PLC0415 - as above
     from cdc.dev.shop import Size  # noqa: PLC0415 - as above
 
     out, steps = Console(highlight=False), _Steps()
@@ -95,18 +95,18 @@ def _run(folder: Path, transactions: int) -> int:
         steps.begin("comparing", "every row of the source with topic, warehouse and index")
         found = demo.compare()
         steps.begin("damage", f"another hand changes a row of {TABLE} in the warehouse, and takes one from the index")
-        spoil(demo)
-        steps.begin("mending", "cdc verify --repair, cdc apply, cdc verify")
-        mending = mend(demo, ask_again, steps.detail)
+        damage(demo)
+        steps.begin("repair", "cdc verify --repair, cdc apply, cdc verify")
+        repaired = repair(demo, ask_again, steps.detail)
         steps.end()
         _print_story(out, story)
         _print_comparison(out, found, demo.shop.transactions, demo.shop.changes)
-        _print_mending(out, mending)
-    return sum(c.differences for c in found) + mending.wrong
+        _print_repair(out, repaired)
+    return sum(c.differences for c in found) + repaired.wrong
 
 
 def _tell_story(demo: Demo) -> dict[str, Any]:
-    """One UPDATE, and how long until each stage shows it."""
+    """Run one UPDATE, and measure how long until each stage shows it."""
     before = time.monotonic()
     demo.shop.execute(_STORY)
 
@@ -138,7 +138,7 @@ def _print_story(out: Console, story: dict[str, Any]) -> None:
     event, event_s = story["event"]
     row, row_s = story["row"]
     hits, hits_s = story["hits"]
-    out.print("[bold]One change, all the way[/]\n")
+    out.print("[bold]One change, from end to end[/]\n")
     out.print("[cyan]SQL[/]        " + _STORY, soft_wrap=True)
     out.print(f'[cyan]event[/]      shop.public.products  key {{"id":107}}  [dim](seen after {event_s:.1f} s)[/]')
     out.print_json(orjson.dumps(event).decode(), indent=2)
@@ -168,30 +168,30 @@ def _print_comparison(out: Console, found: list[Comparison], transactions: int, 
         )
 
 
-def _print_mending(out: Console, mending: Mending) -> None:
+def _print_repair(out: Console, repair: Repair) -> None:
     from cdc.cli.verify import report  # noqa: PLC0415 - as above
-    from cdc.dev.mending import STATEMENT, TABLE, TAKEN  # noqa: PLC0415 - as above
+    from cdc.dev.repair_demo import STATEMENT, TABLE, TAKEN  # noqa: PLC0415 - as above
 
     def show(line: str) -> None:
         out.print(f"  {line}", soft_wrap=True, markup=False)
 
     verify = f"cdc verify connector.yaml apply.yaml --table {TABLE}"
-    out.print("\n[bold]Damage, found and mended[/]\n")
+    out.print("\n[bold]Damage, found and repaired[/]\n")
     out.print(f"[cyan]another hand[/]  {STATEMENT}", soft_wrap=True)
     out.print(f"              and the document {TAKEN} taken out of the index")
     out.print(f"[cyan]$[/] {verify} --repair")
-    for line in report(mending.found):
+    for line in report(repair.found):
         show(line)
-    for table, rows in mending.asked.items():
+    for table, rows in repair.asked.items():
         show(f"asked the connector for {rows:,} rows of {table}")
     out.print("[cyan]$[/] cdc apply apply.yaml --once")
     out.print(f"[cyan]$[/] {verify}")
-    for line in report(mending.after):
+    for line in report(repair.after):
         show(line)
-    if mending.wrong:
-        out.print(f"\n[bold red]{mending.wrong:,} rows[/] were not found, or not mended")
+    if repair.wrong:
+        out.print(f"\n[bold red]{repair.wrong:,} rows[/] were not found, or not repaired")
     else:
-        out.print("\n[bold green]Found, and mended[/]: the copies are what the source holds.")
+        out.print("\n[bold green]Found, and repaired[/]: the copies are what the source holds.")
 
 
 def _cell(differences: int) -> str:
@@ -199,7 +199,7 @@ def _cell(differences: int) -> str:
 
 
 class _Steps:
-    """Progress on stderr: one line a step, alive on a terminal."""
+    """Shows progress on stderr: one line a step, updated on a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - as above

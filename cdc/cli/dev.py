@@ -1,4 +1,4 @@
-"""``cdc dev``: PostgreSQL, MySQL, MariaDB, Kafka and OpenSearch on this machine, without containers."""
+"""``cdc dev`` runs PostgreSQL, MySQL, MariaDB, Kafka and OpenSearch on this machine, without containers."""
 
 from __future__ import annotations
 

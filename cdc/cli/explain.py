@@ -1,4 +1,4 @@
-"""``cdc explain``: the events of a key, and which of them derived stores hold."""
+"""``cdc explain`` lists the events of a key, and says which of them derived stores hold."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _print(found: dict[str, Any]) -> None:
     if found["records"]:
         click.echo(_OUTCOMES[found["outcome"]])
     for entry in found["quarantined"]:
-        lacks = f"{entry['partition']}/{entry['offset']} is in quarantine for {entry['store']}, which does not have it"
-        click.echo(f"{lacks}: {entry['reason']}")
+        held = f"{entry['partition']}/{entry['offset']} is in quarantine for {entry['store']}, which does not have it"
+        click.echo(f"{held}: {entry['reason']}")
 
 
 def _cells(seen: dict[str, Any]) -> tuple[str, ...]:

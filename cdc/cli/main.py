@@ -1,4 +1,4 @@
-"""The `cdc` command: names its subcommands, loads the one that is called, turns errors into exit codes."""
+"""The `cdc` command names its subcommands, loads the one that is called, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cdc() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the console script."""
+    """Run the command line: the entry point of the console script."""
     try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def show(exc: CdcError) -> None:
-    """An error as a person reads it, on stderr."""
+    """Print an error for a person, on stderr."""
     click.secho("error: ", nl=False, err=True, fg="red", bold=True)
     click.echo(exc.message, err=True)
     hint = exc.hint or (

@@ -1,4 +1,4 @@
-"""``cdc quarantine``: the events that derived stores could not take, and taking them again."""
+"""``cdc quarantine`` lists the events that derived stores could not take, and applies them again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import click
 import orjson
 
+from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.config.config import load_apply
 from cdc.model.errors import ConfigError
 
@@ -61,9 +62,9 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
         raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
     on_terminal = sys.stderr.isatty()
     run = importlib.import_module("spark_apply.rebuild.quarantine_retry").run_retry
-    found = run(config, store=store, table=table, key=key, progress=_progress if on_terminal else None)
+    found = run(config, store=store, table=table, key=key, progress=show_progress if on_terminal else None)
     if on_terminal:
-        click.echo("\r\x1b[K", err=True, nl=False)
+        clear_progress()
     done = [one.as_json() for one in found]
     left = sum(one["outcome"] == "left" for one in done)
     if as_json:
@@ -73,17 +74,10 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
     return int(left > 0)
 
 
-def _progress(line: str) -> None:
-    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
-
-
 def _lines(entries: Sequence[dict[str, Any]], *last: str) -> str:
     rows = [("table", "store", "record", "since", "key", *last)]
     for entry in entries:
         record = f"{entry['partition']}/{entry['offset']}"
         since = datetime.fromtimestamp(entry["at_ms"] / 1000, UTC).isoformat(timespec="seconds")
         rows.append((entry["table"], entry["store"], record, since, entry["key"] or "-", *(entry[n] for n in last)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned(rows))

@@ -1,4 +1,4 @@
-"""``cdc rebuild``: make derived copies anew from the topics, beside the live ones, and swap them in."""
+"""``cdc rebuild`` makes new derived copies from the topics, beside the live ones, and swaps them in."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.model.errors import ConfigError
 
 
@@ -42,23 +43,16 @@ def rebuild(
     on_terminal = sys.stderr.isatty()
     begun = time.monotonic()
     copies = run(
-        config, store=store, table=table, lose_history=lose_history, progress=_progress if on_terminal else None
+        config, store=store, table=table, lose_history=lose_history, progress=show_progress if on_terminal else None
     )
     done = [copy.as_json() for copy in copies]
     seconds = round(time.monotonic() - begun, 3)
     if on_terminal:
-        click.echo("\r\x1b[K", err=True, nl=False)
+        clear_progress()
     click.echo(json.dumps({"name": config.name, "seconds": seconds, "copies": done}) if as_json else _table(done))
-
-
-def _progress(line: str) -> None:
-    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
 
 def _table(copies: list[dict[str, object]]) -> str:
     rows = [tuple(name.replace("_", " ") for name in copies[0])]
     rows += [tuple(str(value) for value in copy.values()) for copy in copies]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned(rows))

@@ -1,4 +1,4 @@
-"""`cdc run`: one connector in this process, or several in one process each."""
+"""`cdc run` runs one connector in this process, or a process for each of more than one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import click
 
 from cdc.capture.memory import keep_freed
 from cdc.capture.pipeline import Pipeline, Report, Settings
-from cdc.capture.snapshot_progress import Figures, being_read, duration, figures
+from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
+from cdc.cli.terminal import clear_progress, show_progress
 from cdc.config import registry
 from cdc.config.config import load_connector
 from cdc.model.errors import OperatorError
@@ -43,7 +44,7 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
         format="%(asctime)s %(levelname)-7s %(message)s",
         stream=sys.stderr,
     )
-    for client in ("kafka", "cdc.kafka"):  # what they complain of, the connector says in one line
+    for client in ("kafka", "cdc.kafka"):  # the connector reports their errors in one line
         logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     if len(files) > 1:
         _supervise(files, until_caught_up=until_caught_up, verbose=verbose)
@@ -73,7 +74,7 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
         click.echo("stopping after the transaction in hand; once more to stop at once", err=True)
         pipeline.stop()
 
-    # a row makes objects that live for a moment and never in circles: to look for those at every 700 finds nothing
+    # the objects of a row live for a moment and are in no cycles: a collection at every 700 finds nothing
     gc.freeze()
     gc.set_threshold(_GC_OBJECTS, 10, 10)
     signal.signal(signal.SIGINT, stop)
@@ -83,7 +84,7 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
 
 
 class _Shown:
-    """What a person sees of a run: a line when a phase begins and now and then; on a terminal, the line in hand too."""
+    """Shows a run to a person: a line when a phase begins and every 10 s; on a terminal, a status line too."""
 
     def __init__(self, name: str, *, live: bool) -> None:
         self._name = name
@@ -110,8 +111,10 @@ class _Shown:
     def _progress(self, report: Report, now: float) -> str:
         rate = (report.events - self._events) / max(now - self._at_s, 0.001)
         reading = report.phase is Phase.SNAPSHOT and report.tables
-        what = _reading(figures(report.state.snapshot, _now_ms())) if reading else f"at {report.state.offset}"
-        again = [at for at in being_read(report.state, _now_ms()).items() if at[1].phase in ("reading", "deleting")]
+        what = _reading(snapshot_progress(report.state.snapshot, _now_ms())) if reading else f"at {report.state.offset}"
+        again = [
+            at for at in tables_being_read(report.state, _now_ms()).items() if at[1].phase in ("reading", "deleting")
+        ]
         for name, at in again:
             left = "" if at.eta_s is None else f", about {duration(at.eta_s)} left"
             what += f"; {at.phase} {name}: {at.rows:,} rows{left}"
@@ -121,19 +124,19 @@ class _Shown:
         if self._live and now - self._drawn_s >= _DRAWN_EVERY_S:
             self._drawn_s = now
             line = f"{self._name}: {self._progress(report, now)}"[: shutil.get_terminal_size().columns - 1]
-            click.echo(f"\r\x1b[K{line}", err=True, nl=False)  # a line that wraps could not be drawn over
+            show_progress(line)  # a line that wraps could not be drawn over
 
     def _say(self, level: int, text: str) -> None:
         if self._live:
-            click.echo("\r\x1b[K", err=True, nl=False)
+            clear_progress()
         self._log.log(level, "%s: %s", self._name, text)
 
     def done(self) -> None:
         self._say(logging.INFO, f"{'stopped' if self.stopping else 'caught up'}, position committed")
 
 
-def _reading(found: Figures) -> str:
-    """``reading public.t 1,200 rows of about 4,000, 3 of 5 tables done, about 12 s left``."""
+def _reading(found: SnapshotProgress) -> str:
+    """Write ``reading public.t 1,200 rows of about 4,000, 3 of 5 tables done, about 12 s left``."""
     part = [name for name, table in found.tables.items() if table.rows and not table.done]
     words = []
     for name in part[:_NAMED]:
@@ -162,7 +165,7 @@ _PHASES = {
 
 
 def _supervise(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> None:
-    """One process for each file; when one fails, the others are asked to end, and so is the command."""
+    """Run one process for each file; when one fails, stop the others and the command."""
     flags = [*(["--until-caught-up"] if until_caught_up else []), *(["--verbose"] if verbose else [])]
     children = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`cdc snapshot`: read tables again while their connector follows the log, and see how far that is."""
+"""`cdc snapshot` starts, stops and reports incremental snapshots: tables read while the log is followed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import click
 import orjson
 
 from cdc.capture.signals import Command
-from cdc.capture.snapshot_progress import being_read, duration
+from cdc.capture.snapshot_progress import duration, tables_being_read
+from cdc.cli.status import standing
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector, matches
 from cdc.model.errors import OperatorError
@@ -86,7 +87,7 @@ def stop(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
 def status(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
     """How far each table has been read."""
     config = load_connector(file)
-    found = being_read(_state(config), time.time_ns() // 1_000_000)
+    found = tables_being_read(_state(config), time.time_ns() // 1_000_000)
     found = {name: at for name, at in found.items() if not tables or name in tables}
     if as_json:
         click.echo(orjson.dumps({name: asdict(at) for name, at in found.items()}).decode())
@@ -100,12 +101,8 @@ def status(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _state(config: ConnectorConfig) -> State:
-    topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
-    with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
-        there = topics.exists(topic)
-    state: State | None = None
-    if there:
-        state = registry.part("sinks.topics.positions:read_standing")(config.sink, config.name).state
+    found = standing(config)
+    state: State | None = found.state if found else None
     if state is None:
         raise OperatorError(
             f"connector {config.name} has never run: its first run reads every table", hint="cdc run CONNECTOR.yaml"

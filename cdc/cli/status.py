@@ -1,4 +1,4 @@
-"""`cdc status`: where a connector stands, or its derived stores; it disturbs nothing of them."""
+"""`cdc status` shows where a connector or its derived stores stand; it changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import click
 import orjson
 
-from cdc.capture.snapshot_progress import Figures, being_read, duration, figures
+from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, describes_apply, load_apply, load_connector
 from cdc.model.errors import CdcError
@@ -40,7 +40,7 @@ def status(file: Path, *, as_json: bool) -> None:
 
 
 def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
-    """A store has all of a connector's transactions up to its position; the tables it lacks are named."""
+    """Show up to which position each store has all of a connector's transactions, and its incomplete tables."""
     now_ms = time.time_ns() // 1_000_000
     found: dict[str, dict[str, Any]] = {}
     with registry.part("spark_apply.job.progress:Reader")(config) as reader:
@@ -49,16 +49,16 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
     entries = registry.part("spark_apply.events.quarantine:read_entries")(config).values()
     for store, connectors in found.items():
         for at in connectors.values():
-            lacks = Counter(entry.table for entry in entries if entry.store == store and entry.table in at["tables"])
-            at["quarantined"] = dict(lacks)
+            missing = Counter(entry.table for entry in entries if entry.store == store and entry.table in at["tables"])
+            at["quarantined"] = dict(missing)
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
         return
     for store, connectors in found.items():
         for name, at in connectors.items():
             fresh = "" if at["freshness_seconds"] is None else f"{at['freshness_seconds']:,} s behind the source, "
-            told = f"{fresh}published {at['published_at']}" if at["position"] else "not complete yet"
-            click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{told}")
+            freshness = f"{fresh}published {at['published_at']}" if at["position"] else "not complete yet"
+            click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
             if at["incomplete"]:
                 click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
             if at["quarantined"]:
@@ -80,9 +80,7 @@ def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spa
 
 
 def _status(config: ConnectorConfig) -> dict[str, Any]:
-    kafka = (
-        registry.part("sinks.topics.positions:read_standing")(config.sink, config.name) if _has_run(config) else None
-    )
+    kafka = standing(config)
     state = kafka.state if kafka else None
     try:
         server = registry.standing(config)(config, state)
@@ -94,8 +92,10 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         lag_s = round(max(0.0, time.time() - kafka.committed_at_ms / 1000), 1) if lag_bytes else 0.0
     slot = server.pop("slot", None)
     running = bool(server.pop("reading", False) or (slot and slot["active"]))
-    snapshot = figures(state.snapshot, kafka.committed_at_ms) if state and kafka else Figures({}, None)
-    again = being_read(state, kafka.committed_at_ms) if state and kafka else {}
+    snapshot = (
+        snapshot_progress(state.snapshot, kafka.committed_at_ms) if state and kafka else SnapshotProgress({}, None)
+    )
+    again = tables_being_read(state, kafka.committed_at_ms) if state and kafka else {}
     again = {name: at for name, at in again.items() if at.phase != "initial"}
     return {
         "name": config.name,
@@ -117,10 +117,13 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
     }
 
 
-def _has_run(config: ConnectorConfig) -> bool:
+def standing(config: ConnectorConfig) -> Any:  # noqa: ANN401 - sinks.topics.positions.Standing | None
+    """Read the committed state, its time and the last error; None where the connector has never run."""
     topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
     with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
-        return bool(topics.exists(topic))
+        if not topics.exists(topic):
+            return None
+    return registry.part("sinks.topics.positions:read_standing")(config.sink, config.name)
 
 
 def _instant(at_ms: int) -> str:

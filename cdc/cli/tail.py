@@ -1,4 +1,4 @@
-"""`cdc tail`: a connector's events as JSON lines, read_committed."""
+"""`cdc tail` prints a connector's committed events as JSON lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
 
 
 def _topics(config: ConnectorConfig, table: str | None) -> str:
-    """A regular expression over topic names."""
+    """Make a regular expression over topic names."""
     if table is None:
         return str(registry.part("sinks.topics.follow:any_event")(config.sink.prefix))
     schema, dot, name = table.partition(".")

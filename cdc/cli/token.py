@@ -1,4 +1,4 @@
-"""`cdc token`: what a writer takes after its commit, and a reader waits for (`cdc wait`)."""
+"""`cdc token` prints what a writer takes after its commit and a reader waits for (`cdc wait`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import orjson
 
+from cdc.cli.status import standing
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.change import Position
@@ -35,7 +36,7 @@ def token(file: Path, *, as_json: bool) -> None:
 
 
 def _position(config: ConnectorConfig) -> Position:
-    """The epoch is the one before and after the log's end was asked for: a position of another would mean nothing."""
+    """Ask for the log's end until the epoch before and after is the same: a position of another would mean nothing."""
     end = registry.end(config)
     before = _state(config)
     for _ in range(_TRIES):
@@ -49,12 +50,8 @@ def _position(config: ConnectorConfig) -> Position:
 
 
 def _state(config: ConnectorConfig) -> State:
-    topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
-    with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
-        there = topics.exists(topic)
-    state: State | None = (
-        registry.part("sinks.topics.positions:read_standing")(config.sink, config.name).state if there else None
-    )
+    found = standing(config)
+    state: State | None = found.state if found else None
     if state is None:
         raise OperatorError(
             f"connector {config.name} has never run: there is no order yet that a token could be in",

@@ -1,4 +1,4 @@
-"""`cdc verify`: whether derived stores are what the source holds; where they are not, name it, and mend it if asked."""
+"""`cdc verify` compares derived stores with the source, names what differs, and repairs it if asked."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import click
 import orjson
 
 from cdc.capture.signals import Command
+from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Key, State
 
-MENDED: Final = 10_000
-"""Keys of a table that are asked for at most: beyond that, reading all of it is less work."""
+MAX_REPAIRED_KEYS: Final = 10_000
+"""The most keys of a table that are requested: beyond that, reading the whole table is less work."""
 _KEYS_A_COMMAND: Final = 1_000
 
 
@@ -59,10 +60,10 @@ def verify(
             partial(_standing, connector),
             table=table,
             store=store,
-            progress=_progress if on_terminal else None,
+            progress=show_progress if on_terminal else None,
         )
     if on_terminal:
-        click.echo("\r\x1b[K", err=True, nl=False)
+        clear_progress()
     agree = all(copy.agrees for copy in copies)
     asked = ask_again(connector, connector_file, copies) if repair and not agree else {}
     if as_json:
@@ -85,19 +86,15 @@ def _standing(connector: ConnectorConfig) -> State:
     return state
 
 
-def _progress(line: str) -> None:
-    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
-
-
 def ask_again(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> dict[str, int]:
-    """Ask for the rows that differ; by table, how many. Raises OperatorError for too many, before any is asked for."""
+    """Request the rows that differ; return how many by table. Raises OperatorError for too many, before any request."""
     wanted: dict[str, dict[Key, None]] = {}
     for copy in copies:
         of = wanted.setdefault(copy.table, {})
         of.update(dict.fromkeys(one.text for one in copy.differences if one.text is not None))
-        if copy.unchecked or len(of) > MENDED:
+        if copy.unchecked or len(of) > MAX_REPAIRED_KEYS:
             raise OperatorError(
-                f"{copy.table}: more than {MENDED:,} rows differ, which is too many to ask for one by one",
+                f"{copy.table}: more than {MAX_REPAIRED_KEYS:,} rows differ, which is too many to ask for one by one",
                 hint=f"cdc snapshot start {file} --table {copy.table}  # publishes all its rows again",
             )
     send = registry.part("sinks.topics.signals:send_command")
@@ -117,14 +114,12 @@ _COUNTS: Final = ("rows", "equal", "differing", "missing", "extra", "undecided")
 
 
 def report(copies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Lines for people, of what `Copy.as_json` gave."""
+    """Format results of `Copy.as_json` for people."""
     rows = [("table", "store", *_COUNTS)]
     for copy in copies:
         counts = (copy[name] if isinstance(copy[name], int) else len(copy[name]) for name in _COUNTS)
         rows.append((copy["table"], copy["store"], *(f"{count:,}" for count in counts)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
     for copy in copies:
         where = f"{copy['table']} in {copy['store']}"
         held = [_key(key) for key in copy["quarantined"]]

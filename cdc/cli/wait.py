@@ -1,4 +1,4 @@
-"""`cdc wait`: return when derived stores hold what a token stands for."""
+"""`cdc wait` returns when derived stores hold what a token stands for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
         found = {"reached": not late, "waited_seconds": waited_s, "behind": behind, "quarantined": held}
         click.echo(orjson.dumps(found).decode())
     for store, count in held.items():
-        click.echo(f"store {store} lacks {count:,} events that are in quarantine: cdc quarantine list {file}", err=True)
+        click.echo(
+            f"store {store} does not have {count:,} events that are in quarantine: cdc quarantine list {file}", err=True
+        )
     for store, at in late.items():
         message, hint = _why(store, at, Position.parse(parsed["position"]), file)
         click.echo(f"not within {timeout_s:g} s: {message}", err=True)
@@ -70,7 +72,7 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
 def _await(
     config: ApplyConfig, connector: str, position: str, stores: tuple[str, ...], timeout_s: float
 ) -> tuple[Sequence[str], dict[str, Any]]:
-    """The stores that were waited for, and those that were not in time."""
+    """Wait; return the stores that were waited for, and those that were late."""
     with registry.part("spark_apply.job.progress:Reader")(config) as reader:
         followers = [store for store, connectors in reader.stores().items() if connector in connectors]
         if not stores and not followers:
@@ -83,7 +85,7 @@ def _await(
 
 
 def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - reading.Found
-    """What a store lacks, and where to look."""
+    """Say what a store does not have yet, and where to look."""
     if at.incomplete:
         hint = "is `cdc apply` running, with this file? These tables are read from the beginning, or from the source"
         return f"store {store} is not complete yet: {', '.join(at.incomplete)}", hint

@@ -64,7 +64,7 @@ def _check_clients(bootstrap_servers: str, topic_prefix: str, options: Mapping[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    """An item of `tables` that says which columns tell its rows apart, where that is not the primary key's to say."""
+    """An item of `tables` that names the key columns, where the table has no primary key or another key is wanted."""
 
     table: str
     key: tuple[str, ...]
@@ -88,11 +88,11 @@ class SourceConfig:
     messages: bool = True
     """Whether what applications write into the log (pg_logical_emit_message) becomes events too."""
     server_id: int | None = None
-    """MySQL: as which replica we register; one that no other has. None: made of the connector's name."""
+    """MySQL: the server id that the connector registers with; unique. None: made from the connector's name."""
     heartbeat_s: float = 10.0
-    """How often a sign of ours is put into the log of a source that others write to; 0: never."""
+    """How often a heartbeat is written into the log of a source that others write to; 0: never."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """For sources of third parties."""
+    """Options for sources of third parties."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
     """Key columns by table, where an item of `tables` gives them."""
 
@@ -127,7 +127,7 @@ class SourceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Tables whose events are kept in a log as well, where none replaces another: what a history is made from."""
+    """The tables whose events are also kept in a log, where no event replaces another: histories are made from it."""
 
     tables: tuple[str, ...]
     """Names and patterns, as `source.tables` has them."""
@@ -147,7 +147,7 @@ class LogConfig:
 
     @property
     def retention_ms(self) -> int:
-        """As Kafka has it: -1 is for ever."""
+        """The retention as Kafka has it: -1 is for ever."""
         found = _RETENTION.fullmatch(self.retention)
         return int(found[1]) * _UNITS_MS[found[2]] if found else -1
 
@@ -158,7 +158,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConfig:
-    """Where events go."""
+    """The Kafka cluster and topics that events go to."""
 
     type: str = "kafka"
     bootstrap_servers: str
@@ -167,9 +167,9 @@ class KafkaConfig:
     replication_factor: int | None = None
     """None: the broker's default.replication.factor."""
     transaction_metadata: bool = False
-    """Whether each source transaction's beginning and end are told in a topic of their own."""
+    """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
-    """Of which tables every event is kept."""
+    """The tables that have a log."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties by librdkafka's names (security.protocol, sasl.username, …)."""
 
@@ -193,12 +193,12 @@ class KafkaConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotConfig:
-    """How the initial snapshot is read."""
+    """How the initial snapshot is read: by how many sessions, in chunks of what size."""
 
     workers: int = 2
-    """Sessions that read side by side: other tables, and of a big table other ranges of its key."""
+    """Sessions that read in parallel: different tables, or different key ranges of a large table."""
     chunk_rows: int = 50_000
-    """Rows whose events and progress share one Kafka transaction."""
+    """How many rows' events share one Kafka transaction with their progress."""
 
     def __post_init__(self) -> None:
         _require(self.workers > 0, "workers: must be 1 or more")
@@ -207,14 +207,14 @@ class SnapshotConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorConfig:
-    """connector.yaml"""
+    """A connector's file, connector.yaml."""
 
     name: str
     source: SourceConfig
     sink: KafkaConfig
     snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
     on_error: str = "stop"
-    """What becomes of an event that cannot be written: ``stop``, or ``dead_letter``."""
+    """What happens at a poison record, whose event cannot be written: ``stop``, or ``dead_letter``."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -248,7 +248,7 @@ class ConnectorConfig:
 
     @property
     def binding(self) -> dict[str, str]:
-        """What a position depends on and nothing else notices a change of; kept in the position topic, never a secret.
+        """The settings that a position depends on and no other check compares; in the position topic, never secret.
 
         Partitions are compared with the topics', the tables with the position's, the server by its identity.
         """
@@ -271,7 +271,7 @@ def _check_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplySource:
-    """The topics an apply job folds."""
+    """The topics that an apply job folds."""
 
     bootstrap_servers: str
     topic_prefix: str
@@ -284,7 +284,7 @@ class ApplySource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """A derived store."""
+    """A derived store: its type, and where it is."""
 
     type: str
     path: str | None = None
@@ -300,11 +300,11 @@ class ApplyTable:
     types: Mapping[str, str] = field(default_factory=dict)
     """Column -> ``string``: keep its JSON text as it is."""
     mode: str = "latest"
-    """What is kept of a row: its ``latest`` version, or its ``history``."""
+    """Which versions of a row are kept: the ``latest``, or its ``history``."""
     untracked: tuple[str, ...] = ()
     """Columns whose change alone makes no new version in a history."""
     columns: tuple[str, ...] = ()
-    """Those of the source's that copies have; the key's are always there. None named: all, also what is added later."""
+    """The source's columns that copies have, besides the key's. None named: all, and those that are added later."""
     rename: Mapping[str, str] = field(default_factory=dict)
     """The source's name of a column -> its name in copies."""
     where: str | None = None
@@ -312,9 +312,9 @@ class ApplyTable:
     computed: Mapping[str, str] = field(default_factory=dict)
     """Name of a further column -> Spark SQL over the source's columns."""
     target: str | None = None
-    """The copies' name, instead of the table's."""
+    """The copies' name, if it is not the table's."""
     partition_by: tuple[str, ...] = ()
-    """Columns of the copy, or ``days(at)``, ``bucket(16, id)``, …"""
+    """Partition fields: columns of the copy, or ``days(at)``, ``bucket(16, id)``, …"""
 
     def __post_init__(self) -> None:
         history = self.mode == "history"
@@ -342,7 +342,7 @@ class ApplyTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineConfig:
-    """What becomes of events that cannot be applied."""
+    """How many events that cannot be applied may be in quarantine."""
 
     limit: int = 1_000
     """How many may be in quarantine before the job stops; 0: it stops at the first."""
@@ -353,7 +353,7 @@ class QuarantineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyConfig:
-    """apply.yaml"""
+    """An apply job's file, apply.yaml."""
 
     name: str
     source: ApplySource

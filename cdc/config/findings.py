@@ -1,4 +1,4 @@
-"""What `cdc check` finds: one line each, with the statement or command that mends it."""
+"""The findings of `cdc check`: one line each, with the statement or command that fixes it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from cdc.model.errors import CdcError
 
 
 class Level(StrEnum):
-    """How much it matters."""
+    """How serious a finding is."""
 
     OK = "ok"
     WARNING = "warning"
-    """It runs; one day it may not."""
+    """A run starts; one day it may not."""
     ERROR = "error"
     """`cdc run` stops at it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One precondition."""
+    """The state of one precondition."""
 
     level: Level
     about: str
-    """What was looked at: ``table public.orders``."""
+    """What was checked: ``table public.orders``."""
     what: str
     fix: str | None = None
     """A statement or a command where there is one."""
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a source's check found; `tables` and `identity` as far as they could be told."""
+    """The result of a source's check; `tables` and `identity` as far as they are known."""
 
     findings: tuple[Finding, ...]
     tables: tuple[Table, ...] = ()
@@ -42,12 +42,12 @@ class Checked:
 
 
 def refused(about: str, error: CdcError) -> Finding:
-    """What a run would stop at."""
+    """Make a finding of an error that a run would stop at."""
     return Finding(Level.ERROR, about, error.message, error.hint)
 
 
 def probed(about: str, probe: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """What a probe finds; an error that ends it is one finding more, so that it hides no other probe's."""
+    """Collect a probe's findings; an error that ends it is one more, so that it hides no other probe's."""
     found: list[Finding] = []
     try:
         found.extend(probe())

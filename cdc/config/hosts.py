@@ -1,4 +1,4 @@
-"""Which hosts are this machine: connections to others are checked."""
+"""Tells which hosts are this machine: connections to others are checked for TLS."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Names to parts, so that `cdc` imports none of them.
+"""Turns names into parts, so that `cdc` imports none of them.
 
 A source of a third party is named ``package.module:callable`` in its configuration. The callable takes a
 ConnectorConfig and gives a Source; beside it in its module, ``open_snapshotter`` gives a Snapshotter and
-``standing`` says how the server stands, ``check`` what it lacks (`cdc.config.findings`), ``end`` where its log ends.
+``standing`` reports the server's state, ``check`` its findings (`cdc.config.findings`), ``end`` where its log ends.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ SINKS = {"kafka": "sinks.kafka:open_sink"}
 
 
 def source(config: ConnectorConfig) -> Callable[[], Source]:
-    """Raises ConfigError for a type nobody knows."""
+    """Find what opens the source. Raises ConfigError for an unknown type."""
     opener = _resolve(_named(config)[0])
     return lambda: cast("Source", opener(config))
 
 
 def snapshotter(config: ConnectorConfig) -> Callable[[], Snapshotter]:
-    """Raises ConfigError for a type nobody knows."""
+    """Find what opens the snapshotter. Raises ConfigError for an unknown type."""
     opener = _resolve(_named(config)[1])
     return lambda: cast("Snapshotter", opener(config))
 
 
 def standing(config: ConnectorConfig) -> Callable[..., Any]:
-    """What `cdc status` asks about the server: a function of (config, state) that gives JSON values."""
+    """Find what `cdc status` asks the server: a function of (config, state) that gives JSON values."""
     return _resolve(_named(config)[2])
 
 
 def check(config: ConnectorConfig) -> Callable[..., Checked]:
-    """What `cdc check` asks the server: a function of (config, state, known=…)."""
+    """Find what `cdc check` asks the server: a function of (config, state, known=…)."""
     return _resolve(_named(config)[3])
 
 
 def end(config: ConnectorConfig) -> Callable[..., int]:
-    """What `cdc token` asks the server: a function of (config, state).
+    """Find what `cdc token` asks the server: a function of (config, state).
 
-    It gives a commit position that all committed before the call lies below, and that an idle log reaches at once.
+    It gives a commit position above all that was committed before the call, which an idle log reaches at once.
     """
     return _resolve(_named(config)[4])
 
 
 def sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> Sink:
-    """A sink that has not connected yet; `logs` are the topics it has beside those of tables."""
+    """Make a sink that has not connected yet; `logs` are the topics it has beside those of tables."""
     return cast("Sink", _resolve(SINKS[config.type])(config, connector, logs=logs))
 
 
 def part(name: str) -> Callable[..., Any]:
-    """Something of another package that a command needs: ``sinks.topics.follow:Follower``. Raises ConfigError."""
+    """Load something of another package that a command needs: ``sinks.topics.follow:Follower``. Raises ConfigError."""
     return _resolve(name)
 
 
@@ -102,7 +102,7 @@ def _resolve(name: str) -> Callable[..., Any]:
 
 
 def _hidden_by(module_name: str) -> str | None:
-    """A user's own folder named like one of our packages hides ours."""
+    """Explain a failed import: a user's own folder named like one of our packages hides ours."""
     top = module_name.partition(".")[0]
     try:
         found = importlib.import_module(top)

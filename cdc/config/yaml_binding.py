@@ -1,7 +1,7 @@
-"""YAML text to frozen dataclasses, with an error that says file, line, path, what was found and what is allowed.
+"""Binds YAML to frozen dataclasses; an error says file, line, path, what was found and what is allowed.
 
 PyYAML parses (safe tags only); this binds its nodes, because only nodes know their lines. ``${NAME}``,
-``${NAME:-default}`` and ``${file:/path}`` are replaced inside string values, after parsing: what a variable holds is
+``${NAME:-default}`` and ``${file:/path}`` are replaced inside string values, after parsing: a variable's value is
 never read as YAML, and no error repeats it.
 """
 
@@ -24,7 +24,7 @@ from cdc.model.errors import ConfigError
 T = TypeVar("T")
 
 BOUND_AS: Final = "bound as"
-"""In a field's metadata: the type its YAML is bound to, where the class makes another of it; None: it has no YAML."""
+"""A key of a field's metadata: the type that its YAML is bound to, if the class converts it; None: it has no YAML."""
 
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
@@ -43,7 +43,7 @@ def load(path: Path, cls: type[T], *, aliases: Mapping[str, str] | None = None) 
 
 
 def top_level_keys(path: Path) -> set[str]:
-    """What kind of file is it? Raises ConfigError for one that is not YAML."""
+    """Read the names of a file's top-level keys. Raises ConfigError for a file that is not YAML."""
     node = _compose(path)
     return {str(key.value) for key, _ in node.value} if isinstance(node, yaml.MappingNode) else set()
 

@@ -1,4 +1,4 @@
-"""Programs that only Debian's archive has, with all they need, unpacked into a cache; nothing is installed.
+"""Debian packages of servers, with all they need, are fetched and unpacked into a cache; nothing is installed.
 
     <cache>/debs/<package>-<suite>/usr/…           the packages' files, complete or absent
     <cache>/debs/<package>-<suite>/packages.txt    which packages they are, with the SHA-256 of each
@@ -16,7 +16,6 @@ The programs need the libraries they came with, not the machine's, and so their 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -24,16 +23,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cdc.dev.jars import cache_folder
+from cdc.dev.jars import cache_folder, locked
 from cdc.model.errors import OperatorError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _KEYRINGS: Final = tuple(Path("/usr/share/keyrings") / f"debian-archive-keyring.{kind}" for kind in ("gpg", "pgp"))
 _NOT_DEBIAN_ITSELF: Final = re.compile(r"-(security|updates|backports|proposed)|/")
@@ -69,14 +64,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What to fetch: a package's name and the Debian suite that has the version wanted."""
+    """Names a package and the Debian suite that has the version wanted."""
 
     name: str
     suite: str
 
     @property
     def folder(self) -> Path:
-        """Where it is unpacked; exists if it is whole."""
+        """Where it is unpacked; the folder exists only if it is complete."""
         return cache_folder() / "debs" / f"{self.name}-{self.suite}"
 
 
@@ -84,7 +79,7 @@ WANTED: Final = {
     "mysql": Package("mysql-server-core", "unstable"),  # the one suite with MySQL: 9.7 at the time of writing
     "mariadb": Package("mariadb-server-core", "bookworm"),  # 10.11, for as long as mirrors carry that release
 }
-"""By server. A suite's newest version is what there is."""
+"""The package of each server. A suite has its newest version only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ class Unpacked:
     root: Path
 
     def command(self, program: str) -> tuple[str, ...]:
-        """The command line that runs a program of it, such as ``usr/sbin/mysqld``, by its own loader and libraries."""
+        """Make the command line that runs a program of it, such as ``usr/sbin/mysqld``, with its own loader."""
         libraries = sorted({each.parent for top in ("lib", "usr/lib") for each in self.root.glob(f"{top}/*/lib*.so.*")})
         loaders = [found for folder in libraries for found in folder.glob("ld-linux*.so.*")]
         path = self.root / program
@@ -106,11 +101,11 @@ class Unpacked:
 
 
 def fetch(package: Package) -> Unpacked:
-    """The package with all it needs; from the cache when it is there."""
+    """Fetch the package with all it needs; from the cache when it is there."""
     folder = package.folder
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(f".{folder.name}.lock")):
+        with locked(folder.with_name(f".{folder.name}.lock")):
             if not folder.exists():
                 _log.info("fetching Debian's %s, once", package.name)
                 _retrieve(package)
@@ -141,7 +136,7 @@ def _by_hand(package: Package) -> str:
 
 
 def _archives() -> list[str]:
-    """Addresses of the archives that the machine's apt is set up with, Debian's own first."""
+    """Find the archives that the machine's apt is set up with, Debian's own first."""
     wanted = "$(ORIGIN)|$(RELEASE)|$(REPO_URI)"
     listed = subprocess.run(
         ["apt-get", "indextargets", "--format", wanted, "Created-By: Packages"],
@@ -169,7 +164,7 @@ def _lay_out(root: Path, archive: str, suite: str) -> None:
 
 
 def _apt(root: Path, *arguments: str) -> str:
-    """Run apt-get; what it complained of, or nothing."""
+    """Run apt-get; return its error messages, or an empty text."""
     done = subprocess.run(
         ["apt-get", "--quiet", "--config-file", str(root / "apt.conf"), *arguments],
         capture_output=True,
@@ -197,11 +192,3 @@ def _unpack(packages: list[Path], target: Path) -> None:
         with path.open("rb") as file:
             listed.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
     (target / "packages.txt").write_text("".join(listed))
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the kernel releases the lock of a killed one."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

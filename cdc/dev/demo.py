@@ -1,4 +1,4 @@
-"""The demo's parts: servers, shop, connector and apply job, each started once and ended together."""
+"""Runs the demo's parts: servers, shop, connector and apply job, each started once and ended together."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One table: rows in the source, and how each copy differs."""
+    """Compares one table: rows in the source, and how each copy differs."""
 
     table: str
     rows: int
@@ -72,7 +72,7 @@ class Comparison:
 
 
 class Demo:
-    """Everything that runs. Made by `running`; nothing of it outlives that."""
+    """Controls everything that runs. Made by `running`; nothing outlives it."""
 
     def __init__(self, folder: Path, postgres_url: str, kafka: str) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ class Demo:
         self._targets: dict[str, Any] = {}
 
     def _launch(self, _folder: Path) -> Launch:
-        """`cdc run connector.yaml`, as a user would start it."""
+        """Prepare `cdc run connector.yaml`, as a user would start it."""
         argv = (sys.executable, "-m", "cdc", "run", str(self.connector_file))
         return Launch(argv, ready=self._streaming, url="-", ready_within_s=60)
 
@@ -106,22 +106,22 @@ class Demo:
         return state is not None and state.phase == "stream"
 
     def standing(self) -> Any:  # noqa: ANN401 - cdc.model.state.State | None, by way of the registry
-        """The connector's committed state."""
+        """Read the connector's committed state."""
         read = registry.part("sinks.topics.positions:read_standing")
         return read(self.connector_config.sink, self.connector_config.name).state
 
     def start_connector(self) -> None:
-        """`cdc run connector.yaml`; returns when its snapshot is done."""
+        """Start `cdc run connector.yaml`; return when its snapshot is done."""
         self.connector.start()
         self._topics_made.set()
 
     def start_apply(self, tell: Tell) -> None:
-        """`cdc apply apply.yaml`, on a thread so that its Spark session can be asked too.
+        """Start `cdc apply apply.yaml`, on a thread so that its Spark session can be asked too.
 
         Spark starts at once; the job itself waits for the connector's topics.
         """
 
-        def told(line: str) -> None:
+        def note(line: str) -> None:
             if line.startswith("batch"):
                 self._first_batch.set()
             tell(line)
@@ -133,7 +133,7 @@ class Demo:
                     pass
                 if self._apply_stop.is_set():
                     return
-                run(self.apply_config, once=False, progress=told, stop=self._apply_stop)
+                run(self.apply_config, once=False, progress=note, stop=self._apply_stop)
             except BaseException as exc:  # noqa: BLE001 - raised again where the demo waits
                 self._apply_error = exc
 
@@ -181,7 +181,7 @@ class Demo:
         raise BugError(f"the connector did not catch up in 60 s; the end of {self.connector.log} may say why")
 
     def event(self, table: str, key: bytes) -> dict[str, Any] | None:
-        """The newest event of a key in its topic."""
+        """Read the newest event of a key from its topic."""
         last = None
         for message in self._messages(table):
             if message.key() == key and message.value() is not None:
@@ -189,7 +189,7 @@ class Demo:
         return last
 
     def events(self) -> int:
-        """Records in the tables' topics."""
+        """Count the records in the tables' topics."""
         return sum(1 for table in TABLES for _ in self._messages(table))
 
     def _messages(self, table: str) -> Iterator[Any]:
@@ -198,7 +198,7 @@ class Demo:
         yield from registry.part("sinks.topics.read_back:read_to_end")(self.kafka, {}, topic, "read_committed")
 
     def copy(self, store: str, table: str) -> dict[str, dict[str, Any]]:
-        """Whole contents of a derived store's table."""
+        """Read the whole contents of a derived store's table."""
         self._open()
         contents: dict[str, dict[str, Any]] = registry.part("spark_apply.verify.contents:contents")(
             self._stores[store], self._targets[table]
@@ -206,12 +206,12 @@ class Demo:
         return contents
 
     def search(self, table: str, words: str) -> list[dict[str, Any]]:
-        """Documents of the index that match."""
+        """Find the documents of the index that match."""
         self._open()
         return [orjson.loads(d) for d in self._stores["search"].search(table, words, limit=5)]
 
     def change_warehouse(self, statement: str) -> None:
-        """A statement of Spark's SQL, as any hand with access could give it: the job knows nothing of it."""
+        """Run a statement of Spark SQL, as anyone with access could: the job does not know of it."""
         self._open()
         self._spark.sql(statement)
 
@@ -234,7 +234,7 @@ class Demo:
         }
 
     def compare(self) -> list[Comparison]:
-        """Source against topic, warehouse and index: whole rows."""
+        """Compare whole rows of the source with topic, warehouse and index."""
         return [self._compare(table) for table in TABLES]
 
     def _compare(self, table: str) -> Comparison:
@@ -261,7 +261,7 @@ class Demo:
 
 
 def _end_spark() -> None:
-    """Stop Spark, and wait for its JVM, which else lives on for seconds and writes to folders that are to go."""
+    """Stop Spark, and wait for its JVM, which would write for some more seconds to folders that are removed."""
     context = registry.part("pyspark:SparkContext")
     gateway: Any = getattr(context, "_gateway", None)
     if gateway is None:
@@ -280,7 +280,7 @@ def _end_spark() -> None:
 
 @contextmanager
 def running(folder: Path, tell: Tell) -> Iterator[Demo]:
-    """Servers up, the demo's parts ready to start; on exit, also by Ctrl-C, everything has ended."""
+    """Start the servers and prepare the demo's parts; on exit, also by Ctrl-C, end everything."""
     with ExitStack() as stack:
         servers = DevServers(folder / "servers", servers=("postgres18", "kafka"))
         stack.callback(servers.stop)

@@ -1,4 +1,4 @@
-"""Java programs by their Maven coordinates, fetched once into a cache by the Ivy that ships inside pyspark.
+"""Java programs are fetched once into a cache by their Maven coordinates, with the Ivy that ships inside pyspark.
 
     <cache>/jars/<name>-<hash of the coordinates>/*.jar     complete or absent
     <cache>/ivy/                                            Ivy's own downloads
@@ -58,13 +58,13 @@ def cache_folder() -> Path:
 
 
 def fetch(name: str, coordinates: tuple[str, ...], *, transitive: bool = True) -> tuple[Path, ...]:
-    """The jars of these ``group:artifact:version`` and of all they need, sorted; from the cache when they are there."""
+    """Fetch the jars of these ``group:artifact:version`` and all they need, sorted; from the cache if there."""
     digest = hashlib.sha256(repr((coordinates, transitive)).encode()).hexdigest()[:12]
     cache = cache_folder()
     folder = cache / "jars" / f"{name}-{digest}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / "lock"):
+        with locked(cache / "lock"):
             if not folder.exists():
                 _log.info("fetching the jars of %s, once", name)
                 _retrieve(name, coordinates, transitive=transitive, cache=cache, target=folder)
@@ -72,7 +72,7 @@ def fetch(name: str, coordinates: tuple[str, ...], *, transitive: bool = True) -
 
 
 def class_path(name: str, coordinates: tuple[str, ...]) -> str:
-    """All these jars as Java's ``-cp`` wants them; Java itself expands the star, so that ``ps`` stays readable."""
+    """Make Java's ``-cp`` of all these jars; Java itself expands the star, so that ``ps`` stays readable."""
     return str(fetch(name, coordinates)[0].parent / "*")
 
 
@@ -125,21 +125,21 @@ def _ivy_jar() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the kernel releases the lock of a killed one."""
+def locked(path: Path) -> Iterator[None]:
+    """Let in one process at a time; the kernel releases the lock of a killed one."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def of_spark() -> list[Path]:
-    """What the apply job needs besides the jars of pyspark."""
+    """Fetch the jars that the apply job needs besides those of pyspark."""
     shipped = {jar.name for jar in _pyspark_jars()}
     return [jar for jar in fetch("spark", SPARK) if jar.name not in shipped]
 
 
 def fetch_all() -> None:
-    """Everything any part may need, so that nothing is downloaded later: ``python -m cdc.dev.jars``."""
+    """Fetch everything that any part may need, so that nothing is downloaded later: ``python -m cdc.dev.jars``."""
     fetch("kafka", KAFKA)
     fetch("spark", SPARK)
     fetch("opensearch", OPENSEARCH)

@@ -1,4 +1,4 @@
-"""Java, asked for before anything that needs it is started."""
+"""Finds Java before anything that needs it is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HINT = "apt-get install openjdk-17-jre-headless  # or set JAVA_HOME"
 
 @functools.cache
 def java() -> Path:
-    """The Java to run with: ``$JAVA_HOME``'s, else the path's. Raises OperatorError below 17 or without one."""
+    """Find the Java to run with: ``$JAVA_HOME``'s, else the path's. Raises OperatorError below 17 or without one."""
     home = os.environ.get("JAVA_HOME")
     program = Path(home) / "bin" / "java" if home else shutil.which("java")
     if program is None or not os.access(program, os.X_OK):
@@ -35,6 +35,6 @@ def java() -> Path:
 
 
 def java_major(output: str) -> int | None:
-    """The major version in what ``java -version`` prints: 8 for "1.8.0_402", 17 for "17.0.15"."""
+    """Read the major version from what ``java -version`` prints: 8 for "1.8.0_402", 17 for "17.0.15"."""
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None

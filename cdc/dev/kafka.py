@@ -1,4 +1,4 @@
-"""Apache Kafka for development and tests: one node that is broker and controller (KRaft), on loopback.
+"""Runs Apache Kafka for development and tests: one node that is broker and controller (KRaft), on loopback.
 
 Set for a short start rather than for load: few partitions in the internal topics, the quick compiler only, small
 buffers. `KAFKA_JVM_PERFORMANCE_OPTS` takes the place of the compiler's and the collector's options, as with Kafka's own
@@ -89,7 +89,7 @@ def prepare(
 
     With a `certificate` (PEM: key, then chain; for localhost) the broker listens at the setting `secure_port` too:
     TLS, and a login by SCRAM-SHA-512. `advertised_port` is a proxy's: a second listener, on `proxied_port`, sends its
-    clients there. A node of several is given the id of its `cluster`, and `more` properties that go before ours.
+    clients there. A node of a larger cluster is given the `cluster` id and `more` properties, which override ours.
     """
     class_path = jars.class_path("kafka", jars.KAFKA)
     settings = Settings(folder)
@@ -124,12 +124,12 @@ def prepare(
 
 
 def new_cluster() -> str:
-    """An id that no other cluster has."""
+    """Make an id that no other cluster has."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def proxied_port(folder: Path) -> int:
-    """Where a broker prepared with an `advertised_port` listens for that proxy."""
+    """Return the port where a broker prepared with an `advertised_port` listens for that proxy."""
     return Settings(folder).port("proxied_port")
 
 

@@ -1,4 +1,4 @@
-"""Start one server process so that it never outlives whom it belongs to; run as a script before the server's program.
+"""Start one server process so that it never outlives its owner; run as a script before the server's program.
 
     launch.py PID_FILE OWNER_PID|0 STOP_SIGNAL USER|- ARGV...
 
@@ -37,7 +37,7 @@ _CANNOT_EXEC = 127
 
 
 def started_at(pid: int) -> str | None:
-    """When the process started: an opaque text that tells it from a later one of the same pid; None if it has ended."""
+    """Read when the process started: a text that differs for a later one of the same pid; None if it has ended."""
     if sys.platform == "darwin":
         state, _, start = _ps("-o", "stat=,lstart=", "-p", str(pid)).strip().partition(" ")
         return start.strip() if start and not state.startswith("Z") else None
@@ -46,7 +46,7 @@ def started_at(pid: int) -> str | None:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all its descendants, parents first: a PostgreSQL backend is in a process group of its own."""
+    """List the process and its descendants, parents first: a PostgreSQL backend is in a process group of its own."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
@@ -72,7 +72,7 @@ def _parents() -> list[tuple[int, int]]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of proc_pid_stat(5) from the third on, the state; empty if there is no such process."""
+    """Read the fields of proc_pid_stat(5) from the third on, the state; empty if there is no such process."""
     with suppress(FileNotFoundError, ProcessLookupError):
         # The second is the program's name in parentheses and may hold anything: count from the last parenthesis.
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -145,7 +145,7 @@ def _watch(server: int, owner: int, stop_signal: int) -> int:
 
 
 def _change_user(name: str) -> None:
-    """Run on as ``name``, for servers that refuse root, but still able to pass root's folders where the kernel lets us.
+    """Go on as ``name``, for servers that refuse root, but still able to enter root's folders if the kernel allows.
 
     A checkout below ``/root`` or pytest's ``tmp_path`` cannot be entered by any other user, so the capability to pass
     permission checks is kept (capabilities(7), "ambient"); it is less than what root, who asked, had. The secure bit is

@@ -1,4 +1,4 @@
-"""MariaDB for development and tests. See ``mysqld.py``.
+"""Runs MariaDB for development and tests. See ``mysqld.py``.
 
 Its own tables are made by the statements it ships, as ``mariadb-install-db`` does, which knows no other loader.
 """

@@ -1,4 +1,4 @@
-"""MySQL for development and tests: GTIDs on, the X protocol and the performance schema off. See ``mysqld.py``."""
+"""Runs MySQL for development and tests: GTIDs on, the X protocol and the performance schema off. See ``mysqld.py``."""
 
 from __future__ import annotations
 

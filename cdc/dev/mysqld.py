@@ -1,4 +1,4 @@
-"""What MySQL and MariaDB have in common as servers for development and tests.
+"""Runs MySQL or MariaDB for development and tests: what the two servers have in common.
 
 Loopback TCP only (no Unix socket: its path may not be longer than 107 bytes), password login, every commit on disk,
 whole rows with their columns' names in the binlog. The program is the machine's own if there is one on the path that is
@@ -52,7 +52,7 @@ CREATE DATABASE {DATABASE};
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One of the two servers: what its program is called, what it says of itself, and where it can be had."""
+    """Describes one of the two servers: its program, its version text, and the package that has it."""
 
     title: str
     program: str
@@ -64,13 +64,13 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How to run a server's program, and where its files are."""
+    """Knows how to run a server's program, and where its files are."""
 
     argv: tuple[str, ...]
     path: Path
     prefix: Path
     outside: bool
-    """Whether it is somewhere else than it was built for, and must be told where its files are."""
+    """Whether it is not where it was built for, and must be told where its files are."""
 
     @property
     def share(self) -> Path:
@@ -90,7 +90,7 @@ class Program:
 
 
 def find(kind: Kind, settings: Settings) -> Program:
-    """The program to run. Raises OperatorError if there is none and none can be fetched."""
+    """Find the program to run. Raises OperatorError if there is none and none can be fetched."""
     path = shutil.which(kind.program)
     if path and settings.get("program_from") != "Debian" and (said := _version(kind, (path,))):
         settings.keep("program_from", "path")
@@ -108,7 +108,7 @@ def find(kind: Kind, settings: Settings) -> Program:
 
 
 def _version(kind: Kind, argv: tuple[str, ...]) -> str | None:
-    """Title and version, or None of a program that is another kind or too old."""
+    """Read title and version; None for a program that is another kind or too old."""
     done = subprocess.run([*argv, "--no-defaults", "--version"], capture_output=True, text=True, check=False)
     found = kind.version.search(done.stdout)
     if found is None or (int(found["major"]), int(found["minor"])) < kind.oldest:
@@ -132,7 +132,7 @@ def make_data(folder: Path, statements: str, command: Callable[[Path, Path], tup
 
 
 def launch(folder: Path, program: Program, options: dict[str, str]) -> Launch:
-    """How to start the server whose data are in ``folder``."""
+    """Make the command that starts the server whose data are in ``folder``."""
     settings = Settings(folder)
     port = settings.port("port")
     for name in ("tmp", "files"):
@@ -146,9 +146,9 @@ def launch(folder: Path, program: Program, options: dict[str, str]) -> Launch:
         "port": port,
         "server-id": port,  # another in every folder
     }
-    told = (f"--{name}={value}" for name, value in {**_OPTIONS, **options, **placed}.items())
+    arguments = (f"--{name}={value}" for name, value in {**_OPTIONS, **options, **placed}.items())
     return Launch(
-        argv=(*program.command, *told),
+        argv=(*program.command, *arguments),
         ready=lambda pid: _is_ready(pid_file, pid) and _greets(port),
         url=f"mysql://{_USER}:{_password(settings)}@127.0.0.1:{port}/{DATABASE}",
         refuses_root=True,
@@ -160,14 +160,14 @@ def _password(settings: Settings) -> str:
 
 
 def _is_ready(pid_file: Path, pid: int) -> bool:
-    """The server writes the file when it listens; the pid is compared because a killed one leaves its file behind."""
+    """Whether the server has written its pid file, when it listens; a killed one leaves an old pid behind."""
     with suppress(OSError):
         return pid_file.read_text().strip() == str(pid)
     return False
 
 
 def _greets(port: int) -> bool:
-    """Whether it serves clients: the first packet of a connection is its greeting, or the error why there is none."""
+    """Whether it serves clients: a connection's first packet is its greeting, or an error."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         return connection.recv(_HEADER_BYTES + 1, socket.MSG_WAITALL)[_HEADER_BYTES:] == bytes([_PROTOCOL])
     return False

@@ -1,7 +1,8 @@
-"""OpenSearch for development and tests, from its jars: one node on loopback, without the security plugin.
+"""Runs OpenSearch for development and tests, from its jars: one node on loopback, without the security plugin.
 
-The server's jars alone speak no network: Netty comes as a module, a folder of jars with a descriptor and a policy. The
-policy needs two permissions more than the distribution's, or closing Netty fails and the node does not stop on SIGTERM.
+The server's jars alone have no network transport: Netty comes as a module, a folder of jars with a descriptor and a
+policy. The policy needs two permissions more than the distribution's, or closing Netty fails and the node does not stop
+on SIGTERM.
 """
 
 from __future__ import annotations

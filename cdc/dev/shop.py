@@ -1,4 +1,4 @@
-"""The small shop of the demo: customers, products, orders, products_on_hand, and a bounded day of business."""
+"""Runs the demo's small shop: customers, products, orders, products_on_hand, and a bounded day of business."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NAMES: Final = ("Sally Thomas", "George Bailey", "Edward Walker", "Anne Kretchm
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the shop is."""
+    """The numbers of rows that the shop begins with."""
 
     customers: int = 1_000
     products: int = 100
@@ -49,7 +49,7 @@ class Size:
 
 
 class Shop:
-    """One connection to the shop's database, and the ids handed out so far."""
+    """Does business on one connection to the shop's database."""
 
     def __init__(self, url: str, *, seed: int = 1) -> None:
         self._connection = psycopg2.connect(url)
@@ -93,12 +93,12 @@ class Shop:
             self.transactions += 1
 
     def execute(self, statement: str) -> None:
-        """One statement, committed."""
+        """Run one statement and commit."""
         with self._connection, self._connection.cursor() as cursor:
             cursor.execute(statement)
 
     def contents(self, table: str) -> dict[str, dict[str, Any]]:
-        """All rows of a table as the derived stores' documents have them, by the JSON of their key."""
+        """Read all rows of a table as the derived stores' documents have them, by the JSON of their key."""
         with self._connection, self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {table}")  # noqa: S608 - one of TABLES
             names = [column.name for column in cursor.description or ()]
@@ -171,7 +171,7 @@ def _document(value: Any) -> Any:  # noqa: ANN401 - one of the shop's types
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What tells two contents apart: keys only."""
+    """The differences of two contents, by key."""
 
     missing: tuple[str, ...]
     extra: tuple[str, ...]

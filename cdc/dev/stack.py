@@ -1,4 +1,4 @@
-"""Several servers in one folder: started in parallel, found again by a later command, stopped together."""
+"""Runs servers of one folder: started in parallel, found again by a later command, stopped together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EXIT_ON_SIGTERM = 128 + signal.SIGTERM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Where the started servers are; None for those that were not asked for. Urls hold throw-away passwords."""
+    """The urls of started servers; None for those that were not requested. Urls hold throw-away passwords."""
 
     postgres16_url: str | None = field(default=None, repr=False)
     postgres18_url: str | None = field(default=None, repr=False)
@@ -51,12 +51,12 @@ class Servers:
 
     @property
     def postgres_url(self) -> str | None:
-        """The newest PostgreSQL there is."""
+        """The url of the newest PostgreSQL that was started."""
         return self.postgres18_url or self.postgres16_url
 
 
 class DevServers:
-    """Servers of one folder. As a context manager it stops on exit what it started, on Ctrl-C and SIGTERM too.
+    """Controls the servers of one folder. As a context manager it stops what it started, on Ctrl-C and SIGTERM too.
 
     ``dev["kafka"]`` is the single server, for tests that kill, freeze and restart it.
     """
@@ -69,7 +69,7 @@ class DevServers:
         self._previous_handler: Callable[[int, FrameType | None], object] | int | None = None
 
     def __getitem__(self, name: str) -> Server:
-        """The server of this name or alias."""
+        """Return the server of this name or alias."""
         return self._servers[ALIASES.get(name, name)]
 
     def start(self, *, progress: Callable[[str], None] = lambda _: None) -> Servers:
@@ -88,7 +88,7 @@ class DevServers:
 
     @property
     def urls(self) -> Servers:
-        """Where the servers asked for are."""
+        """The urls of the servers that were requested."""
         found = {name: server.url for name, server in self._servers.items()}
         return Servers(
             postgres16_url=found.get("postgres16"),
@@ -161,18 +161,18 @@ def down(directory: Path = DEFAULT_DIRECTORY) -> tuple[str, ...]:
 
 
 def status(directory: Path = DEFAULT_DIRECTORY) -> dict[str, str | None]:
-    """All servers ever started in the folder: the url of a running one, None for a stopped one."""
+    """List all servers ever started in the folder: the url of a running one, None for a stopped one."""
     return {server.name: server.url if server.running else None for server in _known(directory)}
 
 
 def programs(directory: Path = DEFAULT_DIRECTORY) -> dict[str, str]:
-    """Which program a server runs, of those servers for which there is a choice."""
+    """Tell which program a server runs, where there is a choice."""
     kept = {server.name: Settings(directory / server.name).get("program") for server in _known(directory)}
     return {name: program for name, program in kept.items() if program}
 
 
 def canonical(names: Sequence[str]) -> tuple[str, ...]:
-    """The registry's names for these, each once, in order."""
+    """Replace aliases by names, each once, in order."""
     found = dict.fromkeys(ALIASES.get(name, name) for name in names)
     if unknown := [name for name in found if name not in SERVERS]:
         known = ", ".join(sorted({*SERVERS, *ALIASES}))
@@ -197,7 +197,7 @@ def _write_state(directory: Path) -> None:
 
 
 def _in_parallel(act: Callable[[Server], None], servers: Sequence[Server]) -> None:
-    """Act on all; the first error is raised after all have ended."""
+    """Act on all servers in parallel; the first error is raised after all have ended."""
     if not servers:
         return
     with ThreadPoolExecutor(max_workers=len(servers), thread_name_prefix="cdc-dev") as pool:
@@ -218,7 +218,7 @@ def _exit_on_signal(_signum: int, _frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """One ``up`` or ``down`` at a time in a folder."""
+    """Let in one ``up`` or ``down`` at a time in a folder."""
     with (directory / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

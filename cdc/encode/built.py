@@ -1,4 +1,4 @@
-"""What was compiled when this was installed. Without a C compiler it is nothing, and the same is done in Python."""
+"""Finds the modules that were compiled at installation. Without a C compiler there are none; Python does the same."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import ModuleType
 from typing import Final
 
 PURE: Final = os.environ.get("CDC_PURE", "") not in ("", "0")
-"""Do without what is compiled, though it is there."""
+"""Leave compiled modules unused, though they are there."""
 
 
 def built(module: str) -> ModuleType | None:
-    """A compiled module; None where there is none."""
+    """Import a compiled module; None where there is none."""
     if PURE:
         return None
     try:

@@ -715,7 +715,7 @@ cdef object _CHANGE = Change, _TRANSACTION = Transaction, _CREATE = Op.CREATE, _
 
 
 cdef class Way:
-    """`straight.way`."""
+    """The compiled form of `cdc.encode.fast_path.fast_path`."""
 
     cdef RowWriter write_row
     cdef KeyWriter write_key
@@ -752,7 +752,7 @@ cdef class Way:
         try:
             try:
                 key = self.gone(&out, before) if op is _DELETE else self.rows(&out, before, after)
-            except Exception:  # a value is missing or none of its type: the plain way says which
+            except Exception:  # a value is missing or none of its type: the full path says which
                 return None
             if key is None:
                 return None
@@ -762,7 +762,7 @@ cdef class Way:
             give(&out)
 
     cdef object rows(self, Out *out, object before, tuple after):
-        """The key; the event up to where the rows end. None if it is not for this way."""
+        """The key; the event up to where the rows end. None if the fast path declines the change."""
         cdef bytes key
         if self.stored is not None:
             if type(self.stored) is SizeBound:
@@ -799,7 +799,7 @@ cdef class Way:
 
 
 cdef class Reading:
-    """`straight.reading`."""
+    """The compiled form of `cdc.encode.fast_path.read_fast_path`."""
 
     cdef RowWriter write_row
     cdef KeyWriter write_key
@@ -839,7 +839,7 @@ cdef class Reading:
 
 
 cdef class AtOnce:
-    """`straight.at_once`."""
+    """The compiled form of `cdc.encode.fast_path.batch_fast_path`."""
 
     cdef dict ways
     cdef object look_up, write
@@ -900,7 +900,7 @@ cdef class AtOnce:
         return count - begin, events
 
 
-# ---- on the way to the broker ----
+# ---- batches for the broker ----
 
 cdef inline unsigned int murmur2(const unsigned char *key, Py_ssize_t size) noexcept:
     """`sinks.producer.batches.murmur2`."""

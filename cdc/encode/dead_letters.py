@@ -1,7 +1,7 @@
-"""Events that cannot be written: why, and, if the connector is to go on without them, what is kept of them.
+"""Dead letters keep poison records: changes whose events cannot be written, with the reason.
 
-A dead letter holds the row as the source's own text, base64, whole: what one record has no room for goes on in the next
-(`part` of `parts`; the pieces of a column are put together in the order of the parts).
+A dead letter holds the whole row as the source's own text in base64. A row too large for one record continues in the
+next (`part` of `parts`; the pieces of a column are joined in the order of the parts).
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Final, TypeAlias
 import orjson
 
 from cdc.encode.envelope import Frame, MessageEncoder, TableEncoder
-from cdc.model.change import UNCHANGED, Message, Op, Place, Row, Xid
+from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Xid
 from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Sink
 
 PIECE_BYTES: Final = 512 * 1024
-"""Of a row's text in one record: far below what any broker takes."""
-_TOLD_EVERY_S: Final = 10.0
+"""How much of a row's text goes into one record: far below any broker's limit."""
+_LOG_EVERY_S: Final = 10.0
 
 log = logging.getLogger("cdc")
 
-Letters: TypeAlias = Callable[[], Iterator[tuple[bytes, bytes]]]
-"""Reads the dead letters: key, value."""
+ReadDeadLetters: TypeAlias = Callable[[], Iterator[tuple[bytes, bytes]]]
+"""Reads the dead letters: pairs of key and value."""
 
 Refused: TypeAlias = Mapping[tuple[str, bytes, str], int]
 """How often the broker found the record of (topic, key, position) too large."""
 
 
 class UnwritableError(ValueError):
-    """An event cannot be written for a reason other than its encoder's."""
+    """Says that an event cannot be written for a reason other than its encoder's."""
 
     def __init__(self, reason: str, columns: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -42,26 +42,26 @@ class UnwritableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
-    """An event that could not be written."""
+class PoisonRecord:
+    """A poison record: a change whose event cannot be written."""
 
     op: Op
     before: Row | None
     after: Row | None
     position: str
-    lsn: Place
+    lsn: Coordinates
     xid: Xid | None
 
 
 class DeadLetters:
-    """Takes the events that cannot be written, or stops the connector at the first."""
+    """Writes dead letters of poison records, or stops the connector at the first."""
 
     def __init__(self, sink: Sink, refused: Refused, *, on: bool) -> None:
         self._sink = sink
         self._refused = refused
         self.on = on
-        self._count = self._told = 0
-        self._told_at_s = float("-inf")
+        self._count = self._since_logged = 0
+        self._logged_at_s = float("-inf")
 
     @property
     def refuses(self) -> bool:
@@ -72,8 +72,8 @@ class DeadLetters:
         """How often the broker found the record of the frame's next event too large."""
         return self._refused.get((topic, key, frame.next_position()), 0) if self._refused else 0
 
-    def add(self, encoder: TableEncoder, bad: Bad, cause: ValueError) -> None:
-        """Write the dead letter. Raises OperatorError if there are to be none."""
+    def add(self, encoder: TableEncoder, bad: PoisonRecord, cause: ValueError) -> None:
+        """Write the dead letter. Raises OperatorError if dead letters are off."""
         row = bad.after if bad.after is not None else bad.before or ()
         columns = cause.columns if isinstance(cause, UnwritableError) else encoder.blame(row)
         reason = (
@@ -108,7 +108,7 @@ class DeadLetters:
         self._write(key, head, images, f"table {table.qualified}, event {bad.position}: {reason}")
 
     def add_message(self, encoder: MessageEncoder, message: Message, position: str, xid: Xid | None) -> None:
-        """A message too large for its topic."""
+        """Write the dead letter of a message that is too large for its topic."""
         key = encoder.key(message)
         reason = f"the record is larger than topic {encoder.topic} takes"
         head = {
@@ -118,27 +118,27 @@ class DeadLetters:
         self._write(key, head, {"before": None, "after": {"content": message.content}}, f"event {position}: {reason}")
 
     def _write(
-        self, key: bytes, head: dict[str, object], images: Mapping[str, dict[str, bytes | None] | None], told: str
+        self, key: bytes, head: dict[str, object], images: Mapping[str, dict[str, bytes | None] | None], what: str
     ) -> None:
         parts = _parts(images)
         for number, part in enumerate(parts, start=1):
             value = {**head, **part, "part": number, "parts": len(parts), "ts_ms": time.time_ns() // 1_000_000}
             self._sink.log("dead-letter", key, orjson.dumps(value))
         self._count += 1
-        self._told += 1
+        self._since_logged += 1
         now = time.monotonic()
-        if now - self._told_at_s >= _TOLD_EVERY_S:
-            log.warning("%s: it went to the dead letters (%d since last told)", told, self._told)
-            self._told_at_s, self._told = now, 0
+        if now - self._logged_at_s >= _LOG_EVERY_S:
+            log.warning("%s: it went to the dead letters (%d since last told)", what, self._since_logged)
+            self._logged_at_s, self._since_logged = now, 0
 
     def take(self) -> int:
-        """How many there were since the last call."""
+        """Return how many there were since the last call."""
         count, self._count = self._count, 0
         return count
 
 
 def _texts(encoder: TableEncoder, row: Row | None) -> dict[str, bytes | None] | None:
-    """What was sent of a row, by column."""
+    """The values that the source sent of a row, by column."""
     if row is None:
         return None
     pairs = zip(encoder.table.columns, row, strict=True)
@@ -146,7 +146,7 @@ def _texts(encoder: TableEncoder, row: Row | None) -> dict[str, bytes | None] | 
 
 
 def _parts(images: Mapping[str, dict[str, bytes | None] | None]) -> list[dict[str, dict[str, str | None] | None]]:
-    """The images in base64, in as many records as they need."""
+    """Split the images into as many records as they need, in base64."""
     parts: list[dict[str, dict[str, str | None] | None]] = [{}]
     room = PIECE_BYTES
     for name, image in images.items():
@@ -168,14 +168,14 @@ def _parts(images: Mapping[str, dict[str, bytes | None] | None]) -> list[dict[st
 
 
 def _pieces(value: bytes, room: int) -> list[bytes]:
-    """`value` cut so that its first piece fits where `room` is left."""
+    """Cut `value` so that its first piece fits where `room` is left."""
     first = room if room > 0 else PIECE_BYTES
     rest = [value[at : at + PIECE_BYTES] for at in range(first, len(value), PIECE_BYTES)]
     return [value[:first], *rest]
 
 
 def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError] | None:
-    """Which event's record the broker found too large, and the error that says so; None where it is no event's.
+    """Find the event whose record the broker found too large, and make the error that names it; None for no event's.
 
     The error names the table, the key's columns and sizes.
     """
@@ -193,10 +193,10 @@ def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError
 
 
 class Unpublished:
-    """Keys of rows that went to the dead letters and were not published since: the topic has an older word of them."""
+    """Finds keys of rows in the dead letters that were not published since: the topic has an older state of them."""
 
-    def __init__(self, letters: Letters, encoder: TableEncoder, before: str) -> None:
-        """Of the letters before the position `before`."""
+    def __init__(self, letters: ReadDeadLetters, encoder: TableEncoder, before: str) -> None:
+        """`before` is a position: only dead letters before it count."""
         table = encoder.table
         self._newest: dict[bytes, str] = {}
         for key, value in letters():
@@ -205,10 +205,10 @@ class Unpublished:
                 self._newest[key] = max(self._newest.get(key, ""), letter["position"])
 
     def published(self, key: bytes, position: str) -> None:
-        """An event of the table's topic."""
+        """Note an event of the table's topic."""
         if self._newest and self._newest.get(key, position) < position:
             del self._newest[key]
 
     def __iter__(self) -> Iterator[bytes]:
-        """Those not published since."""
+        """Give the keys not published since."""
         return iter(self._newest)

@@ -1,7 +1,7 @@
-"""Changes to records: the wire contract of docs/events.md. Pure.
+"""Turns changes into events, by the contract of docs/events.md. Pure.
 
-What depends on the table alone is computed once per table version (`TableEncoder`), what depends on the transaction
-once per transaction (`Frame`), as the format of an event (`%`); a row costs its columns and two formats.
+Parts that depend on the table alone are computed once per table version (`TableEncoder`), parts that depend on the
+transaction once per transaction (`Frame`), as a format (`%`) of an event; a row costs its columns and two formats.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ import orjson
 
 from cdc import __version__
 from cdc.encode.row_codegen import compiled, hole_finder, key_writer, row_writer
-from cdc.model.change import UNCHANGED, Column, Kind, Message, Place, Position, Row, Table, Xid
+from cdc.model.change import UNCHANGED, Column, Coordinates, Kind, Message, Position, Row, Table, Unsent, Xid
 from cdc.model.errors import BugError, OperatorError
+from cdc.model.state import Key
 
 _NULL: Final = b"null"
 
 
 class TableEncoder:
-    """JSON of rows and keys of one version of one table."""
+    """Encodes rows and keys of one version of one table as JSON."""
 
     def __init__(self, table: Table, *, connector: str, prefix: str, database: str, version: int, topic: str) -> None:
         self.table = table
         self.version = version
         self.topic = topic
-        self.wide = any(column.wide for column in table.columns)
+        self.toastable = any(column.toastable for column in table.columns)
         self.key_indexes = table.key_indexes
         self._columns = tuple(_Encoded.of(column, first=i == 0) for i, column in enumerate(table.columns))
         self._key = tuple(
             (index, _Encoded.of(table.columns[index], first=i == 0)) for i, index in enumerate(self.key_indexes)
         )
-        self.has_holes = hole_finder(tuple(index for index, column in enumerate(table.columns) if column.wide))
-        """Whether a whole row lacks values that the source left out: it may leave out wide ones."""
-        # the generated ones by themselves: they raise whatever comes, see `cdc.encode.row_codegen`
+        self.has_holes = hole_finder(tuple(index for index, column in enumerate(table.columns) if column.toastable))
+        """Whether the source left values out of a row: it may leave out toastable ones."""
+        # the generated functions may raise any error, see `cdc.encode.row_codegen`
         self.write_row = row_writer([(column.prefix, column.encode) for column in self._columns])
         self.write_key = key_writer([(column.prefix, column.encode) for _, column in self._key], self.key_indexes)
         head, self.source_where = _source(connector, prefix, database, table.schema, table.name)
@@ -45,15 +46,22 @@ class TableEncoder:
         self.shape = _shape(b"," + head, self.source_where, self.source_tail, topic, table.qualified)
 
     def key(self, row: Row) -> bytes:
-        """The key of a row or key image."""
+        """Encode the key of a row or key image."""
         try:
             return self.write_key(row)
-        except Exception:  # noqa: BLE001, S110 - the plain one says what is wrong, outside: this error holds values
+        except Exception:  # noqa: BLE001, S110 - the plain one says what is wrong; this error holds values
             pass
         return self.key_plainly(row)
 
+    def key_of(self, key: Key) -> bytes:
+        """Encode a key's parts. Raises ValueError for a text that no row of the table can have."""
+        row: list[bytes | Unsent] = [UNCHANGED] * len(self.table.columns)
+        for index, part in zip(self.key_indexes, key, strict=True):
+            row[index] = part
+        return self.key(tuple(row))
+
     def key_plainly(self, row: Row) -> bytes:
-        """`key`, column by column."""
+        """Encode as `key` does, column by column: slower, and with errors that say what is wrong."""
         parts = []
         for index, column in self._key:
             value = row[index]
@@ -71,7 +79,7 @@ class TableEncoder:
         return b"".join(parts)
 
     def row(self, row: Row, fragments: Mapping[str, bytes] | None = None) -> bytes:
-        """A whole row; `fragments` has the JSON of columns that are UNCHANGED in it."""
+        """Encode a whole row; `fragments` has the JSON of columns that are UNCHANGED in it."""
         if not fragments:
             try:
                 return self.write_row(row)
@@ -80,7 +88,7 @@ class TableEncoder:
         return self.row_plainly(row, fragments)
 
     def row_plainly(self, row: Row, fragments: Mapping[str, bytes] | None = None) -> bytes:
-        """`row`, column by column."""
+        """Encode as `row` does, column by column."""
         parts = []
         for column, value in zip(self._columns, row, strict=True):
             parts.append(column.prefix)
@@ -96,7 +104,7 @@ class TableEncoder:
         return b"".join(parts)
 
     def image(self, row: Row) -> bytes:
-        """What was sent of a row; columns that were not are left out."""
+        """Encode the columns that the source sent of a row, without the others."""
         parts = []
         first = True
         for column, value in zip(self._columns, row, strict=True):
@@ -108,7 +116,7 @@ class TableEncoder:
         return b"".join(parts) + b"}" if parts else b"{}"
 
     def blame(self, row: Row) -> tuple[str, ...]:
-        """Names of the columns whose values their encoders refuse."""
+        """Name the columns whose values their encoders refuse."""
         names = []
         for column, value in zip(self._columns, row, strict=True):
             try:
@@ -119,11 +127,11 @@ class TableEncoder:
         return tuple(names)
 
     def key_only(self, row: Row) -> Row:
-        """`row` without what is not of the key."""
+        """Keep only the key columns of `row`."""
         return tuple(value if index in self.key_indexes else UNCHANGED for index, value in enumerate(row))
 
     def fragments(self, row: Row, names: frozenset[str]) -> dict[str, bytes]:
-        """The JSON of single columns."""
+        """Encode single columns, by name."""
         found = {}
         for column, value in zip(self._columns, row, strict=True):
             if column.name in names and value is not UNCHANGED:
@@ -132,7 +140,7 @@ class TableEncoder:
 
 
 class MessageEncoder:
-    """JSON of what an application wrote into the log: events of no table."""
+    """Encodes messages that an application wrote into the log: events of no table."""
 
     topic: Final = "message"
 
@@ -151,7 +159,7 @@ class MessageEncoder:
 
 
 def _source(connector: str, prefix: str, database: str, schema: str, table: str) -> tuple[bytes, bytes]:
-    """The parts of the source block that depend on nothing else, as parts of a format."""
+    """Make the parts of the source block that are the same in all events of a table, as parts of a format."""
     source = {"version": __version__, "connector": connector, "name": prefix}
     where = {"db": database, "schema": schema, "table": table} if database else {"db": schema, "table": table}
     return (
@@ -161,17 +169,17 @@ def _source(connector: str, prefix: str, database: str, schema: str, table: str)
 
 
 def _shape(head: bytes, where: bytes, tail: bytes, topic: str, name: str) -> object:
-    """The same for `compiled.Frame`, which needs no formats."""
+    """Make the same parts for `compiled.Frame`, which needs no formats."""
     return compiled and compiled.Shape(*(part.replace(b"%%", b"%") for part in (head, where, tail)), topic, name)
 
 
 def _literally(part: bytes) -> bytes:
-    """A part of a format that stands for itself."""
+    """Escape a part of a format."""
     return part.replace(b"%", b"%%")
 
 
 def in_wal(xid: int | None) -> bytes:
-    """`Transaction.where` of PostgreSQL."""
+    """Make PostgreSQL's `Transaction.where`."""
     return b'"txId":%b,"lsn":%%d' % (_NULL if xid is None else b"%d" % xid)
 
 
@@ -190,14 +198,14 @@ class _Encoded:
 
 @dataclass(slots=True)
 class _Count:
-    """How many events of one topic a frame has made."""
+    """Counts the events of one topic in a frame."""
 
     name: str
     events: int = 0
 
 
 class PlainFrame:
-    """What the events of one source transaction, or of one snapshot chunk, have in common."""
+    """Holds the parts that the events of one source transaction, or of one snapshot chunk, have in common."""
 
     def __init__(
         self,
@@ -231,16 +239,16 @@ class PlainFrame:
         self._counts: dict[str, _Count] = {}
         self.events = 0
 
-    def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: Place) -> bytes:
-        """One event's value. `before` and `after` are JSON."""
+    def event(self, encoder: TableEncoder, op: bytes, before: bytes, after: bytes, lsn: Coordinates) -> bytes:
+        """Make one event's value. `before` and `after` are JSON."""
         return self._event(encoder, before, after, op, lsn)
 
     def message(self, encoder: MessageEncoder, message: Message) -> bytes:
-        """A message's value."""
+        """Make a message's value."""
         return self._event(encoder, encoder.body(message), b"", b"m", message.lsn)
 
     def _event(
-        self, encoder: TableEncoder | MessageEncoder, first: bytes, second: bytes, op: bytes, lsn: Place
+        self, encoder: TableEncoder | MessageEncoder, first: bytes, second: bytes, op: bytes, lsn: Coordinates
     ) -> bytes:
         try:
             form, count = self._forms[encoder]
@@ -256,7 +264,7 @@ class PlainFrame:
         return form % (first, second, *cast("tuple[int, int]", lsn), number, number, of_topic, op)
 
     def _form(self, encoder: TableEncoder | MessageEncoder) -> tuple[bytes, _Count]:
-        """The format of all events that `encoder` makes in this frame."""
+        """Make the format of all events that `encoder` makes in this frame."""
         count = self._counts.get(encoder.topic)
         if count is None:
             name = encoder.table.qualified if isinstance(encoder, TableEncoder) else encoder.topic
@@ -268,7 +276,7 @@ class PlainFrame:
         return form, count
 
     def counts(self) -> list[tuple[str, int]]:
-        """How many events of each table were made so far, those of messages under ``message``; sorted."""
+        """Return how many events of each table were made so far, messages under ``message``; sorted."""
         return sorted((of.name, of.events) for of in self._counts.values() if of.events)
 
     def skip(self) -> None:
@@ -288,7 +296,7 @@ else:
 
 
 def transaction_records(transaction: str, at_ms: int, counts: list[tuple[str, int]]) -> list[tuple[bytes, bytes]]:
-    """Keys and values of a transaction's beginning and end, in Debezium's terms."""
+    """Make the records of a transaction's beginning and end, as Debezium has them."""
     key = orjson.dumps({"id": transaction})
     begin = {"status": "BEGIN", "id": transaction, "ts_ms": at_ms, "event_count": None, "data_collections": None}
     end = {
@@ -304,7 +312,7 @@ def transaction_records(transaction: str, at_ms: int, counts: list[tuple[str, in
 def schema_record(
     table: Table, *, connector: str, source: str, database: str, topic: str, version: int, position: Position
 ) -> tuple[bytes, bytes]:
-    """Key and value of one version of a table for the schema topic."""
+    """Make the schema topic's record of one version of a table."""
     key = {"schema": table.schema, "table": table.name, "version": version}
     value = {
         "connector": connector,

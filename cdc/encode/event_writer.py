@@ -1,4 +1,4 @@
-"""Changes to records of their topics: key changes taken apart, holes filled, truncates spelled out."""
+"""Turns changes into records of their topics: splits key changes, fills holes, expands truncates into deletes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 
 import orjson
 
-from cdc.encode.dead_letters import Bad, DeadLetters, UnwritableError
+from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.envelope import Frame, TableEncoder
-from cdc.encode.fast_path import Way, at_once, reading, way
+from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
 from cdc.encode.live_keys import LiveKeys
-from cdc.encode.reread_keys import Asked, Touched
-from cdc.encode.schema_versions import Reread, Versions
-from cdc.encode.toast import TOAST_FROM, WideValues
-from cdc.model.change import UNCHANGED, Change, Message, Op, Place, Position, Row, Table, Transaction, Unsent, Xid
+from cdc.encode.schema_versions import Resnapshot, SchemaVersions
+from cdc.encode.toast import TOAST_FROM, ToastValues
+from cdc.encode.window_keys import LoggedKeys, RequestedRows
+from cdc.model.change import UNCHANGED, Change, Coordinates, Message, Op, Position, Row, Table, Transaction, Xid
 from cdc.model.errors import BugError
 from cdc.model.interfaces import Handover, Sink, Snapshotter, Window
 from cdc.model.state import Key
@@ -26,38 +26,38 @@ _NULL: Final = b"null"
 _CODES: Final = {op: op.value.encode() for op in Op}
 
 
-class Writer:
+class EventWriter:
     """Writes to the sink's open transaction; commits nothing."""
 
     def __init__(
         self,
         sink: Sink,
-        versions: Versions,
-        wide: WideValues,
+        versions: SchemaVersions,
+        toast: ToastValues,
         reader: Snapshotter,
         *,
-        touched: Touched,
-        reread: Reread,
+        logged: LoggedKeys,
+        resnapshot: Resnapshot,
         letters: DeadLetters,
     ) -> None:
-        """`touched` is told of the keys that a table being read again has events of."""
-        self._touched = touched
-        self._reread = reread
+        """`logged` notes the keys that events name, for the table that the incremental snapshot reads."""
+        self._logged = logged
+        self._resnapshot = resnapshot
         self._letters = letters
         self._sink = sink
         self._versions = versions
-        self._wide = wide
+        self._toast = toast
         self._reader = reader
-        self._told: set[tuple[str, int]] = set()
-        self._ways: dict[int, tuple[str, Way]] = {}
-        self._at_once = at_once(self._ways, self._way, sink.write)
+        self._resnapshot_requested: set[tuple[str, int]] = set()
+        self._fast_paths: dict[int, tuple[str, FastPath]] = {}
+        self._batch_fast_path = batch_fast_path(self._fast_paths, self._fast_path, sink.write)
 
-    def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Place) -> None:
-        """Rows of a snapshot."""
+    def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
+        """Write rows of a snapshot."""
         encoder = self._encoder(table, position)
         topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
-        straight, as_a_rule, at = reading(encoder, write), not self._letters.refuses, 0
-        while (at := straight(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
+        fast, as_a_rule, at = read_fast_path(encoder, write), not self._letters.refuses, 0
+        while (at := fast(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
             row = rows[at]
             at += 1
             try:
@@ -66,70 +66,70 @@ class Writer:
                     raise _too_large(topic)
                 write(topic, row_key, event(encoder, b"r", _NULL, encode(row), lsn))
             except ValueError as exc:
-                self._letters.add(encoder, Bad(Op.READ, None, row, position.text, lsn, None), exc)
+                self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
 
-    def window(self, window: Window, frame: Frame, position: Position, *, lsn: Place) -> int:
-        """Rows read while the log was followed, but for those of which the log has told more; how many."""
+    def window(self, window: Window, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
+        """Write rows read while the log was followed, without those that an event has overtaken; return how many."""
         encoder = self._encoder(window.table, position)
         written = 0
         for row in window.rows:
             try:
                 key = encoder.key(row)
-                if self._touched.unseen(key, window.sees):
+                if self._logged.unseen(key, window.sees):
                     continue
                 if self._letters.refusals(encoder.topic, key, frame):
                     raise _too_large(encoder.topic)
                 value = frame.event(encoder, b"r", _NULL, encoder.row(row), lsn)
             except ValueError as exc:
-                self._letters.add(encoder, Bad(Op.READ, None, row, position.text, lsn, None), exc)
+                self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
                 continue
             self._sink.write(encoder.topic, key, value)
             written += 1
-            if encoder.wide:
-                self._wide.keep(encoder, key, row, {})
+            if encoder.toastable:
+                self._toast.keep(encoder, key, row, {})
         return written
 
-    def asked(self, asked: Asked, frame: Frame, position: Position, *, lsn: Place) -> int:
-        """Rows that were asked for by their keys, and a delete for each key that has none; how many of both."""
-        window = asked.window
+    def requested(self, requested: RequestedRows, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
+        """Write rows requested by their keys, and a delete for each key without a row; return how many of both."""
+        window = requested.window
         if window is None:
             return 0
         table, encoder = window.table, self._encoder(window.table, position)
-        left = {key for key in map(partial(_asked_key, encoder), asked.keys) if key is not None}
+        left = {key for key in map(partial(_event_key, encoder), requested.keys) if key is not None}
         rows = []
         for row in window.rows:
             key = encoder.key(row)
             if key in left:
                 left.discard(key)
                 rows.append(row)
-        gone = sorted(key for key in left if not self._touched.unseen(key, window.sees))
+        gone = sorted(key for key in left if not self._logged.unseen(key, window.sees))
         self.stale(table, gone, frame, position, lsn=lsn)
         return len(gone) + self.window(replace(window, rows=rows), frame, position, lsn=lsn)
 
-    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Place) -> None:
-        """A delete for each of `keys`, which the source no longer has."""
+    def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
+        """Write a delete for each of `keys`, which the source no longer has."""
         encoder = self._encoder(table, position)
         for key in keys:
             self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, lsn))
             self._sink.write(encoder.topic, key, None)
 
-    def at_once(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
-        """Write all changes of those from `begin` on, up to one of which any change must be written by `changes`.
+    def batch(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
+        """Write transactions from `begin` on by the fast path, up to one with a change that only `changes` can write.
 
-        How many transactions that were, and how many events they had. Not for where a snapshot's rows hide any.
+        Returns how many transactions that were, and their events. Not to be used while a snapshot's rows hide events.
         """
-        if self._at_once is None or self._letters.refuses:
+        if self._batch_fast_path is None or self._letters.refuses:
             return 0, 0
-        return self._at_once(transactions, begin, epoch, made_at_ms, self._touched.topic)
+        return self._batch_fast_path(transactions, begin, epoch, made_at_ms, self._logged.topic)
 
     def changes(self, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
-        """All changes of a source transaction, except those that a snapshot's rows already contain."""
-        ways, write, touched = self._ways, self._sink.write, self._touched
+        """Write all changes of a source transaction, except those that a snapshot's rows already contain."""
+        fast_paths, write, logged = self._fast_paths, self._sink.write, self._logged
         as_a_rule, delete = handover is None and not self._letters.refuses, Op.DELETE
         for change in transaction.changes:
             if as_a_rule and type(change) is Change:
-                topic, straight = ways.get(id(change.table)) or self._way(change.table)
-                if topic != touched.topic and (record := straight(change, frame)) is not None:
+                topic, fast = fast_paths.get(id(change.table)) or self._fast_path(change.table)
+                if topic != logged.topic and (record := fast(change, frame)) is not None:
                     write(topic, *record)
                     if change[0] is delete:
                         write(topic, record[0], None)
@@ -142,28 +142,28 @@ class Writer:
                 continue
             encoder = self._encoder_at(change.table, frame)
             if change.op is Op.READ:
-                self._reread(change.table, "its rows are others since, and no event says which")
+                self._resnapshot(change.table, "its rows are others since, and no event says which")
                 continue
             try:
-                if encoder.topic == self._touched.topic:
+                if encoder.topic == self._logged.topic:
                     for row in (change.before, change.after):
                         if row is not None:
-                            self._touched.note(encoder.key(row), transaction.xid)
+                            self._logged.note(encoder.key(row), transaction.xid)
                 self._change(change, encoder, transaction.xid, frame, handover)
             except ValueError as exc:
                 self._bad(change, encoder, transaction.xid, frame, exc)
 
-    def _way(self, table: Table) -> tuple[str, Way]:
-        """The topic and the short way of a table's changes; of none before its description is published."""
+    def _fast_path(self, table: Table) -> tuple[str, FastPath]:
+        """The topic and the fast path of a table's changes; it declines all until the description is published."""
         encoder = self._versions.known(table)
         if encoder is None:
-            return "", _none
-        made = encoder.topic, way(encoder, self._wide.stored(encoder), TOAST_FROM)
-        self._ways[id(table)] = made  # the encoder keeps the table, and so its id
+            return "", _decline
+        made = encoder.topic, fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
+        self._fast_paths[id(table)] = made  # the encoder keeps the table, and so its id
         return made
 
     def message(self, message: Message, frame: Frame, xid: Xid | None = None) -> None:
-        """What an application wrote into the log; `xid` of the transaction it belongs to."""
+        """Write what an application wrote into the log; `xid` is of the transaction it belongs to."""
         encoder = self._versions.messages
         key = encoder.key(message)
         if self._letters.refusals(self._sink.log_topic("message"), key, frame):
@@ -173,12 +173,12 @@ class Writer:
         self._sink.log("message", key, frame.message(encoder, message))
 
     def _bad(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, cause: ValueError) -> None:
-        """An event that cannot be written; what is left of a key change, if its delete was written."""
-        bad = Bad(change.op, change.before, change.after, frame.next_position(), change.lsn, xid)
+        """Write the dead letter of a poison record; of a key change whose delete was written, the second half."""
+        bad = PoisonRecord(change.op, change.before, change.after, frame.next_position(), change.lsn, xid)
         self._letters.add(encoder, bad, cause)
-        if encoder.wide and change.after is not None:
+        if encoder.toastable and change.after is not None:
             with suppress(ValueError):  # its key may be what cannot be written
-                self._wide.forget(encoder, encoder.key(change.after))
+                self._toast.forget(encoder, encoder.key(change.after))
         frame.skip()
 
     def _change(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
@@ -198,16 +198,16 @@ class Writer:
             left = handover.hides(change._replace(op=Op.DELETE, after=None), xid)
         fragments: dict[str, bytes] = {}
         gone = False
-        if encoder.wide:
+        if encoder.toastable:
             missing: frozenset[str] = frozenset()
             if encoder.has_holes(after):
-                fragments = self._wide.find(encoder, old_key, after, frame.next_position(), published=not left)
+                fragments = self._toast.find(encoder, old_key, after, frame.next_position(), published=not left)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
-            self._wide.keep(encoder, key, after, fragments, unknown=missing)
+            self._toast.keep(encoder, key, after, fragments, unknown=missing)
             if missing:
-                gone = not self._complete(encoder, after, missing, fragments)
+                gone = not self._fill_from_source(encoder, after, missing, fragments)
                 if (handover is None or gone) and not self._letters.on:
-                    self._tell(encoder, missing)
+                    self._request_resnapshot(encoder, missing)
         op, image = change.op, _NULL
         if old_key != key:
             self._delete(change, encoder, xid, frame, handover)
@@ -217,12 +217,12 @@ class Writer:
         if hidden or gone:
             frame.skip()
             return
-        self._writable(encoder, key, frame, spared=image != _NULL)
+        self._writable(encoder, key, frame, reduced=image != _NULL)
         value = frame.event(encoder, _CODES[op], image, encoder.row(after, fragments), change.lsn)
         self._sink.write(encoder.topic, key, value)
 
     def _image(self, encoder: TableEncoder, before: Row, key: bytes, frame: Frame) -> bytes:
-        """The old row as the event has it; where dead letters are on, its key alone if more cannot be written."""
+        """The old row's JSON for the event; with dead letters on, its key's alone if the rest cannot be written."""
         refused = self._letters.refusals(encoder.topic, key, frame)
         if refused > 1:
             raise _too_large(encoder.topic)
@@ -234,18 +234,20 @@ class Writer:
                     raise
         return encoder.image(encoder.key_only(before))
 
-    def _writable(self, encoder: TableEncoder, key: bytes, frame: Frame, *, spared: bool) -> None:
-        """Raise for a row that cannot be written; `spared`: its event has already been made smaller once."""
-        if not spared and self._letters.refusals(encoder.topic, key, frame):
+    def _writable(self, encoder: TableEncoder, key: bytes, frame: Frame, *, reduced: bool) -> None:
+        """Raise for a row too large to write; `reduced`: its event has been made smaller already."""
+        if not reduced and self._letters.refusals(encoder.topic, key, frame):
             raise _too_large(encoder.topic)
 
-    def _complete(self, encoder: TableEncoder, row: Row, missing: frozenset[str], fragments: dict[str, bytes]) -> bool:
-        """Add the `missing` values of `row` to `fragments`, from the source as it is now; False if it has them no more.
+    def _fill_from_source(
+        self, encoder: TableEncoder, row: Row, missing: frozenset[str], fragments: dict[str, bytes]
+    ) -> bool:
+        """Add the `missing` values of `row` to `fragments`, from the source as it is now; False if it lost them.
 
-        Needed for what DDL rewrote, and between snapshot and stream for a row that moved from keys not yet read to keys
-        read before, under views that each missed it: its value was neither read nor logged. A later value may come
-        early, a row that is gone not at all; the log's later events set both right. What comes so is not remembered:
-        the key may be another row's by now.
+        Two cases need it: a table that DDL rewrote; and, between snapshot and stream, a row that moved from a key not
+        yet read to a key read before, so that no view saw it and its value was neither read nor logged. The source may
+        give a later value than the event's, or no row; the log's later events correct both. The value is not kept: the
+        key may be another row's by now.
         """
         key = [value for index in encoder.key_indexes if isinstance(value := row[index], bytes)]
         now = self._reader.row(encoder.table, key)
@@ -259,16 +261,16 @@ class Writer:
                 ) from exc
         return missing <= fragments.keys()
 
-    def _tell(self, encoder: TableEncoder, missing: frozenset[str]) -> None:
-        """Once for each version: rows that no event touches keep what they had before it."""
+    def _request_resnapshot(self, encoder: TableEncoder, missing: frozenset[str]) -> None:
+        """Request a re-snapshot once for each version: rows without events keep the values they had before it."""
         at = (encoder.topic, encoder.version)
-        if at not in self._told:
-            self._told.add(at)
+        if at not in self._resnapshot_requested:
+            self._resnapshot_requested.add(at)
             names = ", ".join(sorted(missing))
-            self._reread(encoder.table, f"unchanged values of {names} came that the topic does not have")
+            self._resnapshot(encoder.table, f"unchanged values of {names} came that the topic does not have")
 
     def _delete(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
-        """Of the row `before`: a delete, or a key change's first half."""
+        """Write the delete of the row `before`, which may be the first half of a key change."""
         if change.before is None:
             raise BugError(f"table {change.table.qualified}: a delete without its key")
         if handover is not None and handover.hides(change._replace(op=Op.DELETE, after=None), xid):
@@ -281,10 +283,10 @@ class Writer:
         self._sink.write(encoder.topic, key, None)
 
     def _truncate(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
-        """A delete for every key the topic holds at this point, in the order of the keys: a replay is the same."""
+        """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same."""
         encoder = self._encoder_at(change.table, frame)
-        if encoder.topic == self._touched.topic:
-            self._touched.empty(transaction.xid)
+        if encoder.topic == self._logged.topic:
+            self._logged.empty(transaction.xid)
         bound = frame.next_position()
         with LiveKeys() as live:
             for key, value in self._sink.records(change.table):
@@ -312,24 +314,21 @@ class Writer:
         found = self._versions.known(table)
         if found is not None:
             return found
-        return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._reread)
+        return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._resnapshot)
 
 
-def _none(_change: Change, _frame: Frame) -> None:
-    """The way of a table that has none yet."""
+def _decline(_change: Change, _frame: Frame) -> None:
+    """Decline every change: the fast path of a table whose description is not published yet."""
 
 
 def _holes(encoder: TableEncoder, row: Row) -> frozenset[str]:
     return frozenset(c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED)
 
 
-def _asked_key(encoder: TableEncoder, key: Key) -> bytes | None:
-    """The event's key of a row's key; None for a text that no row of the table can have."""
-    row: list[bytes | Unsent] = [UNCHANGED] * len(encoder.table.columns)
-    for index, part in zip(encoder.key_indexes, key, strict=True):
-        row[index] = part
+def _event_key(encoder: TableEncoder, key: Key) -> bytes | None:
+    """Encode a row's key as the event's; None for a text that no row of the table can have."""
     try:
-        return encoder.key(tuple(row))
+        return encoder.key_of(key)
     except ValueError:
         return None
 

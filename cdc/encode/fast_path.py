@@ -1,9 +1,8 @@
-"""The short way of a change to its record, for what nearly all changes are: a whole row whose key has stayed the same.
+"""The fast path from a change to its record, for nearly all changes: a whole row whose key has stayed the same.
 
-What is compiled takes deletes too, whose record a tombstone follows.
-
-`Writer` asks each table's way first, and does by itself, in full, what this one leaves: it is the oracle. A way leaves
-a change before it has done anything about it, so that nothing is done twice.
+The compiled fast path takes deletes too, whose record a tombstone follows. `EventWriter` asks the fast path of the
+change's table first, and writes itself what the fast path declines: its full path is the oracle in tests. A fast path
+declines a change before it has done anything about it, so nothing is done twice.
 """
 
 from __future__ import annotations
@@ -13,30 +12,30 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from cdc.encode.envelope import Frame, TableEncoder
 from cdc.encode.row_codegen import compiled
-from cdc.model.change import Change, Op, Place, Row, Table, Transaction
+from cdc.model.change import Change, Coordinates, Op, Row, Table, Transaction
 
-Way: TypeAlias = Callable[[Change, Frame], tuple[bytes, bytes] | None]
-"""Key and value of a change's only record, or of a delete's first; None: it takes more than that."""
+FastPath: TypeAlias = Callable[[Change, Frame], tuple[bytes, bytes] | None]
+"""Makes key and value of a change's only record, or of a delete's first; None: it declines the change."""
 
 Write: TypeAlias = Callable[[str, bytes, bytes | None], None]
-"""A sink's: topic, key, value."""
+"""A sink's `write`: topic, key, value."""
 
-Reading: TypeAlias = Callable[[Sequence[Row], int, Frame, Place], int]
-"""Writes rows that were read, not changed, from one on, up to the first that cannot be written so: gives its number.
+ReadFastPath: TypeAlias = Callable[[Sequence[Row], int, Frame, Coordinates], int]
+"""Writes a snapshot's rows from a number on, up to the first that it declines, and returns that row's number.
 
-How many rows there are: it has written them all.
+If it has written all, it returns how many rows there are.
 """
 
 
-class AtOnce(Protocol):
-    """Writes transactions of which every change goes its table's way."""
+class BatchFastPath(Protocol):
+    """Writes transactions of which every change takes its table's fast path."""
 
     def __call__(
-        self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int, touched: str, /
+        self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int, logged: str, /
     ) -> tuple[int, int]:
-        """How many transactions from `begin` on were written, and their events; one is written whole or not at all.
+        """Return how many transactions from `begin` on were written, and their events; none is written in part.
 
-        Changes in the topic `touched` go no short way.
+        A change in the topic `logged`, whose keys are noted, is declined.
         """
 
 
@@ -44,17 +43,17 @@ _NULL: Final = b"null"
 _CODES: Final = {Op.CREATE: b"c", Op.UPDATE: b"u"}
 
 
-def way(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit: int) -> Way:
-    """Of the changes of one version of one table.
+def fast_path(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit: int) -> FastPath:
+    """Make the fast path of the changes of one version of one table.
 
-    `stored` tells how many bytes a row takes in the source, at most, where it may leave values out of one that takes
-    `limit` or more: those are remembered, which is not done here.
+    `stored` bounds the bytes that a row takes in the source. From `limit` on its values may be stored out of line and
+    must be kept (`cdc.encode.toast`), so such a row is declined.
     """
     if compiled is not None:
-        return cast("Way", compiled.Way(encoder, stored, limit))
+        return cast("FastPath", compiled.Way(encoder, stored, limit))
     write_key, write_row = encoder.write_key, encoder.write_row
 
-    def straight(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
+    def fast(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
         op, _, before, after, lsn = change
         code = _CODES.get(op)
         if code is None or after is None:
@@ -67,35 +66,38 @@ def way(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit: int) 
                 if write_key(before) != key:
                     return None
                 image = write_row(before)
-        except Exception:  # noqa: BLE001 - a value is missing or none of its type: the plain way says which
+        except Exception:  # noqa: BLE001 - a value is missing or none of its type: the full path says which
             return None
         return key, frame.event(encoder, code, image, row, lsn)
 
-    return straight
+    return fast
 
 
-def reading(encoder: TableEncoder, write: Write) -> Reading:
-    """Of the rows that a snapshot has read of one version of one table."""
+def read_fast_path(encoder: TableEncoder, write: Write) -> ReadFastPath:
+    """Make the fast path of a snapshot's rows of one version of one table."""
     if compiled is not None:
-        return cast("Reading", compiled.Reading(encoder, write))
+        return cast("ReadFastPath", compiled.Reading(encoder, write))
     topic, write_key, write_row = encoder.topic, encoder.write_key, encoder.write_row
 
-    def straight(rows: Sequence[Row], begin: int, frame: Frame, lsn: Place) -> int:
+    def fast(rows: Sequence[Row], begin: int, frame: Frame, lsn: Coordinates) -> int:
         for at in range(begin, len(rows)):
             try:
                 key, after = write_key(rows[at]), write_row(rows[at])
-            except Exception:  # noqa: BLE001 - the plain way says what is wrong
+            except Exception:  # noqa: BLE001 - the full path says what is wrong
                 return at
             write(topic, key, frame.event(encoder, b"r", _NULL, after, lsn))
         return len(rows)
 
-    return straight
+    return fast
 
 
-def at_once(
-    ways: dict[int, tuple[str, Way]],
-    look_up: Callable[[Table], tuple[str, Way]],
+def batch_fast_path(
+    fast_paths: dict[int, tuple[str, FastPath]],
+    look_up: Callable[[Table], tuple[str, FastPath]],
     write: Write,
-) -> AtOnce | None:
-    """None: nothing does it any better than one by one. `ways` by the `id` of a table, `look_up` for others."""
-    return None if compiled is None else cast("AtOnce", compiled.AtOnce(ways, look_up, write))
+) -> BatchFastPath | None:
+    """Make the fast path of a batch of transactions; None where nothing is compiled: then one by one is as fast.
+
+    `fast_paths` has each table's topic and fast path by the table's `id`; `look_up` finds others.
+    """
+    return None if compiled is None else cast("BatchFastPath", compiled.AtOnce(fast_paths, look_up, write))

@@ -1,4 +1,4 @@
-"""The encoders that all sources share: the server's text to JSON text. Pure; bytes to bytes."""
+"""Encoders that all sources share turn the server's text into JSON text. Pure; bytes to bytes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from orjson import dumps
 
 
 def as_is(value: bytes) -> bytes:
-    """Text that is JSON already: integers, vectors. Generated code leaves the call out."""
+    """Keep text that is JSON already: integers, vectors. Generated code leaves the call out."""
     return value
 
 
 def quoted(value: bytes) -> bytes:
-    """Text whose type rules out all that JSON escapes: decimals, uuid, addresses. Generated code writes it inline."""
+    """Quote text whose type has nothing to escape: decimals, uuid, addresses. Generated code writes it inline."""
     return b'"%b"' % value
 
 
 def text(value: bytes) -> bytes:
-    """Any text. Decoding checks the encoding at no extra cost; no search for escapes was faster than orjson's own.
+    """Encode any text. Decoding checks the encoding at no extra cost; no search for escapes beat orjson's own.
 
     Generated code writes it inline.
     """
@@ -30,5 +30,5 @@ def text(value: bytes) -> bytes:
 
 
 FORMS: dict[Callable[[bytes], bytes], str] = {as_is: "as_is", quoted: "quoted", text: "text"}
-"""Encoders that `cdc.encode.compiled` writes by itself, by its names for them. A source adds its own where it defines
-them."""
+"""Encoders that `cdc.encode.compiled` has its own code for, with its names for them. A source adds its encoders here
+where it defines them."""

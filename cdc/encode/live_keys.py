@@ -1,4 +1,4 @@
-"""Keys of one topic that are live, however many: in a temporary SQLite file, so that memory stays flat."""
+"""The live keys of one topic are kept in a temporary SQLite file, so that memory stays flat however many they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class LiveKeys:
-    """A set of keys; iterating gives them in the order of their bytes. To be closed, or used in a `with`."""
+    """A set of keys in a file; iterating gives them in the order of their bytes. Close it, or use it in a `with`."""
 
     def __init__(self) -> None:
         self._db = sqlite3.connect("", isolation_level=None)

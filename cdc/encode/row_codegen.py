@@ -1,12 +1,12 @@
-"""Functions that write rows, generated for one version of a table, as `dataclasses` and `attrs` generate code.
+"""Generates the functions that write rows of one version of a table, as `dataclasses` and `attrs` generate code.
 
     def write(row):
         v0, v1, = row
         return b'{"id":%b,"name":%b}' % (NULL if v0 is None else v0, NULL if v1 is None else dumps(v1.decode()),)
 
-What the columns decide is decided here, once. `TableEncoder`'s plain methods are the oracle, and take over where these
-raise, whatever they raise: then a value is missing or no text of its type, and the plain ones say which. Where there is
-`cdc.encode.compiled`, it does the same in C.
+All decisions that depend on the columns are made here, once. `TableEncoder`'s plain methods are the oracle in tests.
+They take over where a generated function raises any error, because a value is missing or is not text of its type, and
+say which. `cdc.encode.compiled`, where there is one, does the same in C.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _INLINE: Final[dict[Encode, str]] = {
 
 
 def row_writer(columns: Sequence[tuple[bytes, Encode]]) -> Write:
-    """A whole row as a JSON object. `columns`: what stands before each value, and its encoder."""
+    """Make the function that writes a row as a JSON object. `columns`: the text before each value, and its encoder."""
     if compiled is not None:
         return cast("Write", compiled.RowWriter(columns))
     taken = "".join(f"v{n}, " for n in range(len(columns))) + "= row"
@@ -43,7 +43,7 @@ def row_writer(columns: Sequence[tuple[bytes, Encode]]) -> Write:
 
 
 def key_writer(columns: Sequence[tuple[bytes, Encode]], indexes: Sequence[int]) -> Write:
-    """The key of a row; `indexes` says where its columns stand. Of a null it makes none: it raises."""
+    """Make the function that writes a row's key; `indexes` says where its columns stand. It raises for a null."""
     if compiled is not None:
         return cast("Write", compiled.KeyWriter(columns, indexes))
     taken = "; ".join(f"v{n} = row[{index}]" for n, index in enumerate(indexes))
@@ -52,13 +52,13 @@ def key_writer(columns: Sequence[tuple[bytes, Encode]], indexes: Sequence[int]) 
 
 @cache
 def hole_finder(indexes: tuple[int, ...]) -> Callable[[Row], bool]:
-    """Whether any of these columns is UNCHANGED. (`UNCHANGED in row` compares every value, and takes longer.)"""
+    """Make a test for UNCHANGED in any of these columns. (`UNCHANGED in row` compares every value, which is slower.)"""
     tests = " or ".join(f"row[{index}] is UNCHANGED" for index in indexes) or "False"
     return cast("Callable[[Row], bool]", _function(f"def find(row):\n    return {tests}\n", "find"))
 
 
 def size_bound(least: int, factors: Mapping[int, int]) -> Callable[[Row], int]:
-    """`least`, and the length of each of these columns' values times its factor. Raises TypeError for UNCHANGED."""
+    """Make a function: `least` plus each value's length times its factor. It raises TypeError for UNCHANGED."""
     if compiled is not None:
         return cast("Callable[[Row], int]", compiled.SizeBound(least, factors))
     sizes = "".join(f" + (0 if row[{index}] is None else len(row[{index}]) * {by})" for index, by in factors.items())

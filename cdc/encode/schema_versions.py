@@ -1,4 +1,4 @@
-"""Which version of a table an event is written with: the schema topic's newest, or the next one."""
+"""Decides which version of a table an event is written with: the schema topic's newest, or the next one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import orjson
 
 from cdc.encode.envelope import MessageEncoder, TableEncoder, schema_record
 from cdc.model.change import Position, Table
-from cdc.model.table_schema import Description, carried, rewritten, unsaid
+from cdc.model.table_schema import Description, carried, rewritten, stale_reason
 
 Publish: TypeAlias = Callable[[bytes, bytes], None]
-Reread: TypeAlias = Callable[[Table, str], None]
-"""Asks for all rows of a table to be read again while the log is followed; with the reason, for the log."""
+Resnapshot: TypeAlias = Callable[[Table, str], None]
+"""Requests an incremental snapshot of a table; with the reason, for the log."""
 
 
-class Versions:
-    """Encoders of the tables at hand; publishes a table's description before the first event that needs it."""
+class SchemaVersions:
+    """Keeps the encoders of tables, and publishes a table's description before the first event that needs it."""
 
     def __init__(self, published: Iterable[bytes], *, connector: str, source: str, prefix: str, database: str) -> None:
         self._connector, self._source, self._prefix, self._database = connector, source, prefix, database
@@ -38,21 +38,21 @@ class Versions:
         self._described.setdefault(name, {})[record["version"]] = described
 
     def described(self) -> Mapping[tuple[str, str], Sequence[Description]]:
-        """What was ever said of each table, by schema and name, oldest first."""
+        """All descriptions of each table, by schema and name, oldest first."""
         return {name: [of[version] for version in sorted(of)] for name, of in self._described.items()}
 
     def newest(self, table: Table) -> Description | None:
-        """What was last said of a table of this name."""
+        """The newest description of a table of this name."""
         of = self._described.get((table.schema, table.name))
         return of[max(of)] if of else None
 
     def rewritten(self, table: Table) -> str | None:
-        """Why rows of a table that nobody wrote to since are not the topic's any more; None where they are."""
+        """Why the topic's rows are stale though no event says so; None where they are not."""
         before = self.newest(table)
-        return unsaid(before, table) if before is not None and rewritten(before.marks, table.marks) else None
+        return stale_reason(before, table) if before is not None and rewritten(before.marks, table.marks) else None
 
     def carried(self, encoder: TableEncoder, version: int) -> Mapping[str, str]:
-        """Columns of `version` whose values are still the row's where no event said otherwise: name then, name now."""
+        """Columns of `version` whose values still hold where no event changed them: name then, name now."""
         table, now = encoder.table, encoder.version
         at = (table.schema, table.name, version, now)
         if at not in self._carried:
@@ -67,18 +67,20 @@ class Versions:
         return self._carried[at]
 
     def known(self, table: Table) -> TableEncoder | None:
-        """The encoder of a table met before: this very object, for speed."""
+        """The encoder of a table met before. It is found by the object's identity, for speed."""
         return self._encoders.get(id(table))
 
     def number(self, table: Table) -> int:
-        """The number of what was last said of a table of this name; 0 before the first."""
+        """The newest version's number of a table of this name; 0 before the first."""
         last = self._newest.get((table.schema, table.name))
         return int(last["version"]) if last else 0
 
-    def add(self, table: Table, topic: str, position: Position, publish: Publish, reread: Reread) -> TableEncoder:
-        """The encoder of `table`; a description not yet published goes to `publish` first, for the event there.
+    def add(
+        self, table: Table, topic: str, position: Position, publish: Publish, resnapshot: Resnapshot
+    ) -> TableEncoder:
+        """Make the encoder of `table`; a new description goes to `publish`, ahead of the event that needs it.
 
-        What changed without events since the last description is told to `reread`.
+        `resnapshot` is called if rows have changed without events since the last description.
         """
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0
@@ -90,9 +92,9 @@ class Versions:
             version += 1
             publish(key, value)
             self._note(new)
-            reason = unsaid(before, table) if before is not None else None
+            reason = stale_reason(before, table) if before is not None else None
             if reason is not None:
-                reread(table, reason)
+                resnapshot(table, reason)
         encoder = TableEncoder(
             table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic
         )

@@ -1,8 +1,35 @@
-"""Wide values: what PostgreSQL leaves out of an update that did not change it (TOAST), kept so that no row has a hole.
+"""The values that PostgreSQL leaves out of an update that did not change them (TOAST), so that no row has a hole.
 
-Two layers in a temporary SQLite file, so that memory stays flat: what this process has published, and, read from the
-table's topic the first time something is missing, what was published before. Nothing here must survive: the topic
-has it all.
+A value stored out of line is sent as “unchanged” (``u`` in TupleData) by an update that did not write it, and the old
+row is sent whole only with REPLICA IDENTITY FULL. But the last record of a key in a compacted topic must hold the whole
+row, so the value must be known here: `find` gives it, or says that it is unknown, and never guesses.
+
+What is kept, by topic, key and column, in two layers of a temporary SQLite file, so that memory stays flat:
+
+* layer 0: what the log has said in this session (`keep`, `forget`);
+* layer 1: what the topic said before (`_load`), read when something is missing for the first time.
+
+Layer 0 goes before layer 1, and “unknown” is an entry too: it hides what lies below.
+
+Why a value found is the row's value:
+
+1. A left-out value was not changed by its update, so it is the value after the row's previous event. By induction over
+   the row's events it is the one in the last event that had it.
+2. If that event came in this session, layer 0 has it. `keep` notes every row with a hole (with what was found for it),
+   and every whole row that may be stored in `TOAST_FROM` bytes or more. A smaller whole row has nothing out of line, so
+   no later update leaves out a value of it. The size is bounded from above by the printed text (`size_bound`).
+3. If it came before, it is in the topic: every committed record holds the whole row. Of the topic count only records
+   from the `floors` (behind a gap in the log) up to the current event: a record at or behind the event's position is
+   from an aborted transaction. Where a snapshot has read the key under a view that saw the event, the topic's row is a
+   later one and layer 1 is not asked (`published`). A small record may hold an out-of-line value from the time when
+   the row was larger, so the topic is read a second time without the bound if the first time was not enough.
+4. A key may have had another row before. A key change takes its values from the old key and gives them to the new one;
+   what is unknown of it is noted as unknown, so that the previous owner's value is not found. A row in the dead letters
+   is unknown, because the topic has an older state of it. `SchemaVersions.carried` follows columns through DDL.
+5. An aborted Kafka transaction ends the session and layer 0 with it. Nothing here must survive: the topic has it all.
+
+https://www.postgresql.org/docs/current/storage-toast.html and
+https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html (TupleData)
 """
 
 from __future__ import annotations
@@ -15,35 +42,35 @@ from typing import Final, TypeAlias, cast
 
 import orjson
 
-from cdc.encode.dead_letters import Letters, Unpublished
+from cdc.encode.dead_letters import ReadDeadLetters, Unpublished
 from cdc.encode.envelope import TableEncoder
 from cdc.encode.row_codegen import size_bound
 from cdc.model.change import UNCHANGED, Column, Row, Table
 
 _ROW_HEADER: Final = 24
 TOAST_FROM: Final = 2_000
-"""A row stored in fewer bytes is never TOASTed (TOAST_TUPLE_THRESHOLD is 2,032 with 8 kB pages)."""
+"""A row stored in fewer bytes is never TOASTed (TOAST_TUPLE_THRESHOLD is 2,032 bytes with 8 kB pages)."""
 _PLAIN_TEXT: Final = re.compile(r"(?:text|character[^\[]*|json|xml|bytea)$")
-"""Types that take no more room stored than printed; their arrays do."""
+"""Types that take no more bytes stored than printed; their arrays do."""
 _NUMBERS: Final = re.compile(r"u?int\d\d|float\d\d|boolean|date|time_micros|timestamp.*")
-"""Kinds whose values take 8 bytes, and as many at most to align."""
+"""Kinds whose values take 8 bytes, and at most 8 more to align."""
 _NUMBER_SIZE: Final = 16
 _FIXED_SIZE: Final = 64
-"""Of what is left: NAMEDATALEN is the longest type of a fixed length."""
+"""For all other kinds: NAMEDATALEN is the longest type of a fixed length."""
 _HEADER: Final = 8
 _GROWTH: Final = 8
-"""Bytes that a character of a value's text takes when stored, at most: ``[[],[]]`` as jsonb, ``{1}`` as bigint[]."""
+"""The most bytes that a character of a value's text takes when stored: ``[[],[]]`` as jsonb, ``{1}`` as bigint[]."""
 
 _PAGE: Final = 16 * 1024
-"""Of the file: a value of 20 kB takes two, where it would take five of SQLite's own."""
+"""The file's page size: a value of 20 kB takes two pages instead of five of SQLite's default."""
 
 Records: TypeAlias = Callable[[Table], Iterator[tuple[bytes, bytes | None]]]
 Carried: TypeAlias = Callable[[TableEncoder, int], Mapping[str, str]]
-"""Columns of an earlier version of a table whose values are still right, and their names now: `Versions.carried`."""
+"""Columns of an earlier version of a table whose values still hold, and their names now: `SchemaVersions.carried`."""
 
 
-class WideValues:
-    """JSON of the wide columns of rows that may have been TOASTed, by topic and key."""
+class ToastValues:
+    """Keeps the JSON of toastable columns of rows that may have been TOASTed, by topic and key."""
 
     def __init__(
         self,
@@ -51,9 +78,9 @@ class WideValues:
         carried: Carried,
         *,
         floors: Mapping[str, str] | None = None,
-        letters: Letters = lambda: iter(()),
+        letters: ReadDeadLetters = lambda: iter(()),
     ) -> None:
-        """`floors`: of these topics nothing counts that was said before a position: the log had a gap there."""
+        """`floors`: in these topics no record before a position counts, because the log had a gap there."""
         self._floors = floors or {}
         self._records = records
         self._carried = carried
@@ -79,8 +106,8 @@ class WideValues:
     ) -> None:
         """Note a row of the log, if any of it may have been TOASTed.
 
-        Also one that is not published because a snapshot has it: a key change may carry its values elsewhere. Columns
-        that are `unknown` stay so, whatever was said under this key before: it may have been of another row.
+        A row that is not published because a snapshot has it is noted too: a key change may carry its values to another
+        key. Columns that are `unknown` stay unknown: what was known under this key may have been of another row.
         """
         names, stored = self._of(encoder.table)
         if encoder.has_holes(row) or stored(row) >= TOAST_FROM:
@@ -88,24 +115,24 @@ class WideValues:
             self._put(0, encoder.topic, key, encoder.version, columns)
 
     def stored(self, encoder: TableEncoder) -> Callable[[Row], int] | None:
-        """How many bytes a whole row takes when stored, at most; None: none of its columns is wide.
+        """Give the function that bounds the bytes of a stored whole row; None: no column of the table is toastable.
 
-        `keep` has nothing to do for a row that takes less than `TOAST_FROM`. Raises for a row that is not whole.
+        `keep` has nothing to do for a row that takes less than `TOAST_FROM`. The function raises for a row with a hole.
         """
-        return self._of(encoder.table)[1] if encoder.wide else None
+        return self._of(encoder.table)[1] if encoder.toastable else None
 
     def forget(self, encoder: TableEncoder, key: bytes) -> None:
-        """Nothing is known of the row's wide values from here on: its event could not be written."""
+        """Make the row's toastable values unknown from here on: its event could not be written."""
         names, _ = self._of(encoder.table)
         self._put(0, encoder.topic, key, encoder.version, dict.fromkeys(names))
 
     def find(
         self, encoder: TableEncoder, key: bytes, row: Row, before: str, *, published: bool = True
     ) -> dict[str, bytes]:
-        """What is known of the columns that are UNCHANGED in `row`, whose key was `key`: their JSON.
+        """Find the JSON of the columns that are UNCHANGED in `row`, as far as it is known; the row's old key was `key`.
 
-        `before` is the position of the event in hand: what the topic holds of later ones was aborted. Not `published`:
-        what the topic has under `key` was read by a snapshot later than this event, and may be another row.
+        `before` is the position of the current event: the topic's records of later ones were aborted. Not `published`:
+        a snapshot read the topic's row of `key` later than this event, and it may be another row.
         """
         wanted = [c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED]
         known = self._get(encoder, key, published=published)
@@ -120,18 +147,18 @@ class WideValues:
         self._db.close()
 
     def _of(self, table: Table) -> tuple[frozenset[str], Callable[[Row], int]]:
-        """Names of the wide columns, and how many bytes a whole row takes when stored, at most."""
+        """The names of the toastable columns, and the function that bounds the bytes of a stored whole row."""
         found = self._columns.get(id(table))
         if found is None:
-            wide = {index: column for index, column in enumerate(table.columns) if column.wide}
+            wide = {index: column for index, column in enumerate(table.columns) if column.toastable}
             growth = {index: 1 if _PLAIN_TEXT.match(column.type) else _GROWTH for index, column in wide.items()}
-            least = _ROW_HEADER + len(wide) * _HEADER + sum(_fixed_size(c) for c in table.columns if not c.wide)
+            least = _ROW_HEADER + len(wide) * _HEADER + sum(_fixed_size(c) for c in table.columns if not c.toastable)
             names = frozenset(column.name for column in wide.values())
             found = self._columns[id(table)] = (table, names, size_bound(least, growth))
         return found[1], found[2]
 
     def _load(self, encoder: TableEncoder, before: str, *, everything: bool) -> None:
-        """Read the topic; `everything`: also rows too small to be TOASTed, whose values may be so from wider times."""
+        """Read the topic; `everything`: also small rows, whose values may be out of line since the row was larger."""
         names, _ = self._of(encoder.table)
         floor = self._floors.get(encoder.topic, "")
         unpublished = Unpublished(self._letters, encoder, before)
@@ -162,7 +189,7 @@ class WideValues:
         self._db.execute("REPLACE INTO wide VALUES (?, ?, ?, ?, ?)", row)
 
     def _get(self, encoder: TableEncoder, key: bytes, *, published: bool) -> dict[str, bytes]:
-        """What the log has said of a row here, over what the topic says; by the names of now."""
+        """Merge layer 0 over layer 1 for one row, by the columns' names of now."""
         known: dict[str, bytes | None] = {}
         for version, columns in self._db.execute(
             "SELECT version, columns FROM wide WHERE topic = ? AND key = ? AND layer <= ? ORDER BY layer DESC",

@@ -1,4 +1,4 @@
-"""The model: what a source says, before it becomes an event. Values only; no driver, no I/O."""
+"""The model of a source's changes before they become events. Values only; no driver, no I/O."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ Row: TypeAlias = tuple[Value, ...]
 
 
 Xid: TypeAlias = int | str
-"""A transaction as views of the data know it: PostgreSQL's number; MySQL's GTID, or else its commit position."""
+"""A transaction's identity for visibility: PostgreSQL's transaction id; MySQL's GTID, or else its commit position."""
 
-Place: TypeAlias = int | tuple[int, int]
-"""Where a row stands in the log: what fills in a transaction's `where` (PostgreSQL: an LSN; MySQL: offset and row)."""
+Coordinates: TypeAlias = int | tuple[int, int]
+"""Where a row stands in the log (PostgreSQL: an LSN; MySQL: offset and row). It fills in a transaction's `where`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a reader of the events must know of a column's JSON: `name` is one of docs/events.md's kinds."""
+    """The kind of a column's JSON, for readers of events: `name` is one of docs/events.md's kinds."""
 
     name: str
     precision: int | None = None
@@ -62,13 +62,13 @@ class Column:
     kind: Kind
     encode: Callable[[bytes], bytes] = field(compare=False, repr=False)
     """The server's text to JSON text; pure. Raises ValueError on text that is not of the type."""
-    wide: bool = field(default=False, compare=False)
+    toastable: bool = field(default=False, compare=False)
     """The source may leave this column out of an update that did not change it (TOAST)."""
     filled: bool = field(default=False, compare=False)
-    """Rows older than the column have a value in it (its default), of which no event ever told."""
+    """Rows older than the column have a value in it (its default) that no event ever had."""
 
     def reads_as(self, other: Column) -> bool:
-        """Whether a text of this column is read as one of `other` is: then one may stand for the other."""
+        """Whether a text of this column is read as a text of `other` is, so that one may replace the other."""
         return self.type == other.type or self.encode is other.encode
 
 
@@ -82,7 +82,7 @@ class Table:
     key: tuple[str, ...]
     """Names of the key columns in key order; never empty."""
     marks: tuple[str, ...] = ()
-    """What the rows are stored in, in the source's terms: see `description.rewritten`."""
+    """What the rows are stored in, in the source's terms: see `cdc.model.table_schema.rewritten`."""
 
     @property
     def qualified(self) -> str:
@@ -90,7 +90,7 @@ class Table:
 
     @property
     def key_as_text(self) -> str:
-        """Names and types of the key columns: two keys of the same text compare with each other."""
+        """Names and types of the key columns: keys of tables with the same text can be compared."""
         return ", ".join(f"{column.name} {column.type}" for column in (self.columns[i] for i in self.key_indexes))
 
     @property
@@ -101,32 +101,32 @@ class Table:
 
 
 class Change(NamedTuple):
-    """One row changed. A tuple because one is made for every row on the hot path.
+    """A change of one row. It is a tuple because one is made for every row on the hot path.
 
-    TRUNCATE has no row: none is left. READ, in the log, has none either: the rows are others than the events told.
+    TRUNCATE has no row. READ, in the log, has none either: the table's rows have changed without events.
     """
 
     op: Op
     table: Table
     before: Row | None
-    """What the source gave of the old row: whole, or the key columns with the rest UNCHANGED, or nothing."""
+    """The old row as the source gave it: whole, or the key columns with the rest UNCHANGED, or None."""
     after: Row | None
-    lsn: Place
+    lsn: Coordinates
     """Where the row stands in the log. Not an order: rows share it and transactions interleave."""
 
 
 class Message(NamedTuple):
-    """What an application wrote into the log beside its rows (PostgreSQL: pg_logical_emit_message)."""
+    """A message that an application wrote into the log (PostgreSQL: pg_logical_emit_message)."""
 
     prefix: str
     content: bytes
     lsn: int
-    """Where it ends in the log. Of one that belongs to no transaction, this is the commit position too."""
+    """Where it ends in the log; the commit position too, if it belongs to no transaction."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The order of events within a connector: epoch, commit position of the transaction, number within it.
+    """A place in the order of a connector's events: epoch, commit position of the transaction, number within it.
 
     `text` sorts as the position does. `commit` is the source's 64-bit commit position (PostgreSQL: the commit record's
     LSN; MySQL: file number and offset packed). Rows of a snapshot stand just before the point where the log goes on,
@@ -153,7 +153,7 @@ Offset: TypeAlias = dict[str, str | int]
 
 
 class Transaction(NamedTuple):
-    """A source transaction: a frame around its changes, as a rule an iterator, so that its size never matters.
+    """A source transaction: a frame around its changes, usually an iterator, so that it may be larger than memory.
 
     `changes` must be read to its end before the next frame is asked for; it ends when the source's commit was seen.
     """
@@ -164,15 +164,15 @@ class Transaction(NamedTuple):
     committed_at_ms: int
     changes: Iterable[Change | Message]
     where: bytes
-    """JSON members that events of it have in `source`, with `%d` for each number of a change's place."""
+    """JSON members of its events' `source`, with `%d` for each number of a change's coordinates."""
 
 
-class Several(NamedTuple):
-    """Small transactions that have come whole, in order: what they change is there, in lists."""
+class TransactionBatch(NamedTuple):
+    """A batch of small transactions that have come whole, in order; their changes are lists."""
 
     transactions: list[Transaction]
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing to read at the moment: the source has been followed up to its current end."""
+    """Says that there is nothing to read now: the source has been followed up to its current end."""

@@ -1,12 +1,12 @@
-"""The one tree of errors. The class says who acts; the message says what and where; the hint says what to do next.
+"""The one tree of errors. The class says who acts; the message says what and where; the hint names the next step.
 
     CdcError
-    ├── ConfigError       the user mends a file or a command line            exit 2
+    ├── ConfigError       the user corrects a file or a command line         exit 2
     ├── OperatorError     the operator does one step on a server             exit 1
     │   ├── GapError          log after the position is gone
     │   └── TooLargeError a record above the broker's limit; may be a dead letter instead
-    ├── RetryableError    nobody: the pipeline starts over from its position
-    └── BugError          we do: something the code holds impossible         exit 1
+    ├── RetryableError    nobody: the pipeline goes on from its position
+    └── BugError          we do: what should be impossible has happened      exit 1
         └── ProtocolError     foreign or truncated bytes from a server
 
 Drivers' exceptions are translated where the driver is called, with ``raise ... from exc``. No message holds a row's
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 
 class CdcError(Exception):
-    """Base of all errors raised on purpose; ``hint`` is the next step, a statement or a command where there is one."""
+    """The base of all errors raised on purpose; ``hint`` is the next step, often a statement or command."""
 
     exit_code = 1
 
@@ -59,8 +59,8 @@ class TooLargeError(OperatorError):
 class RetryableError(CdcError):
     """A fault that passes: connection cut, broker away, producer fenced by a restart of our own.
 
-    Before a connector has once run, it is shown at once instead of tried again, unless `at_start` says that waiting
-    is the usual cure even then.
+    Before a connector has run once, it is shown at once and not retried, unless `at_start` says that waiting usually
+    helps even then.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, at_start: bool = False) -> None:
@@ -69,11 +69,11 @@ class RetryableError(CdcError):
 
 
 class BugError(CdcError):
-    """The code met what it holds impossible; the position is safe, the cause is ours."""
+    """The code met something that should be impossible; the position is safe, the bug is ours."""
 
 
 class ProtocolError(BugError):
-    """Bytes that do not follow the protocol; ``offset`` is where in the message reading stopped."""
+    """Bytes do not follow the protocol; ``offset`` is where in the message reading stopped."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"{what} at byte {offset}", hint="please report this with the server's version")
@@ -82,6 +82,6 @@ class ProtocolError(BugError):
 
 
 def raise_first(refusals: Iterable[CdcError]) -> None:
-    """Raise the first, if there is one: a run stops at what `cdc check` lists, so that the two never disagree."""
+    """Raise the first error, if there is one: a run stops at what `cdc check` lists, so that the two never disagree."""
     for refusal in refusals:
         raise refusal

@@ -1,4 +1,4 @@
-"""What a connector must know to go on, as one record of its position topic.
+"""The state a connector needs to go on: one record of its position topic.
 
 A record that cannot be read whole is an error, never a fresh start: a connector that forgets its position loses data.
 """
@@ -23,12 +23,12 @@ Key: TypeAlias = tuple[bytes, ...]
 
 
 def key_to_json(key: Key) -> list[object]:
-    """Each part as text where it is UTF-8, which a SQL_ASCII database does not promise."""
+    """Write each part as text where it is UTF-8, which a SQL_ASCII database does not promise."""
     return [_text(part) for part in key]
 
 
 def key_from_json(value: Sequence[str | Mapping[str, str]]) -> Key:
-    """What `key_to_json` was given."""
+    """Read what `key_to_json` wrote."""
     return tuple(part.encode() if isinstance(part, str) else bytes.fromhex(part["hex"]) for part in value)
 
 
@@ -40,10 +40,10 @@ def _text(part: bytes) -> str | dict[str, str]:
 
 
 class Phase(StrEnum):
-    """How far a connector is; the pipeline sets each as it commits the step before."""
+    """The phase of a connector; the pipeline sets each as it commits the step before."""
 
     CREATING = "creating"
-    """About to make the log's hold (slot). Nothing is published: what is half made can be made again."""
+    """The log's hold (slot) is about to be made. Nothing is published yet: what is half made can be made again."""
     SNAPSHOT = "snapshot"
     """The hold stands at `offset`; rows are being read."""
     STREAM = "stream"
@@ -52,14 +52,14 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One position record."""
+    """One position record: all that a connector must know to go on."""
 
     connector: str
     identity: Mapping[str, str]
     """Which server, database and slot this position belongs to."""
     phase: Phase
     epoch: int
-    """First part of every position: goes up when the order of positions starts anew."""
+    """The first part of every position; it goes up when the order of commit positions starts again."""
     offset: Offset = field(default_factory=dict)
     commit: int = 0
     """`offset` as the commit part of a position: every transaction that lies below it has been read."""
@@ -70,14 +70,14 @@ class State:
     carried: Mapping[str, str] = field(default_factory=dict)
     """Since when the log carries each table, in the source's own terms."""
     unread: tuple[str, ...] = ()
-    """Those of them that the snapshot at hand reads; of the others it would hide what they have had since."""
+    """The tables that the current snapshot reads; of other tables it must hide nothing."""
     snapshot: Mapping[str, object] = field(default_factory=dict)
     """The snapshotter's progress and read views, in its own terms."""
     reading: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """Tables whose rows are read while the log is followed, the one in hand first: see
-    `cdc.capture.incremental_snapshot.Reading`."""
+    """Tables of the incremental snapshot, the one being read first: see
+    `cdc.capture.incremental_snapshot.IncrementalProgress`."""
     windows: int = 0
-    """The greatest number that a view's rows have had as the last part of their position."""
+    """The greatest number of a view so far: the last part of its rows' position."""
     dead_letters: int = 0
     """Events that went to the dead-letter topic instead of their own, ever."""
     config: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class State:
     """Counts the records; each commit adds one."""
 
     def next(self, **changes: object) -> State:
-        """The record that follows this one."""
+        """Make the record that follows this one."""
         return replace(self, sequence=self.sequence + 1, **changes)  # type: ignore[arg-type]
 
     def to_bytes(self) -> bytes:
@@ -113,7 +113,7 @@ class State:
 
     @classmethod
     def from_bytes(cls, record: bytes, *, where: str) -> State:
-        """Raises OperatorError for a record that is damaged or of a newer version."""
+        """Parse a record. Raises OperatorError for one that is damaged or of a newer version."""
         try:
             body = orjson.loads(record)
             checksum = body.pop("checksum")

@@ -1,4 +1,4 @@
-"""What the topics say of a table at one time, and what changed since without an event. Pure."""
+"""Descriptions of tables, and changes of a table's rows that have no event. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TYPE: Final = re.compile(r"(character varying|bit varying|numeric)(?:\((\d+)(?:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A table as a record of the schema topic has it: enough to know it again."""
+    """Describes a table as a record of the schema topic has it: enough to recognize it."""
 
     columns: tuple[tuple[str, str], ...]
     """Name and type of each."""
@@ -27,18 +27,18 @@ class Description:
 
 
 def rewritten(before: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether a table with the marks `now` may hold values no event told of since it had the marks `before`.
+    """Whether a table may hold values without events, by its marks `before` and `now`.
 
-    Only if every mark is another one: each alone changes for reasons that leave the values as they are.
+    It may only if every mark has changed: each alone changes for reasons that leave the values as they are.
     """
     return bool(before and now) and not any(a == b for a, b in zip(before, now, strict=False))
 
 
 def carried(before: Description, now: Description) -> dict[str, str]:
-    """Names of the columns whose values are still those of `before`, each with its name `now`.
+    """Find the columns whose values are still those of `before`, each with its name `now`.
 
     A column of the same type at the same place under a new name was renamed. Columns in another order were dropped and
-    added, or renamed crosswise: then no name is sure.
+    added, or swapped names: then no name is certain.
     """
     if rewritten(before.marks, now.marks):
         return {}
@@ -57,8 +57,8 @@ def _renamed(before: Description, now: Description) -> dict[str, str]:
     }
 
 
-def unsaid(before: Description, table: Table) -> str | None:
-    """Why the topic's records are no longer the table's rows, though no event said so; None where they are."""
+def stale_reason(before: Description, table: Table) -> str | None:
+    """Say why the topic's records are stale though there was no event; None where they are not."""
     now = Description.of(table)
     if before.key != now.key:
         return f"its key is now ({', '.join(now.key)}), it was ({', '.join(before.key)})"
@@ -80,7 +80,7 @@ def unsaid(before: Description, table: Table) -> str | None:
 
 
 def _same(was: str, now: str) -> bool:
-    """Whether a value of the one type is, as text, the same value of the other."""
+    """Whether a value of one type is, as text, the same value of the other type."""
     if was == now:
         return True
     then, here = _TYPE(was), _TYPE(now)

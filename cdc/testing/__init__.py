@@ -1,12 +1,12 @@
-"""In-memory twins of the seams: a log, a source and a snapshotter over it, and a Kafka with its transactions.
+"""In-memory twins of the seams: a log, a source and a snapshotter over it, and a Kafka with transactions.
 
-They keep the promises of `cdc.model.interfaces` and break where the real ones break: commits reach the log before a
+They keep the promises of `cdc.model.interfaces` and fail where the real ones fail: commits reach the log before a
 view sees them, a commit that raised may have happened, a fenced producer cannot commit, aborted records stay in the
 topic. To test a source of your own, run `cdc.capture.pipeline.Pipeline` with it and a `MemorySink`, and compare
 `MemoryKafka.committed` with your tables. To see that it survives, pass `at=Faults(("sink.commit.answer", 1))`.
 
-`at` is called with a name of `POINTS` whenever one is passed, before what it names happens; whatever it raises
-comes out of the twin's method. It may also change things, such as commit to the log while a snapshot is read.
+`at` is called with a name of `POINTS` just before what it names happens, and what it raises comes out of the twin's
+method. It may also change things, such as commit to the log while a snapshot is read.
 """
 
 from __future__ import annotations

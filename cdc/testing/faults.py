@@ -1,4 +1,4 @@
-"""Where the twins can be made to fail."""
+"""The points where the twins can be made to fail, and plans of failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ this one; at ``sink.commit.answer``: it happened. The caller cannot tell which."
 
 
 class Inline(Executor):
-    """Does what it is given at once, on the caller's thread: for runs that are the same each time."""
+    """Runs each job at once, on the caller's thread, so that every run is the same."""
 
     def submit(self, fn: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
         done: Future[T] = Future()
@@ -54,11 +54,11 @@ class Inline(Executor):
 
 
 class Killed(BaseException):
-    """The process ended here: nothing of the pipeline may catch it."""
+    """Says that the process ended here: nothing of the pipeline may catch it."""
 
 
 class Faults:
-    """Raises at named points: each of `plan` is a point and on which passing of it; the next waits for the one before.
+    """Raises at named points: each item of `plan` is a point and at which passing to raise; items fire in order.
 
     `error` makes what is raised; RetryableError by default, so that the pipeline tries again.
     """
@@ -84,4 +84,4 @@ class Faults:
 
 
 def nothing(point: str) -> None:
-    """No fault at any point."""
+    """Raise nothing at any point."""

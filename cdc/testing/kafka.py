@@ -1,4 +1,4 @@
-"""Twins of a broker and its sink: transactions, fencing, outcomes nobody knows."""
+"""Twins of a broker and its sink, with transactions, fencing and unknown outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdc.testing.faults import At, nothing
 
 
 class Outcome(Enum):
-    """What became of a Kafka transaction."""
+    """The outcome of a Kafka transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -25,7 +25,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record in a topic, whatever became of its transaction."""
+    """A record in a topic, whatever the outcome of its transaction."""
 
     topic: str
     key: bytes
@@ -45,7 +45,7 @@ class MemoryKafka:
         self.delayed: set[int] = set()
 
     def begin(self, producer: str) -> int:
-        """A new transaction of `producer`."""
+        """Begin a new transaction of `producer`."""
         self.outcomes.append(Outcome.OPEN)
         self.open[producer] = len(self.outcomes) - 1
         return self.open[producer]
@@ -57,19 +57,19 @@ class MemoryKafka:
             self.outcomes[transaction] = outcome
 
     def fence(self, producer: str) -> int:
-        """Shut out older copies; what they had open is decided on return."""
+        """Fence off older copies; their open transaction is decided on return."""
         under_way = self.open.get(producer) in self.delayed
         self.end(producer, Outcome.COMMITTED if under_way else Outcome.ABORTED)
         self.epochs[producer] = self.epochs.get(producer, 0) + 1
         return self.epochs[producer]
 
     def committed(self, topic: str) -> list[Record]:
-        """What a read_committed reader sees."""
+        """Return what a read_committed reader sees."""
         return [r for r in self.topics.get(topic, []) if self.outcomes[r.transaction] is Outcome.COMMITTED]
 
 
 class MemorySink:
-    """A `Sink` into a `MemoryKafka`; each pipeline that runs against the same broker has one of its own."""
+    """A `Sink` into a `MemoryKafka`; each pipeline on the same broker has its own."""
 
     def __init__(
         self, kafka: MemoryKafka, connector: str, prefix: str, *, at: At = nothing, logged: Collection[str] = ()
@@ -222,6 +222,6 @@ class MemorySink:
         self._append(self.signal_topic, key, None)
 
     def close(self) -> None:
-        """Let go, as a process that dies does: what is open stays open until the next `fence`."""
+        """Close as a process does that dies: what is open stays open until the next `fence`."""
         self._epoch = self._transaction = None
         self._records = self._bytes = 0

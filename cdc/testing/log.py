@@ -1,4 +1,4 @@
-"""A source's log, its tables, and what views of them see."""
+"""A twin of a database: a log, its tables, and views of them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ Key: TypeAlias = tuple[bytes, ...]
 
 
 def insert(table: Table, row: Row) -> Change:
-    """A new row."""
+    """Make the change of a new row."""
     return Change(Op.CREATE, table, None, row, 0)
 
 
 def update(table: Table, row: Row, *, key: Key | None = None) -> Change:
-    """A row's new values, UNCHANGED for a wide one left out; `key` is the old key where it changed."""
+    """Make the change of a row's values, UNCHANGED for one left out; `key` is the old key where it changed."""
     return Change(Op.UPDATE, table, None if key is None else _key_image(table, key), row, 0)
 
 
 def delete(table: Table, key: Key) -> Change:
-    """A row gone."""
+    """Make the change of a deleted row."""
     return Change(Op.DELETE, table, _key_image(table, key), None, 0)
 
 
 def truncate(table: Table) -> Change:
-    """All rows gone."""
+    """Make the change of a truncated table."""
     return Change(Op.TRUNCATE, table, None, None, 0)
 
 
 def key_of(table: Table, row: Row) -> Key:
-    """A row's key in key order."""
+    """Take a row's key, in key order."""
     return tuple(cast("bytes", row[index]) for index in table.key_indexes)
 
 
@@ -75,7 +75,7 @@ class MemoryLog:
         self.carried: frozenset[str] = frozenset()
         """Tables whose changes reach the log."""
         self.held_from: int | None = None
-        """Where the log begins to be kept for the connector: its slot."""
+        """From where the log is kept for the connector: its slot."""
         self.acknowledged = 0
         self.exported: dict[str, View] = {}
         self._unseen: set[int] = set()
@@ -91,9 +91,9 @@ class MemoryLog:
         self.transactions.append(Logged(xid, 16 * xid, end, (Message(prefix, content, end),), self.carried, alone=True))
 
     def commit(self, *changes: Change | Message, visible: bool = True) -> int:
-        """Append a transaction, give its id. Not `visible`: it is in the log, but views do not see it before `reveal`.
+        """Append a transaction, return its id. Not `visible`: it is logged, but views do not see it before `reveal`.
 
-        Its changes wait for the locks of earlier ones, as in a database: what they touch becomes visible first.
+        Its changes wait for the locks of earlier transactions, as in a database: those become visible first.
         Raises ValueError for a change that its table does not admit.
         """
         touched = _touched(changes)
@@ -121,11 +121,11 @@ class MemoryLog:
         self.reveal(logged.xid for logged in self.transactions if logged.commit < position)
 
     def view(self) -> View:
-        """What a reader sees now."""
+        """Take a view: what a reader sees now."""
         return View(len(self.transactions) + 1, frozenset(self._unseen), self.end)
 
     def rows(self, table: Table, view: View | None = None) -> dict[Key, Row]:
-        """The table's rows by key: as `view` has them, or as the log says."""
+        """Return the table's rows by key: as `view` has them, or as the log has them."""
         found: dict[Key, Row] = {}
         for transaction in self.transactions:
             if view is None or view.sees(transaction.xid):
@@ -136,7 +136,7 @@ class MemoryLog:
 
 
 def _touched(changes: Iterable[Change | Message]) -> set[tuple[str, Key | None]]:
-    """Tables and keys, None for a whole table."""
+    """Collect the tables and keys of changes, None for a whole table."""
     found: set[tuple[str, Key | None]] = set()
     for change in changes:
         if isinstance(change, Message):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from cdc.encode.envelope import in_wal
-from cdc.model.change import Change, Idle, Message, Offset, Place, Row, Several, Table, Transaction, Xid
+from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
 from cdc.model.errors import BugError, GapError, OperatorError
 from cdc.model.interfaces import Chunk, Handover, Start, Window
 from cdc.model.state import State
@@ -17,7 +17,7 @@ from cdc.testing.faults import At, nothing
 from cdc.testing.log import Key, Logged, MemoryLog, View, key_of
 
 _TOGETHER = 3
-"""How many changes a small transaction has at most, and how many such come at once."""
+"""The most changes of a small transaction, and the most transactions of a batch."""
 
 
 class MemorySource:
@@ -83,7 +83,7 @@ class MemorySource:
     def current(self) -> int:
         return self._log.end
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         resume = self._read_to = int(offset["at"])
         read = 0
         while True:
@@ -110,7 +110,7 @@ class MemorySource:
                 together.append(transactions[read])
                 read += 1
             if len(together) > 1:
-                yield Several([_transaction(one, list(self._changes(one))) for one in together])
+                yield TransactionBatch([_transaction(one, list(self._changes(one))) for one in together])
                 continue
             yield _transaction(logged, self._changes(logged))
             if self._read_to < logged.end:
@@ -131,7 +131,7 @@ class MemorySource:
         self._at("source.acknowledge")
         self._log.acknowledged = max(self._log.acknowledged, int(offset["at"]))
 
-    def place(self, commit: int) -> tuple[bytes, Place]:
+    def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         return in_wal(None), commit
 
     def lag_bytes(self) -> int | None:
@@ -167,7 +167,7 @@ class MemoryHandover:
         return number is not None and self.saw(change.table, number, xid)
 
     def view_of(self, table: Table, key: Key) -> int | None:
-        """Under which view the key's place was read; None: it was not."""
+        """Return the view that the key was read under; None: it was not read."""
         for upto, number in self._ranges.get(table.qualified, []):
             if upto is None or key <= upto:
                 return number
@@ -181,7 +181,7 @@ class MemoryHandover:
 
 
 def view_from(value: Mapping[str, Any]) -> View:
-    """A view as progress holds it."""
+    """Read a view from progress."""
     return View(value["next"], frozenset(value["unseen"]), value["end"])
 
 
@@ -201,7 +201,7 @@ def _progress(rows: int, ranges: Sequence[_Range]) -> dict[str, Any]:
 
 
 def _after_reading(ranges: Sequence[_Range], after: Key | None, upto: Key | None, view: int) -> Iterator[_Range]:
-    """`ranges` with the keys behind `after` up to `upto`, part of one that was not read, read under `view`."""
+    """Mark the keys behind `after` up to `upto`, part of one unread range, as read under `view`."""
     start: Key | None = None
     for end, seen in ranges:
         begins = start is None or (after is not None and start <= after)
@@ -217,7 +217,7 @@ def _after_reading(ranges: Sequence[_Range], after: Key | None, upto: Key | None
 
 
 @dataclass(slots=True)
-class _Piece:
+class _KeyRange:
     """Rows of one table that one reader reads, in order."""
 
     table: Table
@@ -229,7 +229,7 @@ class _Piece:
 class MemorySnapshotter:
     """A `Snapshotter` over a `MemoryLog`, under a source's view or, resumed, one of its own.
 
-    `workers` pieces of the tables are read in turns, each in key order.
+    `workers` key ranges of the tables are read in turns, each in key order.
     """
 
     def __init__(self, log: MemoryLog, *, rows_each: int = 2, workers: int = 1, at: At = nothing) -> None:
@@ -255,7 +255,9 @@ class MemorySnapshotter:
             views[str(number)] = {"next": seen.next, "unseen": sorted(seen.unseen), "end": seen.end}
         for table in remaining:
             done.setdefault(table.qualified, _progress(0, [(None, None)]))
-        waiting = [piece for table in remaining for piece in self._pieces(table, seen, _ranges(done[table.qualified]))]
+        waiting = [
+            piece for table in remaining for piece in self._key_ranges(table, seen, _ranges(done[table.qualified]))
+        ]
         reading, waiting = waiting[: self._workers], waiting[self._workers :]
         while reading:
             self._at("snapshot.chunk")
@@ -279,8 +281,8 @@ class MemorySnapshotter:
                 time.time_ns() // 10**6,
             )
 
-    def _pieces(self, table: Table, seen: View, ranges: Sequence[_Range]) -> Iterator[_Piece]:
-        """What is not read yet, cut where there are fewer gaps than workers."""
+    def _key_ranges(self, table: Table, seen: View, ranges: Sequence[_Range]) -> Iterator[_KeyRange]:
+        """List the ranges not read yet, split where there are fewer gaps than workers."""
         rows = sorted(self._log.rows(table, seen).items())
         shares = self._workers if sum(view is None for _, view in ranges) < self._workers else 1
         after: Key | None = None
@@ -293,7 +295,7 @@ class MemorySnapshotter:
                 for cut in (*cuts, upto):
                     part = [r for r in inside if cut is None or r[0] <= cut]
                     inside = inside[len(part) :]
-                    yield _Piece(table, after, cut, part)
+                    yield _KeyRange(table, after, cut, part)
                     after = cut
             after = upto
 

@@ -13,8 +13,7 @@ from uuid import uuid4
 import orjson
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.change import Change, Idle, Message, Offset, Several, Table, Transaction
-from cdc.model.change import Place as At
+from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, GapError, OperatorError, raise_first
 from cdc.model.interfaces import LINEAGE, Start
 from cdc.model.state import State
@@ -166,7 +165,7 @@ class MysqlSource:
         """When the file of `place` was begun: see `file_made_at`."""
         return file_made_at(lambda: glance(self._config, self._address, self._server), place)
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         place = Place(str(offset["file"]), int(offset["pos"]))
         gtids = None if "gtids" not in offset else str(offset["gtids"])
         dump = self._dump = follow(self._config, self._address, self._server)
@@ -191,7 +190,7 @@ class MysqlSource:
             dump.follow(place)
         yield from self._frames(dump, place)
 
-    def _frames(self, dump: Binlog, asked: Place) -> Iterator[Transaction | Several | Message | Idle]:
+    def _frames(self, dump: Binlog, asked: Place) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         described: events.FormatDescription | None = None
         file = asked.file
         yielded_s = time.monotonic()
@@ -200,7 +199,7 @@ class MysqlSource:
             small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:
                 if small.transactions:
-                    yield Several(small.transactions)
+                    yield TransactionBatch(small.transactions)
                     yielded_s = time.monotonic()
                 elif time.monotonic() - yielded_s > _WAIT_S:
                     yield Idle()
@@ -357,7 +356,7 @@ class MysqlSource:
     def acknowledge(self, offset: Offset) -> None:
         """Nobody is told: the log is not held."""
 
-    def place(self, commit: int) -> tuple[bytes, At]:
+    def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         file = orjson.dumps(file_named(self._place.file, commit >> 32)).replace(b"%", b"%%")
         return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (commit & 0xFFFFFFFF, 0)
 

@@ -158,7 +158,7 @@ class _Check:
             "reading the catalog", "SELECT relreplident::text FROM pg_class WHERE oid = %s", (oid,)
         )
         what = f"key ({', '.join(table.key)}), replica identity {_IDENTITIES.get(identity, identity)}"
-        wide = [column.name for column in table.columns if column.wide]
+        wide = [column.name for column in table.columns if column.toastable]
         if wide and identity != "f":
             what += f"; {', '.join(wide)}: left out of the log when unchanged, filled in from what the topic has"
         return Finding(Level.OK, f"table {table.qualified}", what)

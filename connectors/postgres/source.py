@@ -10,7 +10,7 @@ import psycopg2.extensions
 
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope import in_wal
-from cdc.model.change import Change, Idle, Message, Offset, Op, Place, Several, Table, Transaction
+from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ProtocolError, raise_first
 from cdc.model.interfaces import LINEAGE, Start
 from cdc.model.state import State
@@ -114,7 +114,7 @@ class PostgresSource:
     def tend(self) -> None:
         self._tended().tend(following=False)
 
-    def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         replication, upkeep = self._walsender(), self._tended()
         resume = self._read_to = lsn_number(str(offset["lsn"]))
         replication.start(self._config.slot, self._config.publication, resume, messages=self._config.source.messages)
@@ -125,7 +125,7 @@ class PostgresSource:
             received = replication.receive_transactions(assembler.straight.transactions, resume, _AT_ONCE)
             self._reach(replication, received.end)
             if received.whole:
-                yield Several(received.whole)
+                yield TransactionBatch(received.whole)
             message, begun = received.message, received.begun
             if not received.something:
                 self._look()
@@ -264,7 +264,7 @@ class PostgresSource:
         replication.flushed(lsn_number(str(offset["lsn"])))
         replication.status(every_s=0)
 
-    def place(self, commit: int) -> tuple[bytes, Place]:
+    def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         return in_wal(None), commit
 
     def lag_bytes(self) -> int | None:

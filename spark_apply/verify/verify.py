@@ -26,7 +26,7 @@ from typing import Any
 import orjson
 from pyspark.sql import SparkSession
 
-from cdc.capture.published_rows import Published, PublishedRow
+from cdc.capture.published_rows import PublishedRow, PublishedTables
 from cdc.config.config import ApplyConfig, ApplySource
 from cdc.model.change import Table
 from cdc.model.errors import ConfigError, OperatorError
@@ -123,7 +123,7 @@ class _Ground:
     """What is asked on the way."""
 
     topics: ApplySource
-    published: Published
+    published: PublishedTables
     standing: Callable[[], State]
     """The connector's position."""
     tell: Progress
@@ -159,7 +159,7 @@ class _Compared:
 
 def verify(
     config: ApplyConfig,
-    published: Published,
+    published: PublishedTables,
     standing: Callable[[], State],
     *,
     table: str | None = None,
@@ -203,7 +203,7 @@ _Chosen = dict[str, tuple[TargetTable, tuple[str, ...], tuple[str, ...]]]
 """By table: how its copies look, the stores that have one, and the columns that they keep as text."""
 
 
-def _choose(config: ApplyConfig, published: Published, table: str | None, store: str | None) -> _Chosen:
+def _choose(config: ApplyConfig, published: PublishedTables, table: str | None, store: str | None) -> _Chosen:
     versions = kafka_source.schema_versions(config.source)
     known = choose(config.tables, versions)
     if table is not None:

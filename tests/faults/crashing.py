@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from cdc.cli.main import main
 from cdc.config import registry
-from cdc.model.change import Several, Transaction
+from cdc.model.change import Transaction, TransactionBatch
 
 POINTS: Final = (
     "source.connect",
@@ -109,7 +109,7 @@ class CrashingSource(Wrapped):
 
     def stream(self, *arguments: Any) -> Iterator[Any]:
         for frame in self._part.stream(*arguments):
-            if isinstance(frame, Several):
+            if isinstance(frame, TransactionBatch):
                 for transaction in frame.transactions:
                     self._at("source.frame")
                     for _ in transaction.changes:

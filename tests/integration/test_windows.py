@@ -12,7 +12,7 @@ from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
 from cdc.model.errors import RetryableError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
-from snapshot.windows import Windows
+from snapshot.postgres_windows import PostgresWindows
 from tests.conftest import Database
 
 
@@ -39,7 +39,7 @@ def test_a_server_that_goes_away_as_a_view_ends_is_asked_again(
     found = Catalog(connection).find("public", "t", config.source.keys)
     connection.close()
     assert found is not None
-    windows = Windows(config)
+    windows = PostgresWindows(config)
 
     def cut(params: dict[str, Any]) -> psycopg2.extensions.connection:
         Cut.admin = postgres18

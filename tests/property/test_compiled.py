@@ -17,8 +17,8 @@ from pymysql.protocol import MysqlPacket
 from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
 from cdc.encode import built, json_text, row_codegen
 from cdc.encode.envelope import MessageEncoder, PlainFrame, TableEncoder
-from cdc.encode.fast_path import way
-from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Several, Table, Transaction
+from cdc.encode.fast_path import fast_path
+from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.events import TableColumn
@@ -36,9 +36,9 @@ from sinks.producer.batches import PlainBatches
 from snapshot.postgres_copy import parse_row, parse_row_plainly
 from tests import mysql_encoder, pgoutput_encoder
 from tests.compiler import has_compiler
+from tests.property.test_fast_path import CAPTURED, TABLE
+from tests.property.test_fast_path import MESSAGES as MESSAGES_
 from tests.property.test_mysql_rows import CELLS
-from tests.property.test_straight import CAPTURED, TABLE
-from tests.property.test_straight import MESSAGES as MESSAGES_
 from tests.text_tables import encoder
 
 if built.PURE:
@@ -336,7 +336,9 @@ def test_what_is_held_of_transactions_is_bounded() -> None:
 # ---- transactions, written ----
 
 TABLES = [Table("s", f"t{n}", (Column("a", "text", Kind("string"), json_text.text),), ("a",)) for n in range(3)]
-WAYS: dict[int, Any] = {id(table): (f"p.{table.name}", way(encoder(table), None, 99)) for table in TABLES[:2]}
+FAST_PATHS: dict[int, Any] = {
+    id(table): (f"p.{table.name}", fast_path(encoder(table), None, 99)) for table in TABLES[:2]
+}
 ONES = st.one_of(
     st.sampled_from([(b"1",), (b"2",), (b"3",)]), st.sampled_from([(b"1",), (b"\xff",), (None,), (UNCHANGED,)])
 )
@@ -386,7 +388,7 @@ def test_transactions_written_at_once_are_those_written_one_by_one(
             if not isinstance(of.changes, list):
                 return written, events
             for change in of.changes:
-                topic, _ = WAYS.get(id(change.table), ("", None)) if isinstance(change, Change) else ("", None)
+                topic, _ = FAST_PATHS.get(id(change.table), ("", None)) if isinstance(change, Change) else ("", None)
                 if topic in ("", touched) or (record := _plainly(change, frame)) is None:
                     return written, events
                 made.append((topic, *record))
@@ -397,7 +399,7 @@ def test_transactions_written_at_once_are_those_written_one_by_one(
 
     expected: list[Any] = []
     found: list[Any] = []
-    at_once = core.AtOnce(dict(WAYS), look_up, lambda *record: found.append(record))
+    at_once = core.AtOnce(dict(FAST_PATHS), look_up, lambda *record: found.append(record))
     assert at_once(transactions, begin, 3, 4, touched) == plainly()
     assert found == expected
 
@@ -424,7 +426,7 @@ def test_rows_that_were_read_are_written_as_each_is_plainly(rows_: list[Any], be
 
 
 def _plainly(change: Change, frame: PlainFrame) -> tuple[bytes, bytes] | None:
-    """By the plain encoder, what the short way takes."""
+    """By the plain encoder, what the fast path takes."""
     of = encoder(change.table)
     row = change.before if change.op is Op.DELETE else change.after
     if row is None or (change.op is Op.DELETE and change.after is not None):
@@ -781,7 +783,7 @@ def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction]
     at_once = 0
     try:
         for frame in made._frames(dump, Place("b%.000007", 4)):  # type: ignore[arg-type]
-            several = frame.transactions if isinstance(frame, Several) else []
+            several = frame.transactions if isinstance(frame, TransactionBatch) else []
             at_once += len(several)
             for transaction in [frame] if isinstance(frame, Transaction) else several:
                 changes = list(transaction.changes)
@@ -819,7 +821,7 @@ SIMPLE = [MAP, events.Rows(HEAD(30), Op.CREATE, 91, 1, 1, b"", b"\1", FIVE * 2)]
 
 @pytest.mark.parametrize("anonymous", [False, True])
 def test_what_nearly_all_transactions_are_is_read_at_once(anonymous: bool) -> None:
-    """But for the first, from which maps and BEGIN are known: it would prove little if the plain way did it all."""
+    """But for the first, from which maps and BEGIN are known: it would prove little if the full path did it all."""
     transactions = [(SIMPLE, gno, 1_795_000_000_000_000, anonymous, True) for gno in range(7, 1507)]
     sent = laid_out(transactions, DESCRIBED)
     buffer = b"".join(struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw for raw in sent)

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 from cdc.capture.signals import Command
-from cdc.encode.reread_keys import Touched
+from cdc.encode.window_keys import LoggedKeys
 from cdc.model.errors import GapError, RetryableError
 from cdc.model.interfaces import Window
 from cdc.model.state import Phase as Stage
@@ -259,7 +259,7 @@ def caught() -> bool:
 
 
 def test_control_rows_over_events_that_their_view_did_not_see_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Touched, "unseen", lambda *_: False)
+    monkeypatch.setattr(LoggedKeys, "unseen", lambda *_: False)
     assert caught()
 
 
@@ -289,5 +289,5 @@ def test_control_keys_over_events_that_their_view_did_not_see_are_caught(monkeyp
 
 
 def test_control_keys_that_are_gone_and_stay_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdc.capture.incremental_snapshot.Rereading, "_stale", lambda *_: [])
+    monkeypatch.setattr(cdc.capture.incremental_snapshot.IncrementalSnapshot, "_stale", lambda *_: [])
     assert caught()

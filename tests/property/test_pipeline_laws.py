@@ -22,7 +22,7 @@ import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.encode.table_log import log_of
-from cdc.encode.toast import WideValues
+from cdc.encode.toast import ToastValues
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Offset, Op, Position, Row, Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Sink, Snapshotter, Source
@@ -55,12 +55,12 @@ CONNECTOR, PREFIX = "law", "p"
 LONG = b"w" * 2_100  # long enough for PostgreSQL to store apart, and so to leave out
 
 
-def _text(name: str, *, wide: bool = False) -> Column:
-    return Column(name, "text", Kind("string"), lambda value: orjson.dumps(value.decode()), wide=wide)
+def _text(name: str, *, toastable: bool = False) -> Column:
+    return Column(name, "text", Kind("string"), lambda value: orjson.dumps(value.decode()), toastable=toastable)
 
 
-ORDERS = Table("s", "orders", (_text("id"), _text("note"), _text("doc", wide=True)), ("id",))
-LINES = Table("s", "lines", (_text("n"), _text("doc", wide=True), _text("of")), ("of", "n"))
+ORDERS = Table("s", "orders", (_text("id"), _text("note"), _text("doc", toastable=True)), ("id",))
+LINES = Table("s", "lines", (_text("n"), _text("doc", toastable=True), _text("of")), ("of", "n"))
 PLAIN = Table("s", "plain", (_text("id"), _text("note")), ("id",))
 TABLES = (ORDERS, LINES, PLAIN)
 
@@ -174,7 +174,7 @@ class World:
         row: list[Any] = []
         for index, column in enumerate(table.columns):
             value: object = given.get(column.name, b"v%d" % self._values)
-            if column.wide:
+            if column.toastable:
                 before = was[index] if was is not None else None
                 if step.leave_out and isinstance(before, bytes) and len(before) >= len(LONG):
                     value = UNCHANGED
@@ -718,13 +718,13 @@ MOVED_WHILE_UNREAD = Scenario(
 
 def test_control_wide_values_of_a_later_row_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The row a snapshot read under a key may be a later one than the row that left that key in the log."""
-    find = WideValues.find
+    find = ToastValues.find
 
-    def careless(self: WideValues, *args: Any, published: bool) -> dict[str, bytes]:
+    def careless(self: ToastValues, *args: Any, published: bool) -> dict[str, bytes]:
         return find(self, *args, published=True)
 
     run(MOVED_WHILE_UNREAD)
-    monkeypatch.setattr(WideValues, "find", careless)
+    monkeypatch.setattr(ToastValues, "find", careless)
     with pytest.raises(Violation, match=r"other rows than the source had|fold"):
         run(MOVED_WHILE_UNREAD)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cdc.model.change import Column, Kind, Table
 from cdc.model.state import Key
 from cdc.testing import insert
-from snapshot.handover import KeyOrder, Progress, RangeHandover, TableProgress, View, key_order, sort_key
-from snapshot.key_ranges import pieces, wants_cutting
+from snapshot.handover import KeyOrder, PostgresView, Progress, RangeHandover, TableProgress, key_order, sort_key
+from snapshot.key_ranges import needs_splitting, split_ranges
 from snapshot.postgres_copy import Relation
 from tests.conftest import FULL
 from tests.text_tables import text_column
@@ -46,8 +46,8 @@ def readings(draw: st.DrawFn) -> tuple[Table, list[Key], TableProgress, list[int
     most_gaps = 1
     for run in range(draw(st.integers(1, 4))):
         workers = draw(st.integers(1, 3))
-        sample = draw(st.lists(st.sampled_from(keys))) if wants_cutting(progress, workers=workers, smallest=1) else []
-        plan = list(pieces(table, Relation(1), progress, sample=sample, workers=workers))
+        sample = draw(st.lists(st.sampled_from(keys))) if needs_splitting(progress, workers=workers, smallest=1) else []
+        plan = list(split_ranges(table, Relation(1), progress, sample=sample, workers=workers))
         standing = [(piece.after, piece.upto) for piece in plan]
         for _ in range(draw(st.integers(0, 12))):
             if not standing:
@@ -111,7 +111,7 @@ def test_a_change_is_hidden_iff_the_view_of_its_key_saw_it(
     """Of a gap and of the slot's own view nothing is hidden."""
     table, keys, progress, model, _ = reading
     views = {1: ("100:105:100", 1), 2: ("110:120:112", 2), 3: ("99:125:100,101,124", 3)}
-    handover = RangeHandover([table], Progress({table.qualified: progress}, views), View.parse)
+    handover = RangeHandover([table], Progress({table.qualified: progress}, views), PostgresView.parse)
     seen = {1: {*range(100), *range(101, 105)}, 2: {*range(120)} - {112}, 3: {*range(125)} - {100, 101, 124}}
     for key, view in zip(keys, model, strict=True):
         row = tuple(dict(zip(table.key, key, strict=True))[column.name] for column in table.columns)

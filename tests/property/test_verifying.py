@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.capture.published_rows import Published
+from cdc.capture.published_rows import PublishedTables
 from cdc.config.config import ApplySource
 from cdc.model.change import Change, Kind, Op
 from cdc.model.state import Phase, State
@@ -141,7 +141,7 @@ def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> Copy:
         if kafka_source.keys_between.__module__ == kafka_source.__name__:
             patch.setattr(kafka_source, "keys_between", world.told)
         reader = MemorySnapshotter(world.log, at=world.turn)
-        with Published([TABLE], reader, prefix="p") as published:
+        with PublishedTables([TABLE], reader, prefix="p") as published:
             topics = ApplySource(bootstrap_servers="nowhere", topic_prefix="p")
             ground = _Ground(topics, published, world.standing, lambda _line: None, tuple)
             store: Any = world

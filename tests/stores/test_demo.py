@@ -137,7 +137,7 @@ def test_the_demo_compares_every_row_mends_two_and_leaves_nothing(start: Callabl
     assert all(
         re.search(rf"public\.products +{store} +100 +100( +0){{4}}\n", second) for store in ("warehouse", "search")
     )
-    assert "Found, and mended" in second
+    assert "Found, and repaired" in second
     assert demo.processes() == []
     assert demo.left() == []
 

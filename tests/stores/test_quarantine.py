@@ -94,7 +94,7 @@ def test_what_the_commands_tell(setting: Setting) -> None:
     token = f"{setting.prefix}:{position(20, 0)}"
     code, out, err = run("wait", file, "--token", token, "--json")
     assert (code, json.loads(out)["quarantined"]) == (0, {"copy": 3})
-    assert f"store copy lacks 3 events that are in quarantine: cdc quarantine list {file}" in err
+    assert f"store copy does not have 3 events that are in quarantine: cdc quarantine list {file}" in err
     assert [e["offset"] for e in asked("explain", file, "--table", table.qualified, "--key", 1)["quarantined"]] == [1]
     told = run("explain", file, "--table", table.qualified, "--key", 1)[1]
     assert "0/1 is in quarantine for copy, which does not have it: a value does not fit: count" in told

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.capture.published_rows import Part, Published, PublishedRow
+from cdc.capture.published_rows import PublishedRow, PublishedTables, PublishedWindow
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.model.change import Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
@@ -124,7 +124,7 @@ def test_a_copy_holds_shaped_rows_whatever_becomes_of_them(shaped: Shaped) -> No
 
 
 class Held:
-    """A source whose rows are what a test says: what `cdc.capture.published_rows.Published` is to a database."""
+    """A source whose rows are what a test says: what `cdc.capture.published_rows.PublishedTables` is to a database."""
 
     def __init__(self, table: SourceTable, rows: Sequence[dict[str, Any]]) -> None:
         kinds = {"int64": Kind("int64"), "string": Kind("string"), "decimal": Kind("decimal", 10, 2)}
@@ -132,12 +132,14 @@ class Held:
         self.tables = {table.qualified: cast("Table", _Captured(table.qualified, ("id",), columns))}
         self._rows = rows
 
-    def read(self, name: str) -> Iterator[Part]:
-        yield Part(self.tables[name], [_published(row) for row in self._rows], 0)
+    def read(self, name: str) -> Iterator[PublishedWindow]:
+        yield PublishedWindow(self.tables[name], [_published(row) for row in self._rows], 0)
 
-    def find(self, name: str, keys: Sequence[Any]) -> Iterator[Part]:
+    def find(self, name: str, keys: Sequence[Any]) -> Iterator[PublishedWindow]:
         wanted = [key for key in keys if key is not None]
-        yield Part(self.tables[name], [_published(row) for row in self._rows if (b"%d" % row["id"],) in wanted], 0)
+        yield PublishedWindow(
+            self.tables[name], [_published(row) for row in self._rows if (b"%d" % row["id"],) in wanted], 0
+        )
 
     def event_key(self, _name: str, key: Any) -> bytes:
         return b'{"id":%b}' % key[0]
@@ -179,11 +181,11 @@ def test_verify_and_explain_know_the_shape(apply_spark: SparkSession, kafka: str
     def standing() -> State:
         return State(connector=setting.prefix, identity={}, phase=Phase.STREAM, epoch=1, commit=100)
 
-    (copy,) = verify(config, cast("Published", Held(table, there)), standing)
+    (copy,) = verify(config, cast("PublishedTables", Held(table, there)), standing)
     assert (copy.agrees, copy.rows) == (True, 3)
 
     now = [order(1, "draft"), order(2, "new"), {**order(3, "paid"), "total": "3.51"}, order(4, "paid")]
-    (copy,) = verify(config, cast("Published", Held(table, now)), standing)
+    (copy,) = verify(config, cast("PublishedTables", Held(table, now)), standing)
     assert [json.loads(one.key) for one in copy.extra] == [{"number": 1}]
     assert [one.text for one in copy.extra] == [(b"1",)]
     assert [json.loads(one.key) for one in copy.missing] == [{"number": 2}]

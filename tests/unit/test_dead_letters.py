@@ -17,7 +17,7 @@ from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, M
 from tests.text_tables import text_column, text_table
 
 A = text_table("a", ["id", "note"])
-WIDE = text_table("w", ["id", "note", text_column("doc", wide=True), text_column("more", wide=True)])
+WIDE = text_table("w", ["id", "note", text_column("doc", toastable=True), text_column("more", toastable=True)])
 LIMIT = 20_000
 LONG = b"w" * 2_100
 BAD = b"secret\xff"
@@ -105,7 +105,7 @@ def test_a_key_no_encoder_takes(bench: Bench) -> None:
 
 
 def test_an_old_row_that_cannot_be_written_costs_no_event(bench: Bench) -> None:
-    """With the old row logged whole: the update that mends it and the delete that ends it are events, with the key."""
+    """With the old row logged whole: its correction and its delete are events, with the key."""
     bench.run(A)
     bench.log.commit(insert(A, (b"1", BAD)), insert(A, (b"2", BAD)))
     bench.log.commit(full(A, Op.UPDATE, (b"1", BAD), (b"1", b"mended")), full(A, Op.DELETE, (b"2", BAD), None))
@@ -120,7 +120,7 @@ def test_an_old_row_that_cannot_be_written_costs_no_event(bench: Bench) -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_an_event_leaves_out_is_never_filled_from_before_a_dead_letter(bench: Bench, *, restart: bool) -> None:
-    """A wide value went to the letters; updates that leave it out go there too, until one sends it again.
+    """A toastable value went to the dead letters; updates that leave it out go there too, until one sends it again.
 
     What was sent beside it is known, from this process or from the letters.
     """

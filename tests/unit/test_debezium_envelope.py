@@ -129,7 +129,7 @@ class Postgres(MemorySource):
 
 def test_every_record_of_the_loop_is_a_debezium_record() -> None:
     """Snapshot rows, all operations, key changes, truncates and values left out; a tombstone behind each delete."""
-    table = text_table("docs", ["note", "id", text_column("doc", wide=True)])
+    table = text_table("docs", ["note", "id", text_column("doc", toastable=True)])
     log, kafka = MemoryLog(), MemoryKafka()
 
     def run() -> None:

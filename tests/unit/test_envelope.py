@@ -96,7 +96,7 @@ def test_a_key_has_the_key_columns_in_key_order() -> None:
 
 
 def test_a_key_without_a_value_is_refused() -> None:
-    """A null in a key would make rows one that are not: the operator may mend it; a hole is a bug."""
+    """A null in a key would make different rows one: the operator can correct it; a hole is a bug."""
     with pytest.raises(OperatorError, match=r"key column id is null") as caught:
         ORDERS.key((b"", None, b"9"))
     assert "SET NOT NULL" in (caught.value.hint or "")

@@ -8,7 +8,7 @@ import pytest
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Table
 from cdc.model.errors import BugError
 from cdc.testing import delete, insert, truncate, update
-from snapshot.handover import Progress, Range, RangeHandover, TableProgress, View, key_order, sort_key
+from snapshot.handover import PostgresView, Progress, Range, RangeHandover, TableProgress, key_order, sort_key
 from tests.text_tables import text_column, text_table
 
 NUMBER = Column("id", "bigint", Kind("int64"), bytes)
@@ -20,7 +20,7 @@ def _handover(*ranges: Range, table: Table = ORDERS, **views: tuple[str, int]) -
     progress = Progress(
         {table.qualified: TableProgress(9, ranges, order=key_order(table))}, {int(n[1:]): v for n, v in views.items()}
     )
-    return RangeHandover([ORDERS, PAIRS], progress, View.parse)
+    return RangeHandover([ORDERS, PAIRS], progress, PostgresView.parse)
 
 
 def _order(key: int) -> Change:
@@ -38,7 +38,7 @@ def _order(key: int) -> Change:
 )
 def test_a_view_sees_what_ended_before_it(text: str, seen: list[int], unseen: list[int]) -> None:
     """Below xmax and not in progress, whichever wrap of the 32-bit counter the log's id comes from."""
-    view = View.parse(text)
+    view = PostgresView.parse(text)
     assert [xid for xid in seen + unseen if view.sees(xid)] == seen
 
 
@@ -77,7 +77,7 @@ def test_a_change_is_asked_about_by_the_key_it_has_after() -> None:
 
 
 def test_rows_of_another_snapshot_are_not_taken_for_this_ones() -> None:
-    """Views are numbered anew for each snapshot: of a table an earlier one read, none of these saw anything."""
+    """Each snapshot numbers its own views: of a table that an earlier one read, none of these saw anything."""
     handover = _handover(Range(None, 1), v1=("50:60:", 1_000))
     assert handover.saw(ORDERS, 1, 40)
     assert not handover.saw(ORDERS, 1, 60)
@@ -95,7 +95,7 @@ def test_a_handover_is_spent_at_the_last_views_end() -> None:
 def test_one_pass_under_the_slots_view_hides_nothing() -> None:
     """The log begins at exactly the point of that view."""
     assert _handover(Range(None, 0)).hides_nothing
-    assert RangeHandover([ORDERS], Progress({}, {}), View.parse).hides_nothing
+    assert RangeHandover([ORDERS], Progress({}, {}), PostgresView.parse).hides_nothing
     assert not _handover(Range(None, 1), v1=("5:6:", 1)).hides_nothing
 
 
@@ -132,7 +132,7 @@ def test_several_places_of_one_gap_are_read_at_once() -> None:
 
 @pytest.mark.parametrize(("after", "upto"), [(None, (b"3",)), ((b"4",), (b"7",)), ((b"4",), None), ((b"7",), (b"9",))])
 def test_what_was_read_is_not_read_again(after: tuple[bytes] | None, upto: tuple[bytes] | None) -> None:
-    """A row written twice is a row doubled: stop, whoever made the mistake."""
+    """Keys read twice would double their rows: that is refused as a bug."""
     table = TableProgress(5, (Range((b"5",), 0), Range((b"6",), None), Range((b"8",), 1), Range(None, None)), order=ID)
     with pytest.raises(BugError, match="read before"):
         table.read(after=after, upto=upto, view=1, rows=1)
@@ -161,6 +161,6 @@ def test_ranges_of_another_key_say_nothing(now: Table) -> None:
     progress = Progress({"s.orders": TableProgress(5, (Range((b"5",), 1), Range(None, None)), 9, ID)}, {1: ("9:9:", 1)})
     assert progress.of(now) == TableProgress(order=key_order(now))
     assert progress.of(ORDERS).rows == 5
-    handover = RangeHandover([now], progress, View.parse)
+    handover = RangeHandover([now], progress, PostgresView.parse)
     assert not handover.hides(insert(now, (b"x" if now is RETYPED else b"3", b"x")), 3)
     assert handover.hides(_order(3), 3), "an event from before the change"

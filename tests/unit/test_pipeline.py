@@ -13,7 +13,7 @@ import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.capture.signals import Command
-from cdc.model.change import UNCHANGED, Offset, Row, Several, Table, Transaction
+from cdc.model.change import UNCHANGED, Offset, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import CdcError, GapError, OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Source
 from cdc.model.state import Phase, State
@@ -142,7 +142,7 @@ def test_adding_a_table_reads_that_table_only(bench: Bench) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_truncate_before_a_table_was_added_still_deletes(bench: Bench, *, resumed: bool) -> None:
-    """Views are numbered anew for the added table: the rows of the first are not taken for seen by its view."""
+    """An added table has views of its own numbers: rows of the first snapshot do not count as seen by them."""
     bench.log.commit(*(insert(A, _row(k)) for k in "123"))
     faults = Faults(("snapshot.chunk", 2), error=Killed) if resumed else nothing
     if resumed:
@@ -318,7 +318,7 @@ class Busy(MemorySource):
 
     def stream(self, offset: Offset) -> Iterator[Any]:
         for frame in super().stream(offset):
-            if isinstance(frame, Transaction | Several):
+            if isinstance(frame, Transaction | TransactionBatch):
                 yield frame
             else:
                 return
@@ -374,7 +374,7 @@ def _apart(bench: Bench, monkeypatch: pytest.MonkeyPatch, commit_s: float) -> li
             ended.append(clock.now_s)
 
     for n in range(400):
-        bench.log.commit(*(insert(A, _row(f"{n}-{m}")) for m in range(4)))  # too many for several at once
+        bench.log.commit(*(insert(A, _row(f"{n}-{m}")) for m in range(4)))  # too many for a batch
     bench.pipeline(A, at=at, source=Busy).run()
     apart = [begin - end for end, begin in zip(ended, began[1:], strict=False)]
     assert len(apart) >= 2
@@ -460,7 +460,7 @@ def test_aborted_records_are_no_rows_of_a_truncate(bench: Bench) -> None:
 
 def test_wide_values_survive_a_restart(bench: Bench) -> None:
     """What a session filled in, the next one finds in the topic."""
-    docs = text_table("docs", ["id", "note", text_column("doc", wide=True)])
+    docs = text_table("docs", ["id", "note", text_column("doc", toastable=True)])
     long = b"w" * 2_100
     bench.log.commit(insert(docs, (b"1", b"a", long)))
     bench.run(docs)
@@ -561,8 +561,8 @@ def test_a_command_whose_keys_cannot_be_read_stops_nobody(bench: Bench, monkeypa
 
 
 def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench) -> None:
-    """A wide value changed where the log was lost: an event that leaves it out comes with the value that it has now."""
-    docs = text_table("docs", ["id", "note", text_column("doc", wide=True)])
+    """A toastable value changed where the log was lost: an event without it gets the value of now."""
+    docs = text_table("docs", ["id", "note", text_column("doc", toastable=True)])
     old, new = b"o" * 2_100, b"n" * 2_100
     bench.log.commit(insert(docs, (b"1", b"a", old)))
     bench.run(docs)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.model.change import Idle, Op, Several, Transaction
+from cdc.model.change import Idle, Op, Transaction, TransactionBatch
 from cdc.model.change import Message as PublishedMessage
 from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError, RetryableError
 from connectors.postgres.catalog.catalog import Captured
@@ -134,7 +134,7 @@ def _read(frames: Iterator[Any]) -> list[tuple[str, list[Op]]]:
     for frame in frames:
         if isinstance(frame, Idle):
             break
-        for transaction in frame.transactions if isinstance(frame, Several) else [frame]:
+        for transaction in frame.transactions if isinstance(frame, TransactionBatch) else [frame]:
             found.append((transaction.id, [change.op for change in transaction.changes]))
     return found
 

@@ -16,7 +16,7 @@ TESTS = (
     "tests/unit/test_envelope.py",
     "tests/unit/test_mysql_rows.py",
     "tests/unit/test_postgres_source.py",
-    "tests/property/test_straight.py",
+    "tests/property/test_fast_path.py",
     "tests/property/test_mysql_rows.py",
 )
 

@@ -1,4 +1,4 @@
-"""Several sessions, one reader of what they read: every piece whole, in order, bounded, and ended when told."""
+"""Sessions read key ranges in parallel, and one thread takes them: whole, in order, bounded, and ended when asked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import OperatorError, RetryableError
-from snapshot.key_ranges import Piece
-from snapshot.parallel_readers import Readers, Rows
+from snapshot.key_ranges import KeyRange
+from snapshot.parallel_readers import ParallelReaders, RowBuffer
 from snapshot.postgres_copy import Relation
 from tests.text_tables import text_table
 
@@ -18,7 +18,7 @@ TABLE = text_table("t", ["id"])
 
 
 class Session:
-    """A connection as far as `Readers` looks at it."""
+    """A connection as far as `ParallelReaders` looks at it."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
@@ -27,35 +27,35 @@ class Session:
         self.cancelled.set()
 
 
-def _pieces(count: int) -> list[Piece[Relation]]:
-    return [Piece(TABLE, Relation(1), (b"%d" % n,), None) for n in range(count)]
+def _key_ranges(count: int) -> list[KeyRange[Relation]]:
+    return [KeyRange(TABLE, Relation(1), (b"%d" % n,), None) for n in range(count)]
 
 
 def _readers(
-    sessions: int, pieces: list[Piece[Relation]], read: Callable[[Any, Piece[Relation], Rows], None]
-) -> tuple[Readers[Any], list[Any]]:
+    sessions: int, key_ranges: list[KeyRange[Relation]], read: Callable[[Any, KeyRange[Relation], RowBuffer], None]
+) -> tuple[ParallelReaders[Any], list[Any]]:
     made: list[Any] = [Session() for _ in range(sessions)]
-    return Readers(made, pieces, read, lambda session: session.cancel()), made
+    return ParallelReaders(made, key_ranges, read, lambda session: session.cancel()), made
 
 
 @pytest.mark.parametrize(("sessions", "count"), [(1, 1), (1, 3), (2, 3), (4, 2)])
-def test_every_piece_comes_whole_and_in_order(sessions: int, count: int) -> None:
+def test_every_key_range_comes_whole_and_in_order(sessions: int, count: int) -> None:
     """Whichever session reads it; the last chunk of each is marked, once."""
 
-    def read(_: Any, piece: Piece[Relation], rows: Rows) -> None:
+    def read(_: Any, key_range: KeyRange[Relation], rows: RowBuffer) -> None:
         for n in range(5_500):
-            rows.write(b"%s-%d\n" % ((piece.after or (b"",))[0], n))
+            rows.write(b"%s-%d\n" % ((key_range.after or (b"",))[0], n))
 
-    pieces = _pieces(count)
-    readers, _ = _readers(sessions, pieces, read)
-    found: dict[int, list[bytes]] = {id(piece): [] for piece in pieces}
+    key_ranges = _key_ranges(count)
+    readers, _ = _readers(sessions, key_ranges, read)
+    found: dict[int, list[bytes]] = {id(key_range): [] for key_range in key_ranges}
     ended = []
-    for piece, lines, last in readers:
-        assert id(piece) not in ended
-        found[id(piece)] += lines
-        ended += [id(piece)] if last else []
+    for key_range, lines, last in readers:
+        assert id(key_range) not in ended
+        found[id(key_range)] += lines
+        ended += [id(key_range)] if last else []
     assert sorted(ended) == sorted(found)
-    assert [found[id(p)] for p in pieces] == [[b"%d-%d\n" % (n, i) for i in range(5_500)] for n in range(count)]
+    assert [found[id(r)] for r in key_ranges] == [[b"%d-%d\n" % (n, i) for i in range(5_500)] for n in range(count)]
     assert readers.stop() == []
 
 
@@ -65,14 +65,14 @@ def test_what_is_read_ahead_is_bounded(size: int, most: int) -> None:
     written = threading.Semaphore(0)
     counted = 0
 
-    def read(_: Any, __: Piece[Relation], rows: Rows) -> None:
+    def read(_: Any, __: KeyRange[Relation], rows: RowBuffer) -> None:
         nonlocal counted
         while True:
             rows.write(b"x" * size)
             counted += 1
             written.release()
 
-    readers, _ = _readers(1, _pieces(1), read)
+    readers, _ = _readers(1, _key_ranges(1), read)
     chunks = iter(readers)
     first = next(chunks)
     assert sum(map(len, first.lines)) <= most
@@ -85,13 +85,13 @@ def test_what_is_read_ahead_is_bounded(size: int, most: int) -> None:
 def test_the_first_error_comes_out_and_the_others_are_ended() -> None:
     """An error of one session ends the reading; a session in a long wait is cancelled."""
 
-    def read(session: Any, piece: Piece[Relation], rows: Rows) -> None:
-        if piece.after == (b"1",):
+    def read(session: Any, key_range: KeyRange[Relation], rows: RowBuffer) -> None:
+        if key_range.after == (b"1",):
             raise RetryableError("cut off")
         session.cancelled.wait(30)
         raise OperatorError("cancelled")
 
-    readers, sessions = _readers(2, _pieces(2), read)
+    readers, sessions = _readers(2, _key_ranges(2), read)
     with pytest.raises(RetryableError, match="cut off"):
         list(readers)
     assert readers.stop() == []
@@ -99,17 +99,17 @@ def test_the_first_error_comes_out_and_the_others_are_ended() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("cdc-snapshot")]
 
 
-def test_no_piece_is_begun_after_the_end() -> None:
+def test_no_key_range_is_begun_after_the_end() -> None:
     """Told to stop while one is read, a session takes no other."""
-    begun: list[Piece] = []
+    begun: list[KeyRange] = []
 
-    def read(session: Any, piece: Piece[Relation], rows: Rows) -> None:
-        begun.append(piece)
+    def read(session: Any, key_range: KeyRange[Relation], rows: RowBuffer) -> None:
+        begun.append(key_range)
         for _ in range(2_000):
             rows.write(b"1\n")
         session.cancelled.wait(30)
 
-    readers, _ = _readers(1, _pieces(3), read)
+    readers, _ = _readers(1, _key_ranges(3), read)
     assert not next(iter(readers)).last
     assert readers.stop() == []
     assert len(begun) == 1

@@ -50,7 +50,7 @@ def column(name: str, type_oid: int, typmod: int, types: Mapping[int, TypeInfo])
     """The column, its kind and encoder. `types` holds all the oid leads to: bases of domains, elements of arrays."""
     info = _lookup(type_oid, types)
     kind, encode = _codec(info, typmod, types)
-    return Column(name, _printed(info, typmod, types), kind, encode, wide=info.toastable)
+    return Column(name, _printed(info, typmod, types), kind, encode, toastable=info.toastable)
 
 
 def boolean(value: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The demo's last part: two derived rows spoiled behind the job's back, found by `cdc verify`, and mended."""
+"""The demo's last part damages two derived rows behind the job's back; `cdc verify` finds and repairs them."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ Report = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
-    """What `cdc verify` said before and after."""
+class Repair:
+    """The results of `cdc verify` before and after the repair."""
 
     found: Report
     asked: Mapping[str, int]
-    """By table, rows that the connector was asked to publish again."""
+    """By table, how many rows the connector was asked to publish again."""
     after: Report
 
     @property
     def wrong(self) -> int:
-        """Spoiled rows that were not found, others that were, and what still differs."""
+        """Count damaged rows that were not found, other rows that were, and rows that still differ."""
         expected = {("warehouse", "differing", CHANGED, "price"), ("search", "missing", TAKEN, "")}
         return len(expected ^ _named(self.found)) + len(_named(self.after))
 
 
-def spoil(demo: Demo) -> None:
-    """One cell of the warehouse changed, one document gone from the index; the apply job must have ended."""
+def damage(demo: Demo) -> None:
+    """Change one cell of the warehouse and take one document from the index; the apply job must have ended."""
     demo.change_warehouse(STATEMENT)
     demo.take_from_index(TABLE, TAKEN)
 
 
 Ask = Callable[[ConnectorConfig, Path, Iterable[Any]], dict[str, int]]
-"""Asks a connector, which has this file, for the rows of these copies that differ."""
+"""Asks a connector, by its config and file, for the rows of these copies that differ."""
 
 
-def mend(demo: Demo, ask: Ask, tell: Tell) -> Mending:
-    """What `cdc verify --repair`, `cdc apply --once` and `cdc verify` do, one after the other."""
+def repair(demo: Demo, ask: Ask, tell: Tell) -> Repair:
+    """Do what `cdc verify --repair`, `cdc apply --once` and `cdc verify` do, one after the other."""
     found = _verify(demo, tell)
     asked = ask(demo.connector_config, demo.connector_file, found)
     _await(lambda: all(_again(demo, key) for key in (CHANGED, TAKEN)))
     demo.finish_apply()
     after = _verify(demo, tell)
-    return Mending([copy.as_json() for copy in found], asked, [copy.as_json() for copy in after])
+    return Repair([copy.as_json() for copy in found], asked, [copy.as_json() for copy in after])
 
 
 def _verify(demo: Demo, tell: Tell) -> list[Any]:
@@ -83,7 +83,7 @@ def _await(true: Callable[[], bool]) -> None:
 
 
 def _named(report: Report) -> set[tuple[str, str, str, str]]:
-    """Store, what is wrong, key and columns of each row."""
+    """List each row that is wrong: store, what is wrong, key and columns."""
     found = set()
     for copy in report:
         for one in copy["differing"]:

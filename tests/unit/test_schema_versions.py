@@ -7,7 +7,7 @@ import dataclasses
 import orjson
 import pytest
 
-from cdc.encode.schema_versions import Versions
+from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Position, Table
 from tests.text_tables import text_column, text_table
 
@@ -23,12 +23,12 @@ class Published:
         self.records: list[tuple[bytes, bytes]] = []
         self.asked: list[str] = []
 
-    def versions(self) -> Versions:
+    def versions(self) -> SchemaVersions:
         """As a new session finds it."""
         values = [value for _, value in self.records]
-        return Versions(values, connector="shop", source="memory", prefix="p", database="d")
+        return SchemaVersions(values, connector="shop", source="memory", prefix="p", database="d")
 
-    def add(self, versions: Versions, table: Table) -> int:
+    def add(self, versions: SchemaVersions, table: Table) -> int:
         return versions.add(
             table,
             "p.s.orders",
@@ -70,7 +70,7 @@ def test_what_a_reader_sees_makes_a_version_and_nothing_else() -> None:
     """Type, kind, name and order are seen; whether a value may be left out is not."""
     topic = Published()
     versions = topic.versions()
-    same = text_table("orders", ["id", text_column("note", wide=True)])
+    same = text_table("orders", ["id", text_column("note", toastable=True)])
     retyped = text_table("orders", ["id", text_column("note", "varchar")])
     assert [topic.add(versions, t) for t in (ORDERS, same, retyped)] == [1, 1, 2]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.capture.snapshot_progress import Figures, TableFigures, duration, figures
+from cdc.capture.snapshot_progress import SnapshotProgress, SnapshotTable, duration, snapshot_progress
 from cdc.cli.run import _reading
 
 AT_MS = 1_700_000_000_000
@@ -25,7 +25,7 @@ def _progress(*, rows_before: int = 0, **tables: tuple[int, int | None, bool]) -
 def test_the_rest_is_read_at_the_pace_of_this_run() -> None:
     """Rows that earlier runs read took another time; done tables have nothing left, whatever was estimated."""
     progress = _progress(a=(3_000, 9_000, True), b=(1_000, 5_000, False), c=(0, 2_000, False), rows_before=2_000)
-    found = figures(progress, AT_MS + 10_000)
+    found = snapshot_progress(progress, AT_MS + 10_000)
     assert (found.rows, found.left) == (4_000, 6_000)
     assert found.eta_s == pytest.approx(30.0)
 
@@ -46,7 +46,7 @@ def test_the_rest_is_read_at_the_pace_of_this_run() -> None:
 )
 def test_no_time_is_made_up(progress: dict[str, Any], after_ms: int) -> None:
     """Without an estimate, a pace or anything left there is no time to tell."""
-    assert figures(progress, AT_MS + after_ms).eta_s is None
+    assert snapshot_progress(progress, AT_MS + after_ms).eta_s is None
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_a_duration_has_two_units(seconds: float, text: str) -> None:
 def test_the_line_in_hand() -> None:
     """What is being read, how much of how many tables, and how long it will take."""
     tables = {
-        "s.a": TableFigures(9, 7, done=True),
-        "s.b": TableFigures(1_200, 4_000, done=False),
-        "s.c": TableFigures(50, 40, done=False),
-        "s.d": TableFigures(5, None, done=False),
-        "s.e": TableFigures(0, 40, done=False),
+        "s.a": SnapshotTable(9, 7, done=True),
+        "s.b": SnapshotTable(1_200, 4_000, done=False),
+        "s.c": SnapshotTable(50, 40, done=False),
+        "s.d": SnapshotTable(5, None, done=False),
+        "s.e": SnapshotTable(0, 40, done=False),
     }
-    assert _reading(Figures(tables, 75.0)) == (
+    assert _reading(SnapshotProgress(tables, 75.0)) == (
         "reading s.b 1,200 rows of about 4,000, reading s.c 50 rows of about 50, reading s.d 5 rows, "
         "1 of 5 tables done, about 1 min 15 s left"
     )

@@ -1,7 +1,7 @@
-"""Keys that an incremental snapshot reads while the log is followed: those asked for, those the log has told of.
+"""The keys of an incremental snapshot: those that a command requests, and those that the log has had events of.
 
-A row that was read under a view must not follow an event of its key that the view did not see: the event has told more.
-`Touched` remembers, for the window in hand, which transaction spoke of a key last.
+A row that was read under a view must not follow an event of its key that the view did not see, because the event is
+newer. `LoggedKeys` has the last transaction of each key; `cdc.capture.incremental_snapshot` has the argument.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from cdc.model.state import Key
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Keys of one table whose rows a command asks for: as many as one view reads."""
+class RequestedRows:
+    """Keys of one table whose rows a command requests: as many as one view reads."""
 
     command: bytes
     """Its key in the signal topic."""
@@ -24,11 +24,11 @@ class Asked:
     """``schema.table``"""
     keys: Sequence[Key]
     window: Window | None = None
-    """Once read: their rows, and at times those of neighbours; None: they cannot be read."""
+    """Their rows, once read, and sometimes rows of similar keys; None: they cannot be read."""
 
 
-class Touched:
-    """Keys of the table in hand that the log has told of, with the last transaction that did."""
+class LoggedKeys:
+    """Notes the keys of one table that the log has had events of, each with its last transaction."""
 
     def __init__(self) -> None:
         self.topic = ""
@@ -36,7 +36,7 @@ class Touched:
         self._emptied: Xid | None = None
 
     def follow(self, topic: str) -> None:
-        """Forget everything; note what comes for `topic` from now on."""
+        """Forget everything; note the keys of `topic` from now on."""
         self.topic = topic
         self._xids.clear()
         self._emptied = None
@@ -45,11 +45,11 @@ class Touched:
         self._xids[key] = xid
 
     def empty(self, xid: Xid) -> None:
-        """A truncate: it concerns every key."""
+        """Note a truncate, which concerns every key."""
         self._emptied = xid
 
     def unseen(self, key: bytes, sees: Callable[[Xid], bool]) -> bool:
-        """Whether the log has told of `key` something that a view did not see."""
+        """Whether the log has had an event of `key` that a view did not see."""
         if self._emptied is not None and not sees(self._emptied):
             return True
         xid = self._xids.get(key)
@@ -59,7 +59,7 @@ class Touched:
         return self._emptied is not None or key in self._xids
 
     def forget_seen(self, sees: Callable[[Xid], bool]) -> None:
-        """Forget what a view has seen: every later one does."""
+        """Forget what a view has seen: every later view sees it too."""
         self._xids = {key: xid for key, xid in self._xids.items() if not sees(xid)}
         if self._emptied is not None and sees(self._emptied):
             self._emptied = None

@@ -1,4 +1,4 @@
-"""Windows: rows of one table under a view of their own, read while the log is followed."""
+"""Reads PostgreSQL's windows of an incremental snapshot: rows of one table under a view of their own."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import at_record_end
 from connectors.postgres.slot.slot import await_older_transactions
-from snapshot.handover import View, key_of
+from snapshot.handover import PostgresView, key_of
 from snapshot.postgres_copy import Relation, keys_statement, lock_statement, parse_row, window_statement
 
 WATERMARK: Final = "cdc.watermark"
-"""Prefix of the message that lets the log's reader come by at once."""
+"""The prefix of the message that moves the log's reader past the window's end at once."""
 _LOCK_S: Final = 10
 _CLOSE_S: Final = 5.0
 
@@ -37,11 +37,11 @@ _ESTIMATE: Final = (
 
 
 _Statement = Callable[[Table, Relation], sql.Composable | None]
-"""What to read of a table as it is now; None: nothing can be."""
+"""Makes the statement that reads a table as it is now; None: it cannot be read."""
 
 
-class Windows:
-    """One connection for all windows of a session; used by one thread, closed by any."""
+class PostgresWindows:
+    """Reads all windows of a session on one connection; used by one thread, closed by any."""
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
@@ -75,10 +75,10 @@ class Windows:
                 )
             try:
                 return self._read(catalog, connection, table, statement, rows)
-            except psycopg2.Error as exc:  # of what is not a statement: a commit, a setting of the session
+            except psycopg2.Error as exc:  # of a commit or a setting of the session, not of a statement
                 raise session.translate(exc, f"reading table {table.qualified}") from exc
             finally:
-                with suppress(psycopg2.Error):  # the line is cut, and the next view opens another
+                with suppress(psycopg2.Error):  # the connection is lost, and the next view opens another
                     connection.rollback()
                     connection.autocommit = True
 
@@ -99,7 +99,7 @@ class Windows:
         statement: _Statement,
         rows: int | None,
     ) -> Window | None:
-        """`rows`: as many as `statement` asks for, if more may be behind them."""
+        """Read under a new view; `rows`: as many as `statement` asks for, None if no more rows can follow."""
         there = catalog.relation(table.schema, table.name)
         if there is None:
             return None
@@ -108,7 +108,7 @@ class Windows:
         oid, partitioned = there
         relation = Relation(oid, partitioned, encoding=session.key_encoding(connection))
         catalog.rows("setting lock_timeout", sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{_LOCK_S}s")))
-        # First the lock, then the view: to a view taken before a rewrite the table would be empty.
+        # The lock comes first: a view taken before a rewrite would see an empty table.
         catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
         ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
         end = catalog.end()
@@ -122,7 +122,7 @@ class Windows:
         catalog.copy(f"reading table {table.qualified}", select, found)
         ((estimate,),) = catalog.rows("estimating", _ESTIMATE, (oid, oid))
         connection.commit()
-        with suppress(OperatorError):  # the right to it may be missing: then the log comes by a little later
+        with suppress(OperatorError):  # without the right to it, the log's reader gets there a little later
             catalog.rows("writing a watermark", "SELECT pg_logical_emit_message(true, %s, '')", (WATERMARK,))
             connection.commit()
         columns = len(now.table.columns)
@@ -131,7 +131,7 @@ class Windows:
             table=now.table,
             rows=read,
             after=key_of(now.table, read[-1]) if len(read) == rows else None,
-            sees=View.parse(text).sees,
+            sees=PostgresView.parse(text).sees,
             end=at_record_end(end),
             estimate=estimate,
             read_at_ms=time.time_ns() // 1_000_000,
@@ -146,7 +146,7 @@ class Windows:
         try:
             connection.cancel()
         except psycopg2.Error:
-            pass  # gone already, which is what is wanted
+            pass  # the connection is gone already
         if self._in_use.acquire(timeout=_CLOSE_S):
             connection.close()
             self._in_use.release()

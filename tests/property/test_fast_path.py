@@ -1,4 +1,4 @@
-"""Each short way against the plain one, its oracle: the same outcome, or it leaves the matter alone."""
+"""Each fast path against the full path, its oracle: it gives the same outcome, or declines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cdc.encode import json_text, row_codegen
 from cdc.encode.envelope import Frame, TableEncoder
-from cdc.encode.fast_path import way
+from cdc.encode.fast_path import fast_path
 from cdc.encode.row_codegen import size_bound
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
 from cdc.model.errors import ProtocolError
@@ -67,11 +67,11 @@ CHANGES = st.builds(
 @given(CHANGES, st.booleans())
 @example(change=Change(Op.UPDATE, TABLE, (b"1", b"n", None), (b"2", b"n", None), (1, 2)), wide=False)
 @example(change=Change(Op.CREATE, TABLE, None, (b"1", b"x" * 30, None), (1, 2)), wide=True)
-def test_a_record_is_that_of_the_plain_way(change: Change, wide: bool) -> None:
+def test_a_record_is_that_of_the_full_path(change: Change, wide: bool) -> None:
     """What is left alone has changed nothing: the next event has the number it would have had."""
     numbered = frame()
-    straight = way(ENCODER, size_bound(10, {1: 1, 2: 1}) if wide else None, LIMIT)
-    record = straight(change, numbered)
+    fast = fast_path(ENCODER, size_bound(10, {1: 1, 2: 1}) if wide else None, LIMIT)
+    record = fast(change, numbered)
     if record is None:
         assert numbered.events == 0
     else:
@@ -88,7 +88,7 @@ def test_a_record_is_that_of_the_plain_way(change: Change, wide: bool) -> None:
 def test_what_nearly_all_changes_are_is_taken(op: Op, row: Row, note: bytes | None) -> None:
     """It would prove little if the plain one did it all."""
     before = None if op is Op.CREATE else (row[0], note, None)
-    assert way(ENCODER, None, LIMIT)(Change(op, TABLE, before, row, (1, 2)), frame()) is not None
+    assert fast_path(ENCODER, None, LIMIT)(Change(op, TABLE, before, row, (1, 2)), frame()) is not None
 
 
 LSNS = st.integers(0, 2**63 - 1)
@@ -177,7 +177,7 @@ def test_what_says_something_of_the_old_row_is_taken(message: Update | messages.
     assert change == made.change(message, 0)
     if change.op is Op.DELETE:
         placed = change._replace(lsn=(1, 2))
-        assert way(ENCODER, None, LIMIT)(placed, frame()) == plainly(ENCODER, placed)
+        assert fast_path(ENCODER, None, LIMIT)(placed, frame()) == plainly(ENCODER, placed)
 
 
 def test_a_row_message_that_ends_early_or_late_is_left_alone() -> None:
@@ -238,7 +238,7 @@ LEFT = st.one_of(
 
 
 def both(data: bytes) -> tuple[Any, Any]:
-    """What the short way and the plain one make of an event's bytes; ProtocolError where they are refused."""
+    """What the fast path and the full path make of an event's bytes; ProtocolError where they are refused."""
     header = events.Header(*struct.unpack_from("<IBIIIH", data))
     end = len(data) - 4
     reader = mysql.READERS.get(header.type)
