@@ -21,8 +21,8 @@ from kafka.protocol.producer import (
 )
 from kafka.record.memory_records import MemoryRecords
 
-from sinks.client.connection import LostError, Way, said
-from sinks.client.produce_request import Said
+from sinks.client.connection import ConnectionConfig, LostError, error_codes
+from sinks.client.produce_request import ErrorCodes
 from sinks.client.record_batch import CODECS
 from sinks.producer import producer, retries
 from sinks.producer.batches import Batch, PlainBatches
@@ -42,7 +42,7 @@ LOSSES = pytest.mark.parametrize("loss", [SEND_FAILS, REQUEST_LOST, ANSWER_LOST,
 LEFT_OUT: Final = -99
 """In the place of a code: the answer says nothing of the partition."""
 KINDS: Final = {3: "metadata", 10: "find", 22: "begin", 24: "add", 26: "end"}
-WAY: Final = Way(client_id="cdc", answer_s=1.0, options={})
+CONFIG: Final = ConnectionConfig(client_id="cdc", answer_s=1.0, options={})
 
 
 class Done(NamedTuple):
@@ -160,11 +160,11 @@ class Cluster:
     def committed(self, place: Place) -> list[bytes | None]:
         return self.logs.get(place, Log()).committed
 
-    def connect(self, host: str, port: int, way: Way) -> Connection:
+    def connect(self, host: str, port: int, config: ConnectionConfig) -> Connection:
         assert (host, port) in {("one", 1), ("two", 2)}
         if self.fault("connect", port) is not None:
             raise LostError(f"{host}:{port}: Connection refused")
-        made = Connection(self, port, way)
+        made = Connection(self, port, config)
         self.connections.append(made)
         return made
 
@@ -309,9 +309,9 @@ class Cluster:
 class Connection:
     """As `sinks.client.connection.Connection` is used."""
 
-    def __init__(self, cluster: Cluster, broker: int, way: Way) -> None:
+    def __init__(self, cluster: Cluster, broker: int, config: ConnectionConfig) -> None:
         self.broker = broker
-        self.answer_s = way.answer_s
+        self.answer_s = config.answer_s
         self.features = {"transaction.version": 2 if cluster.second else 1}
         self.closed = self.cut = self._spoiled = False
         self._cluster = cluster
@@ -371,11 +371,11 @@ class Connection:
     def readable(self) -> bool:
         return self.cut or (self._coming is not None and not self._cluster.silent)
 
-    def produced(self) -> Said:
+    def produced(self) -> ErrorCodes:
         coming, self._coming = self._coming, None
         assert coming is not None
         self._cluster.heard.append(Heard(self.broker, "read"))
-        codes: Said = coming()
+        codes: ErrorCodes = coming()
         return codes
 
     def close(self) -> None:
@@ -397,7 +397,7 @@ def _read(written: bytes) -> Written:
     return Written(found.base_sequence, found.producer_epoch, [record.value for record in found])
 
 
-def _answer(version: int, codes: Mapping[Place, int]) -> Said:
+def _answer(version: int, codes: Mapping[Place, int]) -> ErrorCodes:
     kind = ProduceResponse.TopicProduceResponse
     result = kind.PartitionProduceResponse
     topics: dict[str, list[Any]] = {}
@@ -407,4 +407,4 @@ def _answer(version: int, codes: Mapping[Place, int]) -> Said:
         version=version,
         responses=[kind(name=name, partition_responses=partitions) for name, partitions in topics.items()],
     )
-    return said(version, made.encode())
+    return error_codes(version, made.encode())

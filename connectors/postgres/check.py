@@ -1,4 +1,4 @@
-"""What `cdc check` asks a PostgreSQL server: every precondition at once, each with the statement that mends it.
+"""Asks a PostgreSQL server for `cdc check`: every precondition at once, each with the statement that meets it.
 
 What a run would refuse is taken from where the run refuses it. Nothing is made: the publication is rehearsed in a
 transaction that is rolled back.
@@ -42,15 +42,15 @@ def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -
 
 
 class _Check:
-    """One look: what the probes have in common."""
+    """Is one look: it holds what the probes have in common."""
 
     def __init__(self, config: ConnectorConfig, state: State | None, *, known: bool) -> None:
         self._config = config
-        self._held = continuity.Held(config.slot, config.publication)
+        self._held = continuity.SlotAndPublication(config.slot, config.publication)
         self._state = state
         self._known = known
         self._params = session.parameters(config.source.url, f"cdc {config.name} check")
-        self._where = session.place(self._params)
+        self._where = session.endpoint(self._params)
         self._tables: tuple[Table, ...] = ()
         self._identity: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""An end to waiting on an SQL connection whose other side is gone without a word."""
+"""Ends waiting on an SQL connection whose other side is gone without a word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psycopg2.extensions
 
 
 class Deadline:
-    """Of one connection. A thread that waits outlives what it waited for, and then watches over what is done next.
+    """Watches one connection. Its thread outlives what it waited for, and then watches over what is done next.
 
     The kernel's own timers see nothing where something in between, a proxy or a firewall, keeps acknowledging.
     """

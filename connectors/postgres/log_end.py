@@ -1,4 +1,4 @@
-"""Where the log ends, for `cdc token`."""
+"""Finds where the log ends, for `cdc token`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("cdc")
 
 
 def end(config: ConnectorConfig, state: State) -> int:
-    """Behind all that was committed before the call.
+    """Return an LSN behind all that was committed before the call.
 
     A message of ours is committed there: that flushes the log, and the server sends no more of it than is flushed, so
     that an idle one is followed past this place at once. It is never published. Without the right to write it, the

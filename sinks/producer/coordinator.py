@@ -1,8 +1,8 @@
-"""The broker that coordinates the transactions of an id: who may write, what to, and when all of it is visible.
+"""Talks to the broker that coordinates a transactional id: who may write, where, and when all of it becomes visible.
 
 https://cwiki.apache.org/confluence/display/KAFKA/KIP-98, and version 2 of that protocol (KIP-890) where the cluster has
-it on. Requests to the coordinator have no number by which copies could be told apart: `interrupted` tells of one that
-may have been sent twice.
+it on. Requests to the coordinator have no sequence by which copies could be told apart: `interrupted` says that one may
+have been sent twice.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _FEATURE: Final = "transaction.version"
 _SECOND: Final = 2
 _NOT_IN_TWO_PHASES: Final = 5
 _MOST_ADDED: Final = 3
-"""From version 4 on AddPartitionsToTxn is the brokers' own."""
+"""From version 4 on AddPartitionsToTxn is for brokers only."""
 _GIVES_EPOCH: Final = 5
 """From this version on EndTxn gives the next transaction's epoch."""
 
 
 class Coordinator:
-    """Of one id. All methods raise RefusedError, LostError when waiting has not helped, OperatorError."""
+    """Runs transactions of one id. Raises RefusedError, LostError when waiting has not helped, OperatorError."""
 
     def __init__(self, brokers: Brokers, waiting: Waiting, *, transactional_id: str, timeout_ms: int) -> None:
         self._brokers, self._waiting = brokers, waiting
@@ -39,21 +39,21 @@ class Coordinator:
         self._timeout_ms = timeout_ms
         self.identity = Identity(-1, -1)
         self.second = False
-        """Whether transactions go by version 2."""
+        """Whether transactions follow version 2 of the protocol."""
         self._added: set[tuple[str, int]] = set()
         self.began = False
         """Whether it may hold a transaction open."""
         self.interrupted = False
-        """Whether a request may have been sent twice: whatever is under way of it must meet another epoch."""
+        """Whether a request may have been sent twice: a copy in flight must meet another epoch."""
         self.fences_itself = False
-        """Whether a copy of what began this epoch may be under way, which would end it as another producer does."""
+        """Whether a copy of what began this epoch may be in flight, which would fence it as another producer does."""
 
     def begin_epoch(self, within_s: float) -> None:
-        """Shut out whoever has used this id before; what was open of it is ended on return."""
+        """Fence all who have used this id before; on return, what was open of it has ended."""
         self.began = self.interrupted = self.fences_itself = False
         self._added.clear()
         self._waiting.heard_well()
-        self._brokers.no_coordinator()  # a new connection says by which version transactions go now
+        self._brokers.no_coordinator()  # a new connection says which version of transactions holds now
         self.second = self._connection(Patience(within_s)).features.get(_FEATURE, 0) >= _SECOND
         answer = self._ask(
             lambda connection: InitProducerIdRequest(
@@ -66,9 +66,9 @@ class Coordinator:
         self.fences_itself, self.interrupted = self.interrupted, False
         self.identity = Identity(answer.producer_id, answer.producer_epoch)
 
-    def add(self, places: set[tuple[str, int]]) -> None:
-        """The transaction is about to write to these topics' partitions. In version 2 brokers add them."""
-        partitions = places - self._added
+    def add(self, written: set[tuple[str, int]]) -> None:
+        """Tell that the transaction is about to write to these partitions. In version 2 brokers add them."""
+        partitions = written - self._added
         if not partitions:
             return
         self.began = True
@@ -88,7 +88,7 @@ class Coordinator:
         self._added.update(partitions)
 
     def end(self) -> None:
-        """Make visible what was written in the transaction, all of it at once."""
+        """Commit: all that was written in the transaction becomes visible at once."""
         answer = self._ask(lambda connection: self._ending(connection, committed=True))
         self.began = False
         self._added.clear()
@@ -96,7 +96,7 @@ class Coordinator:
             self.identity = Identity(answer.producer_id, answer.producer_epoch)
 
     def give_up(self) -> None:
-        """End what is open, if the coordinator can be told at once; else whoever comes next does."""
+        """Abort what is open, if the coordinator can be told at once; else the next producer of this id does."""
         connection = self._brokers.coordinating()
         if self.began and connection is not None:
             connection.answer_s = _CLOSE_S
@@ -105,11 +105,11 @@ class Coordinator:
         self.began = False
 
     def version(self, connection: Connection, request: type[Any], second: int) -> int:
-        """Of a request that says by which version of the protocol a transaction goes: from `second` on the second."""
+        """Return a version of a request that tells the protocol's: from `second` on it means version 2."""
         if not self.second:
             return connection.version(request, second - 1)
         version = connection.version(request, second)
-        if version < second:  # a broker of before, back in the cluster
+        if version < second:  # an older broker is back in the cluster
             raise RefusedError(code_of(codes.UnsupportedVersionError))
         return version
 
@@ -149,7 +149,7 @@ class Coordinator:
 
 
 def _worst(answer: Any) -> int:  # noqa: ANN401 - a message
-    """The error of an answer; of one about partitions that of the first which is about the partition itself."""
+    """Return an answer's error; of one about partitions the first that is about the partition itself."""
     if not hasattr(answer, "results_by_topic_v3_and_below"):
         return int(answer.error_code)
     said = [

@@ -1,4 +1,4 @@
-"""The position topic: where a connector stands, and, under a key of its own, the last error it met."""
+"""Reads the position topic: a connector's position, and, under a key of its own, the last error it met."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("cdc.kafka")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the position topic says."""
+    """Holds what the position topic says."""
 
     state: State | None
     committed_at_ms: int
@@ -56,7 +56,7 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
 
 
 def read_neighbours(config: KafkaConfig, connector: str) -> list[tuple[str, State]]:
-    """Prefix and position of the other connectors of this prefix, and of this name's under other prefixes.
+    """Return prefix and position of the prefix's other connectors, and of this name's under other prefixes.
 
     A position that is damaged or may not be read says nothing about us: its own connector's start tells of it.
     """
@@ -76,7 +76,7 @@ def read_neighbours(config: KafkaConfig, connector: str) -> list[tuple[str, Stat
 
 
 def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:
-    """Leave an error for `cdc status` to find; best effort, three seconds, no part of any transaction."""
+    """Write an error for `cdc status` to find; best effort, three seconds, no part of any transaction."""
     value = {
         "at_ms": time.time_ns() // 1_000_000,
         "kind": type(error).__name__,

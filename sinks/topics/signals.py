@@ -1,4 +1,4 @@
-"""The signal topic: what `cdc snapshot` asks of a connector, under a key each, until its tombstone says it was done."""
+"""The signal topic holds what `cdc snapshot` asks of a connector, each under a key; a tombstone says it was done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("cdc.kafka")
 
 
 class Commands:
-    """The commands that wait; reads what is there first, then whatever comes, and never waits for it."""
+    """Reads the commands that wait: those that are there, then those that come; never waits for one."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str], topic: str) -> None:
         self._waiting: dict[bytes, bytes] = {}
@@ -42,7 +42,7 @@ class Commands:
         self._consumer.assign([TopicPartition(topic, 0, end)])
 
     def waiting(self) -> list[tuple[bytes, bytes]]:
-        """Those not answered, oldest first."""
+        """Return those not answered, oldest first."""
         for _ in range(_AT_ONCE):
             message = self._consumer.poll(0)
             if message is None:
@@ -52,7 +52,7 @@ class Commands:
         return list(self._waiting.items())
 
     def answered(self, key: bytes) -> None:
-        """Not to be given again by this reader."""
+        """Do not give this command again."""
         self._waiting.pop(key, None)
 
     def close(self) -> None:

@@ -14,13 +14,13 @@ from sinks.producer.producer import Producer
 from tests.scripted_brokers import (
     ANSWER_LOST,
     CONCURRENT,
+    CONFIG,
     LATE,
     NOT_COORDINATOR,
     NOT_LEADER,
     REQUEST_LOST,
     SEND_FAILS,
     SILENCE,
-    WAY,
     Clock,
     Cluster,
     Done,
@@ -61,7 +61,7 @@ class _Run:
 
     def _begin(self) -> None:
         self._open = []
-        self._producer = Producer("one:1,two:2", WAY, transactional_id="id", timeout_ms=1, codec=CODECS["none"])
+        self._producer = Producer("one:1,two:2", CONFIG, transactional_id="id", timeout_ms=1, codec=CODECS["none"])
         self._producer.begin_epoch(600)
 
     def send(self, batches: list[tuple[Place, int]]) -> None:

@@ -91,7 +91,7 @@ def test_ready_says_whether_all_is_written(opened: Producer, cluster: Cluster) -
 
 
 def test_what_waits_behind_another_batch_goes_once_that_is_written(opened: Producer, cluster: Cluster) -> None:
-    """Whoever asks whether all is written has the rest sent, else nothing is on its way while more gathers."""
+    """Asking whether all is written sends the rest, else nothing would be in flight while more gathers."""
     opened.send([batch("t", 0, b"1"), batch("t", 0, b"2")])
     assert not opened.ready()
     assert cluster.order("produce", "read") == [(1, "produce"), (1, "read"), (1, "produce")]
@@ -304,7 +304,7 @@ def test_closing_leaves_open_what_is_on_its_way_in_version_1(opened: Producer, c
 
 @ONLY_FIRST
 def test_closing_leaves_open_what_may_be_on_its_way_in_version_1(opened: Producer, cluster: Cluster) -> None:
-    """A request whose connection was lost is on its way as well, though nobody waits for its answer any more."""
+    """A request whose connection was lost is in flight as well, though nobody waits for its answer any more."""
     cluster.fail("produce", ANSWER_LOST)
     opened.send([batch("t", 0, b"1")])
     opened.flush()
@@ -327,7 +327,7 @@ def test_closing_gives_up_what_is_on_its_way_in_version_2(opened: Producer, clus
 def test_closing_asks_for_nothing_behind_a_commit_that_may_come_late_in_version_1(
     opened: Producer, cluster: Cluster
 ) -> None:
-    """It is left to whoever comes next to see which way it went."""
+    """It is left to the next producer to see whether it was committed."""
     opened.send([batch("t", 0, b"1")])
     cluster.fail("end", ANSWER_LOST, *[CONCURRENT] * 400)
     with pytest.raises(RefusedError):

@@ -84,7 +84,7 @@ def test_a_connection_that_is_lost_is_made_anew(opened: Producer, cluster: Clust
 
 
 def test_a_connection_that_ended_meanwhile_interrupts_nothing(opened: Producer, cluster: Cluster) -> None:
-    """Brokers end those that are idle: nothing was on its way."""
+    """Brokers end those that are idle: nothing was in flight."""
     for _ in range(2):
         opened.send([batch("t", 0, b"1")])
         opened.commit()

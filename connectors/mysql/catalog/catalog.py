@@ -1,4 +1,4 @@
-"""What information_schema says of the captured tables. Reads only."""
+"""Asks information_schema about the captured tables. Reads only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row of information_schema.TABLES."""
+    """Is a row of information_schema.TABLES."""
 
     schema: str
     name: str
@@ -65,7 +65,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured table and what reading it by SQL needs."""
+    """Holds a captured table and what reading it by SQL needs."""
 
     table: Table
     columns: tuple[TableColumn, ...]
@@ -84,7 +84,7 @@ class Catalog:
     def captured(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> tuple[Captured, ...]:
-        """The tables the patterns name, sorted by name. Raises OperatorError for one that cannot be captured."""
+        """Return the tables the patterns name, sorted by name. Raises OperatorError for one that cannot be captured."""
         chosen = dict[str, Found]()
         for found in self._matched(patterns):
             if isinstance(found, OperatorError):
@@ -98,7 +98,7 @@ class Catalog:
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> Iterator[tuple[str, OperatorError | None]]:
-        """Every pattern or table, and each reason why it cannot be captured; None where there is none."""
+        """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
         seen: set[str] = set()
         for pattern in patterns:
             for found in self._matched([pattern]):
@@ -132,18 +132,18 @@ class Catalog:
         ]
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
-        """One table as it is now; None where there is none. Raises OperatorError if it cannot be captured any more."""
+        """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""
         for found in self._tables(" AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s", (schema, name)):
             raise_first(_refusals(found))
             return self.describe(found, keys.get(found.qualified, ()))
         return None
 
     def exists(self, schema: str, name: str) -> bool:
-        """Whether a table has this name now."""
+        """Tell whether a table has this name now."""
         return bool(self._tables(" AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s", (schema, name)))
 
     def describe(self, found: Found, wanted: Sequence[str]) -> Captured:
-        """A table with its columns and key. Raises OperatorError where it has no key."""
+        """Describe a table with its columns and key. Raises OperatorError where it has no key."""
         parameters = (found.schema, found.name)
         told, columns, filled, nullable = [], list[Column](), set[str](), set[str]()
         rows = session.rows(self._connection, "reading the catalog", _COLUMNS, parameters)

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB values: the server's text to JSON text, type by type. Pure; bytes to bytes.
+"""Turns values of MySQL and MariaDB from the server's text into JSON text, type by type. Pure; bytes to bytes.
 
 The text is what `rows.Reader` makes of the log and what a SELECT prints, if the session ran `SETTINGS` and selects each
 column by its `select_expression`. NULL never comes here.
@@ -55,7 +55,7 @@ _FLOAT32_NORMAL: Final = 2.0**-126
 
 
 def boolean(value: bytes) -> bytes:
-    """The one bit, as a number."""
+    """Encode the one bit, which is printed as a number."""
     if value == b"1":
         return b"true"
     if value == b"0":
@@ -64,13 +64,13 @@ def boolean(value: bytes) -> bytes:
 
 
 def floating(value: bytes) -> bytes:
-    """A double's digits; minus zero gets a fraction, because readers take ``-0`` for an integer, which has no sign."""
+    """Encode a double; minus zero gets a fraction, because readers take ``-0`` for an integer, which has no sign."""
     return value if value != b"-0" else b"-0.0"
 
 
 @lru_cache(maxsize=65_536)
 def floating32(value: bytes) -> bytes:
-    """The fewest digits that read back to the float32 which this double is."""
+    """Encode the fewest digits that read back to the float32 which this double is."""
     return _shortest32(float(value))
 
 
@@ -90,17 +90,17 @@ def _shortest32(number: float) -> bytes:
 
 
 def year(value: bytes) -> bytes:
-    """``0000`` is 0."""
+    """Encode a year; ``0000`` is 0."""
     return b"%d" % int(value)
 
 
 def binary(value: bytes) -> bytes:
-    """Base64."""
+    """Encode as base64."""
     return b'"%b"' % b2a_base64(value, newline=False)
 
 
 def geometry(value: bytes) -> bytes:
-    """SRID, little-endian, and WKB, as the servers store and send it."""
+    """Encode SRID, little-endian, and WKB, as the servers store and send it."""
     if len(value) < _SRID_SIZE + _WKB_HEAD:
         raise ValueError("geometry is not SRID and WKB")
     srid = int.from_bytes(value[:_SRID_SIZE], "little")
@@ -108,7 +108,7 @@ def geometry(value: bytes) -> bytes:
 
 
 def vector(value: bytes) -> bytes:
-    """Float32s, little-endian."""
+    """Encode float32s, little-endian."""
     if len(value) % 4:
         raise ValueError("vector is not float32s")
     numbers = struct.unpack(f"<{len(value) // 4}f", value)
@@ -124,7 +124,7 @@ FORMS.update({
 
 
 def column(told: TableColumn) -> Column:
-    """The column, its kind and encoder. Raises OperatorError if the log did not tell what is needed."""
+    """Return the column, its kind and encoder. Raises OperatorError if the log did not tell what is needed."""
     if told.name is None:
         raise OperatorError("the binlog does not name its columns", hint="SET GLOBAL binlog_row_metadata = FULL")
     kind, encode = _codec(told)
@@ -208,7 +208,7 @@ _FRACTIONAL: Final = {
 
 
 def printed(told: TableColumn) -> str:
-    """The type, the same whether the log or the catalog told it: no display widths, no ZEROFILL, no character set."""
+    """Print the type, the same from log and catalog: no display widths, no ZEROFILL, no character set."""
     kind = told.type
     sign = " unsigned" if told.unsigned else ""
     if told.declared in _NAMED:
@@ -278,7 +278,7 @@ _ENUM_SMALL_MAX: Final = 255
 def from_catalog(
     name: str, column_type: str, charset: str | None, *, nullable: bool, visible: bool = True
 ) -> TableColumn:
-    """A column as information_schema.columns tells it, in the log's terms.
+    """Describe a column in the log's terms, from what information_schema.columns says.
 
     `column_type` is COLUMN_TYPE, `charset` CHARACTER_SET_NAME. Raises OperatorError for a type that is not known.
     """
@@ -332,13 +332,13 @@ def from_catalog(
 
 
 def _set_size(labels: int) -> int:
-    """Bytes of a SET: 1, 2, 3, 4 or 8."""
+    """Return the bytes of a SET: 1, 2, 3, 4 or 8."""
     size = (labels + 7) // 8
     return 8 if size > 4 else size  # noqa: PLR2004
 
 
 def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None:
-    """`told` with what the log left out, from what the catalog says now; None if that is of another table's shape.
+    """Fill what the log left out from what the catalog says now; None if that is of another table's shape.
 
     A log without names (binlog_row_metadata=MINIMAL) says nothing of a rename: the caller must know that `catalog` is
     of the same time.
@@ -365,7 +365,7 @@ def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None
 
 
 def _same_shape(logged: TableColumn, known: TableColumn) -> bool:
-    """Whether the two may be one column: type, sizes, and whatever both say."""
+    """Tell whether the two may be one column: type, sizes, and what both say."""
     return (
         logged.type == known.type
         and logged.meta == known.meta
@@ -383,7 +383,7 @@ def _same_shape(logged: TableColumn, known: TableColumn) -> bool:
 
 
 def select_expression(told: TableColumn) -> str | None:
-    """What a SELECT must name for the text to be as `rows` gives it; None where the column itself does.
+    """Return what a SELECT must name for the text to be as the log's; None where the column itself does.
 
     FLOAT prints six digits only, so it goes out as the DOUBLE it is; so do columns with a declared number of digits.
     Bits go out as a number, and what ZEROFILL pads without the zeros.
@@ -400,5 +400,5 @@ def select_expression(told: TableColumn) -> str | None:
 
 
 def quoted_name(name: str) -> str:
-    """An identifier, whatever is in it."""
+    """Quote an identifier, no matter what is in it."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,4 +1,4 @@
-"""Dates and times as MySQL prints them, time_zone '+00:00', to JSON text. Pure; bytes to bytes.
+"""Turns dates and times as MySQL prints them, time_zone '+00:00', into JSON text. Pure; bytes to bytes.
 
 | type | JSON |
 |---|---|
@@ -36,7 +36,7 @@ _MICRO_SIZE: Final = 26
 
 
 class _Days(dict[bytes, int]):
-    """``2024-03-05`` to days since 1970."""
+    """Maps ``2024-03-05`` to days since 1970."""
 
     def __missing__(self, value: bytes) -> int:
         match = _DATE(value)
@@ -56,7 +56,7 @@ class _Days(dict[bytes, int]):
 
 
 class _HourSeconds(dict[bytes, int]):
-    """``2024-03-05 12`` to seconds since 1970; KeyError for a day that is not, or any other form."""
+    """Maps ``2024-03-05 12`` to seconds since 1970; KeyError for a day that does not exist, or any other form."""
 
     def __missing__(self, hour: bytes) -> int:
         if len(hour) != len("2024-03-05 12") or hour[10:11] != b" " or not hour[11:].isdigit():
@@ -89,19 +89,19 @@ def _unreal(value: bytes) -> bytes:
 
 
 def date(value: bytes) -> bytes:
-    """Days since 1970-01-01; the text of a day that is not in the calendar."""
+    """Encode days since 1970-01-01; the text of a day that is not in the calendar."""
     days = _DAYS[value]
     return b"%d" % days if days != _NONE else _unreal(value)
 
 
 def date_or_null(value: bytes) -> bytes:
-    """Days since 1970-01-01; null for a day that is not in the calendar."""
+    """Encode days since 1970-01-01; null for a day that is not in the calendar."""
     days = _DAYS[value]
     return b"%d" % days if days != _NONE else b"null"
 
 
 def time(value: bytes) -> bytes:
-    """Microseconds of a duration."""
+    """Encode microseconds of a duration."""
     if len(value) == 8:  # noqa: PLR2004 - HH:MM:SS
         try:
             return b"%d" % ((_HOURS[value[:2]] + _OF_HOUR[value[2:]]) * 1_000_000)
@@ -125,7 +125,7 @@ def _micros(value: bytes) -> int | None:
 
 
 def _fast(value: bytes, digits: int) -> bytes | None:
-    """Seconds and `digits` of fraction, for the common form after 1970."""
+    """Encode seconds and `digits` of fraction, for the common form after 1970."""
     try:
         seconds = _HOUR_SECONDS[value[:13]] + _OF_HOUR[value[13:_SECOND_SIZE]]
     except KeyError:
@@ -137,12 +137,12 @@ def _fast(value: bytes, digits: int) -> bytes | None:
 
 
 def datetime_millis(value: bytes) -> bytes:
-    """Milliseconds since 1970-01-01T00:00, for datetime(0..3)."""
+    """Encode milliseconds since 1970-01-01T00:00, for datetime(0..3)."""
     return _fast(value, 3) or _millis(value) or _unreal(value)
 
 
 def datetime_millis_or_null(value: bytes) -> bytes:
-    """The same, null for a day that is not in the calendar."""
+    """Encode the same, null for a day that is not in the calendar."""
     return _fast(value, 3) or _millis(value) or b"null"
 
 
@@ -157,12 +157,12 @@ def _millis(value: bytes) -> bytes | None:
 
 
 def datetime_micros(value: bytes) -> bytes:
-    """Microseconds since 1970-01-01T00:00, for datetime(4..6)."""
+    """Encode microseconds since 1970-01-01T00:00, for datetime(4..6)."""
     return _fast(value, 6) or _plain_micros(value) or _unreal(value)
 
 
 def datetime_micros_or_null(value: bytes) -> bytes:
-    """The same, null for a day that is not in the calendar."""
+    """Encode the same, null for a day that is not in the calendar."""
     return _fast(value, 6) or _plain_micros(value) or b"null"
 
 
@@ -172,12 +172,12 @@ def _plain_micros(value: bytes) -> bytes | None:
 
 
 def timestamp(value: bytes) -> bytes:
-    """The instant in UTC; the text of the zero timestamp."""
+    """Encode the instant in UTC; the text of the zero timestamp."""
     return _instant(value) or _unreal(value)
 
 
 def timestamp_or_null(value: bytes) -> bytes:
-    """The instant in UTC; null for the zero timestamp."""
+    """Encode the instant in UTC; null for the zero timestamp."""
     return _instant(value) or b"null"
 
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalog says: the server, the captured tables, their types. Reads only."""
+"""Asks PostgreSQL's catalog about the server, the captured tables, their types. Reads only."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ CROSS JOIN LATERAL (
     WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ) own
 """
-"""Of each relation: its identity, its primary key, the files of all its partitions in one word, and its columns."""
+"""Asks of each relation its identity, primary key, the files of all its partitions in one word, and its columns."""
 
 _LEAVES = """
 WITH RECURSIVE part(oid) AS (
@@ -114,7 +114,7 @@ _NOT_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table"
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A row of pg_class."""
+    """Is a row of pg_class."""
 
     oid: int
     schema: str
@@ -124,7 +124,7 @@ class _Found:
     persistence: str
     readable: bool
     deferrable: bool
-    """The primary key is."""
+    """Whether the primary key is deferrable."""
     filtered: bool
     """Row security leaves rows out for `user`."""
     user: str
@@ -140,7 +140,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured table and the number the log calls it by."""
+    """Holds a captured table and the number the log calls it by."""
 
     oid: int
     table: Table
@@ -148,15 +148,15 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
-    """A table as the catalog has it now."""
+class CurrentTable:
+    """Describes a table as the catalog has it now."""
 
     columns: Mapping[str, Column]
     partitioned: bool
 
 
 class Writable(Protocol):
-    """What psycopg2 asks of where it writes a COPY's rows to: each is one call."""
+    """Takes a COPY's rows from psycopg2: each is one call."""
 
     def write(self, line: bytes, /) -> object:
         """Take one row."""
@@ -184,8 +184,8 @@ class Catalog:
     def copy(self, doing: str, statement: sql.Composable, into: Writable) -> None:
         """Run one COPY … TO STDOUT. Raises as `rows` does.
 
-        A SQL_ASCII database's bytes come as they are: the server would check them on their way to a UTF-8 client, and
-        refuse the whole table for one row.
+        A SQL_ASCII database's bytes come as they are: the server would check them for a UTF-8 client, and refuse the
+        whole table for one row.
         """
         if key_encoding(self._connection) == "SQL_ASCII":
             statement = sql.SQL("{} WITH (ENCODING 'SQL_ASCII')").format(statement)
@@ -196,13 +196,13 @@ class Catalog:
             raise translate(exc, doing) from exc
 
     def text(self, statement: sql.Composable) -> str:
-        """A statement as SQL."""
+        """Return a statement as SQL."""
         return statement.as_string(self._connection)
 
     def captured(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> tuple[Captured, ...]:
-        """The tables the patterns name, sorted by name; `keys` has those the configuration gives by table.
+        """Return the tables the patterns name, sorted by name; `keys` has those the configuration gives by table.
 
         Raises OperatorError for one that cannot be captured.
         """
@@ -218,14 +218,14 @@ class Catalog:
         return self._describe(sorted(chosen.values(), key=lambda f: (f.schema, f.name)), self._seen, keys)
 
     def end(self) -> int:
-        """Where the log ends, which may be inside a record's padding or a page's header."""
+        """Return where the log ends, which may be inside a record's padding or a page's header."""
         ((text,),) = self.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
         return lsn_number(text)
 
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> Iterator[tuple[str, OperatorError | None]]:
-        """Every pattern or table, and each reason why it cannot be captured; None where there is none."""
+        """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
         seen: set[int] = set()
         for pattern in patterns:
             for found in self._matched([pattern]):
@@ -242,7 +242,7 @@ class Catalog:
                     yield from ((found.qualified, reason) for reason in reasons or [None])
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[_Found | OperatorError]:
-        """What the patterns name, in their order; for one that names nothing, the error."""
+        """Give what the patterns name, in their order; for one that names nothing, the error."""
         everything = [_Found(*row) for row in self.rows("reading the catalog", _RELATIONS)]
         for pattern in patterns:
             matched = [f for f in everything if matches(pattern, f.qualified)]
@@ -254,7 +254,7 @@ class Catalog:
             yield from matched
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
-        """One table as it is now; None where there is none. Raises OperatorError if it cannot be captured any more."""
+        """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""
         rows = self.rows("reading the catalog", _RELATIONS)
         found = [f for f in (_Found(*row) for row in rows) if (f.schema, f.name) == (schema, name)]
         for one in found:
@@ -315,7 +315,7 @@ class Catalog:
     def table(
         self, relation: Relation, known: Sequence[Description], wanted: Sequence[str], *, commit: int | None
     ) -> Table:
-        """The table a relation message describes; types it has not met are looked up.
+        """Return the table a relation message describes; types it has not met are looked up.
 
         `commit` is the LSN of the message's transaction, if it is in one. For those before the session began, what it
         saw then is as good as what there is now: later than they are.
@@ -327,7 +327,7 @@ class Catalog:
         return table_of(relation, self._types, today, known=known, wanted=wanted)
 
     def names(self, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
-        """Schema and name that relations have now; one that was dropped is not there."""
+        """Return schema and name that relations have now; one that was dropped is not there."""
         statement = (
             "SELECT c.oid::int8, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE c.oid = ANY (%s::oid[])"
@@ -335,7 +335,7 @@ class Catalog:
         return {oid: (schema, name) for oid, schema, name in self.rows("reading names", statement, (list(oids),))}
 
     def relation(self, schema: str, name: str) -> tuple[int, bool] | None:
-        """The number of the table that has this name now, and whether it is partitioned; None where there is none."""
+        """Return the number of the table that has this name now, and whether it is partitioned; None: there is none."""
         statement = (
             "SELECT c.oid::int8, c.relkind = 'p' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')"
@@ -344,17 +344,17 @@ class Catalog:
             return oid, partitioned
         return None
 
-    def now(self, schema: str, name: str) -> Now | None:
-        """What has this name now, if it is a table."""
+    def now(self, schema: str, name: str) -> CurrentTable | None:
+        """Describe what has this name now, if it is a table."""
         there = self.relation(schema, name)
         today = self._today([there[0]]) if there is not None else {}
         if there is None or there[0] not in today:
             return None
         made = [column(c.name, c.type_oid, c.typmod, self._types) for c in today[there[0]].columns]
-        return Now({c.name: c for c in made}, there[1])
+        return CurrentTable({c.name: c for c in made}, there[1])
 
     def exists(self, schema: str, name: str) -> bool:
-        """Whether a relation has this name now."""
+        """Tell whether a relation has this name now."""
         statement = (
             "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relname = %s)"
@@ -363,7 +363,7 @@ class Catalog:
         return bool(there)
 
     def _today(self, oids: Sequence[int]) -> dict[int, Today]:
-        """What relations are now; types of their columns are learnt."""
+        """Look up what relations are now; types of their columns are learnt."""
         found = {}
         rows = self.rows("reading the catalog", _TODAY, (list(oids),))
         for oid, identity, primary_key, files, made, *columns in rows:
@@ -396,7 +396,7 @@ def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
 
 
 def _refusals(found: _Found) -> Iterator[OperatorError]:
-    """Why a table that exists cannot be captured."""
+    """Give why a table that exists cannot be captured."""
     name, user = found.qualified, identifier(found.user)
     if found.kind not in "rp":
         yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
@@ -421,6 +421,6 @@ def _refusals(found: _Found) -> Iterator[OperatorError]:
         )
     if found.filtered:
         yield OperatorError(
-            f"table {name} has row security, which hides rows from this user: a snapshot would lack what the log has",
+            f"table {name} has row security, which hides rows from this user: a snapshot would miss what the log has",
             hint=f"ALTER ROLE {user} BYPASSRLS",
         )

@@ -1,4 +1,4 @@
-"""Dates and times as PostgreSQL prints them under DateStyle=ISO, TimeZone=UTC, to JSON text. Pure; bytes to bytes.
+"""Turns dates and times as PostgreSQL prints them, DateStyle=ISO, TimeZone=UTC, into JSON text. Pure; bytes to bytes.
 
 | type | JSON |
 |---|---|
@@ -8,8 +8,8 @@
 | timetz, timestamptz | ISO 8601 in UTC, no fraction or six digits of it |
 
 The calendar is proleptic Gregorian, as the server's, over all its years (4713 BC to 5874897). ISO years are
-astronomical: 1 BC is 0000, 44 BC is -0043; years over 9999 carry a plus. Each hot type has a fast way for the common
-form, dictionaries of text pieces, and a plain way for the rest.
+astronomical: 1 BC is 0000, 44 BC is -0043; years over 9999 carry a plus. Each hot type has a fast path for the common
+form, by dictionaries of text pieces, and a plain one for the rest.
 https://www.postgresql.org/docs/current/datatype-datetime.html
 """
 
@@ -26,7 +26,7 @@ _CYCLE_DAYS: Final = 146_097
 _EPOCH_ORDINAL: Final = 719_163
 _ISO_YEAR_MAX: Final = 9999
 _CACHE_MAX: Final = 65_536
-"""Entries a cache may hold before it starts over: seven years of hours, or every day of 179 years."""
+"""How many entries a cache may hold before it is emptied: seven years of hours, or every day of 179 years."""
 
 _INFINITIES: Final = {b"infinity": b'"infinity"', b"-infinity": b'"-infinity"'}
 _DATE: Final = re.compile(rb"(\d{4,7})-(\d\d)-(\d\d)( BC)?").fullmatch
@@ -46,9 +46,9 @@ class _DateTexts(dict[bytes, bytes]):
 
 
 class _HourSeconds(dict[bytes, int]):
-    """``2024-03-05 12`` to seconds since the epoch; KeyError for every other form.
+    """Maps ``2024-03-05 12`` to seconds since the epoch; KeyError for every other form.
 
-    A day that is not in the calendar counts as before the epoch, which sends it the plain way: BC has other leap years.
+    A day that is not in the calendar counts as before the epoch, which leaves the fast path: BC has other leap years.
     """
 
     def __missing__(self, hour: bytes) -> int:
@@ -74,7 +74,7 @@ date: Final = _DateTexts().__getitem__
 
 
 def time(value: bytes) -> bytes:
-    """Microseconds of the day."""
+    """Encode microseconds of the day."""
     try:
         seconds = _HOURS[value[:2]] + _OF_HOUR[value[2:8]]
     except KeyError:
@@ -89,7 +89,7 @@ def time(value: bytes) -> bytes:
 
 
 def timetz(value: bytes) -> bytes:
-    """The time of day in UTC; what leaves the day on the way there comes back at its other end.
+    """Encode the time of day in UTC; what leaves the day at one end by the offset comes back at its other end.
 
     ``24:00:00+00`` stays 24:00:00Z: the server tells it from 00:00:00+00.
     """
@@ -103,7 +103,7 @@ def timetz(value: bytes) -> bytes:
 
 
 def timestamp_micros(value: bytes) -> bytes:
-    """Microseconds since 1970-01-01T00:00, for timestamp and timestamp(4..6)."""
+    """Encode microseconds since 1970-01-01T00:00, for timestamp and timestamp(4..6)."""
     try:
         seconds = _HOUR_SECONDS[value[:13]] + _OF_HOUR[value[13:19]]
     except KeyError:
@@ -119,7 +119,7 @@ def timestamp_micros(value: bytes) -> bytes:
 
 
 def timestamp_millis(value: bytes) -> bytes:
-    """Milliseconds since 1970-01-01T00:00, for timestamp(0..3)."""
+    """Encode milliseconds since 1970-01-01T00:00, for timestamp(0..3)."""
     try:
         seconds = _HOUR_SECONDS[value[:13]] + _OF_HOUR[value[13:19]]
     except KeyError:
@@ -140,7 +140,7 @@ def timestamp_millis(value: bytes) -> bytes:
 
 
 def timestamptz(value: bytes) -> bytes:
-    """The instant in UTC."""
+    """Encode the instant in UTC."""
     size = len(value)
     # Only these two lengths need no padding; a year of five digits with five of fraction also makes 29.
     if (size == 22 or (size == 29 and value[10] == 32)) and value[-3:] == b"+00":  # noqa: PLR2004
@@ -174,7 +174,7 @@ def _timestamp_micros(value: bytes) -> int:
 
 @lru_cache(maxsize=_CACHE_MAX)
 def _days(value: bytes) -> int:
-    """Days since 1970-01-01 of ``YYYY-MM-DD[ BC]``: all calendars repeat in 400 years, so shift into Python's."""
+    """Return days since 1970-01-01 of ``YYYY-MM-DD[ BC]``: calendars repeat in 400 years, so shift into Python's."""
     match = _DATE(value)
     if match is None:
         raise ValueError("date is not as DateStyle=ISO prints it")
@@ -193,7 +193,7 @@ def _time_micros(value: bytes) -> int:
 
 
 def _offset_micros(sign: bytes, hours: bytes, minutes: bytes | None, seconds: bytes | None) -> int:
-    """How far a zone is ahead of UTC; local mean times have seconds."""
+    """Return how far a zone is ahead of UTC; local mean times have seconds."""
     micros = ((int(hours) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)) * 1_000_000
     return -micros if sign == b"-" else micros
 
