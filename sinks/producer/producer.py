@@ -3,7 +3,7 @@
 Why every source transaction reaches the topics exactly once:
 
 1. Events and the position behind them are in one Kafka transaction; `sinks.kafka` writes the position last. Kafka
-   commits a transaction in all its partitions or in none, and shows read_committed readers only what is committed
+   commits a transaction in all its partitions or in none, and shows readers of read_committed only what is committed
    (KIP-98). So there are never events without their position, nor a position without its events.
 2. One producer writes at a time. `begin_epoch` (InitProducerId) raises the epoch of the transactional id. It returns
    once what an older epoch had open has ended: what was being committed is committed, all else is aborted. From then on
@@ -21,14 +21,14 @@ What a crash, or an answer that never comes, leads to:
 
 | when | Kafka has | the next session finds |
 |---|---|---|
-| before EndTxn is sent | an open transaction, which nobody sees | it aborted, the old position: the source sends again |
+| before EndTxn is sent | an open transaction, which nobody sees | the old position: the source sends again |
 | EndTxn was sent | a transaction, committed or not | after `begin_epoch` the position says which |
 | after the answer to EndTxn | the transaction, committed | the new position: what is sent again is dropped |
 
 An EndTxn that arrives after `begin_epoch` has an older epoch and is refused, so the second row has no third outcome.
 
 Requests to the coordinator have no sequence: a copy that arrives late may act on the next transaction. In version 1 of
-the protocol, transactions share an epoch, so a late EndTxn would end the next one in its middle. Therefore `interrupted`
+the protocol transactions share an epoch, so a late EndTxn would end the next one in its middle. `interrupted` therefore
 says that a request may have been sent twice, and the sink begins a new epoch before it writes anything else
 (docs/adr/0010). In version 2 (KIP-890, where the cluster has it on) each transaction has an epoch of its own, which
 the answer to EndTxn gives; brokers add partitions to the transaction by themselves, and write no batch outside one. In

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from cdc.config.config import KafkaConfig
 from cdc.model.errors import CdcError
 from cdc.model.state import State
 from sinks.topics.names import position_of, position_topic
 from sinks.topics.read_back import read_to_end
+from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
 from sinks.topics.topics import Topics
 
 _REPORT_S: Final = 3.0
@@ -83,22 +84,12 @@ def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:
         "message": error.message,
         "hint": error.hint,
     }
+    topic = position_topic(config.prefix, connector)
     try:
-        producer = Producer(
-            {
-                **config.options,
-                "bootstrap.servers": config.bootstrap_servers,
-                "message.timeout.ms": int(_REPORT_S * 1000),
-                "allow.auto.create.topics": "false",
-            },
-            logger=log,
-        )
-        topic = position_topic(config.prefix, connector)
-        if producer.list_topics(topic, timeout=_REPORT_S).topics[topic].error is not None:
-            return  # it has never run: there is nowhere to leave it, and nobody looks
-        producer.produce(topic, orjson.dumps(value), _error_key(connector))
-        producer.flush(_REPORT_S)
-    except (KafkaException, BufferError) as exc:
+        write_record(config, topic, _error_key(connector), orjson.dumps(value), within_s=_REPORT_S)
+    except NoTopicError:
+        pass  # it has never run: there is nowhere to leave it, and nobody looks
+    except (NotTakenError, KafkaException, BufferError) as exc:
         log.debug("the error could not be left: %s", exc)
 
 

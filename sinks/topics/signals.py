@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.config.config import KafkaConfig
 from cdc.model.errors import OperatorError
 from sinks.topics.names import signal_topic
 from sinks.topics.read_back import read_to_end
+from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
 
 _ASK_S = 15.0
 _AT_ONCE = 100
@@ -68,24 +69,13 @@ class Commands:
 def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes) -> None:
     """Leave a command for a connector. Raises OperatorError where it has never run."""
     topic = signal_topic(config.prefix, connector)
-    refused: list[object] = []
+    where = f"Kafka at {config.bootstrap_servers}: topic {topic}"
     try:
-        producer = Producer(
-            {
-                **config.options,
-                "bootstrap.servers": config.bootstrap_servers,
-                "message.timeout.ms": int(_ASK_S * 1000),
-                "allow.auto.create.topics": "false",
-            },
-            logger=log,
-        )
-        if producer.list_topics(topic, timeout=_ASK_S).topics[topic].error is not None:
-            raise OperatorError(
-                f"connector {connector} has never run: topic {topic} is not there", hint="cdc run first"
-            )
-        producer.produce(topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
-        left = producer.flush(_ASK_S)
+        write_record(config, topic, key, value, within_s=_ASK_S)
+    except NoTopicError as exc:
+        msg = f"connector {connector} has never run: topic {topic} is not there"
+        raise OperatorError(msg, hint="cdc run first") from exc
+    except NotTakenError as exc:
+        raise OperatorError(f"{where} takes nothing", hint="is it running?") from exc
     except (KafkaException, BufferError) as exc:
-        raise OperatorError(f"Kafka at {config.bootstrap_servers}: topic {topic} cannot be written") from exc
-    if left or refused:
-        raise OperatorError(f"Kafka at {config.bootstrap_servers}: topic {topic} takes nothing", hint="is it running?")
+        raise OperatorError(f"{where} cannot be written") from exc

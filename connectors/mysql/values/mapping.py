@@ -33,6 +33,7 @@ from typing import Final, TypeAlias
 from cdc.encode.json_text import FORMS, as_is, quoted, text
 from cdc.model.change import Column, Kind
 from cdc.model.errors import OperatorError
+from connectors.json_values import bit
 from connectors.mysql.binlog import charsets, table_map
 from connectors.mysql.binlog.events import TableColumn, TableMap
 from connectors.mysql.values import temporal
@@ -52,15 +53,6 @@ _SRID_SIZE: Final = 4
 _WKB_HEAD: Final = 5
 _FLOAT32_NORMAL: Final = 2.0**-126
 """From here on six digits always survive a float32; below it fewer may do."""
-
-
-def boolean(value: bytes) -> bytes:
-    """Encode the one bit, which is printed as a number."""
-    if value == b"1":
-        return b"true"
-    if value == b"0":
-        return b"false"
-    raise ValueError("bit(1) is neither 1 nor 0")
 
 
 def floating(value: bytes) -> bytes:
@@ -116,7 +108,7 @@ def vector(value: bytes) -> bytes:
 
 
 FORMS.update({
-    boolean: "one_or_zero", floating: "double", temporal.date: "days", temporal.date_or_null: "days",
+    bit: "one_or_zero", floating: "double", temporal.date: "days", temporal.date_or_null: "days",
     temporal.datetime_millis: "millis", temporal.datetime_millis_or_null: "millis",
     temporal.datetime_micros: "micros", temporal.datetime_micros_or_null: "micros",
     temporal.timestamp: "instant", temporal.timestamp_or_null: "instant", temporal.time: "clock",
@@ -164,7 +156,7 @@ def _codec(told: TableColumn) -> tuple[Kind, Encode]:
         return Kind("decimal", told.meta >> 8, told.meta & 0xFF), quoted
     if kind == table_map.BIT:
         if told.meta == 1:
-            return Kind("boolean"), boolean
+            return Kind("boolean"), bit
         return Kind("uint64" if told.meta == _BIGGEST_BIT else "int64"), as_is
     if kind in (table_map.DATETIME2, table_map.DATETIME):
         if told.meta <= _MILLIS_DIGITS:

@@ -14,20 +14,16 @@ https://dev.mysql.com/doc/refman/en/date-and-time-types.html
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from typing import Final
 
-_DAY_MICROS: Final = 86_400_000_000
-_CYCLE_YEARS: Final = 400
-_CYCLE_DAYS: Final = 146_097
-_EPOCH_ORDINAL: Final = 719_163
+from connectors.json_values import DAY_MICROS, clock_micros, days
+
 _CACHE_MAX: Final = 65_536
 _NONE: Final = -(1 << 62)
 """What stands in the cache for a day that is not."""
 
 _DATE: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)").fullmatch
-_CLOCK: Final = re.compile(rb"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?").fullmatch
 _TIME: Final = re.compile(rb"(-?)(\d{2,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?").fullmatch
 _TO_ISO: Final = bytes.maketrans(b" ", b"T")
 _DATE_SIZE: Final = 10
@@ -42,17 +38,14 @@ class _Days(dict[bytes, int]):
         match = _DATE(value)
         if match is None:
             raise ValueError("date is not as MySQL prints it")
-        year, month, day = map(int, match.groups())
-        cycle, of_cycle = divmod(year, _CYCLE_YEARS)  # year 0 is none of Python's
         try:
-            ordinal = dt.date(of_cycle + _CYCLE_YEARS, month, day).toordinal()
-            days = ordinal + (cycle - 1) * _CYCLE_DAYS - _EPOCH_ORDINAL
+            number = days(*map(int, match.groups()))
         except ValueError:
-            days = _NONE
+            number = _NONE
         if len(self) >= _CACHE_MAX:
             self.clear()
-        self[value] = days
-        return days
+        self[value] = number
+        return number
 
 
 class _HourSeconds(dict[bytes, int]):
@@ -61,12 +54,12 @@ class _HourSeconds(dict[bytes, int]):
     def __missing__(self, hour: bytes) -> int:
         if len(hour) != len("2024-03-05 12") or hour[10:11] != b" " or not hour[11:].isdigit():
             raise KeyError(hour)
-        days = _DAYS[hour[:_DATE_SIZE]]
-        if days == _NONE:
+        number = _DAYS[hour[:_DATE_SIZE]]
+        if number == _NONE:
             raise KeyError(hour)
         if len(self) >= _CACHE_MAX:
             self.clear()
-        self[hour] = seconds = days * 86_400 + int(hour[11:]) * 3_600
+        self[hour] = seconds = number * 86_400 + int(hour[11:]) * 3_600
         return seconds
 
 
@@ -76,28 +69,20 @@ _OF_HOUR: Final = {b":%02d:%02d" % divmod(second, 60): second for second in rang
 _HOURS: Final = {b"%02d" % hour: hour * 3_600 for hour in range(24)}
 
 
-def _clock_micros(value: bytes) -> int:
-    match = _CLOCK(value)
-    if match is None:
-        raise ValueError("time of day is not as MySQL prints it")
-    hours, minutes, second, fraction = match.groups(b"")
-    return ((int(hours) * 60 + int(minutes)) * 60 + int(second)) * 1_000_000 + int(fraction.ljust(6, b"0"))
-
-
 def _unreal(value: bytes) -> bytes:
     return b'"%b"' % value
 
 
 def date(value: bytes) -> bytes:
     """Encode days since 1970-01-01; the text of a day that is not in the calendar."""
-    days = _DAYS[value]
-    return b"%d" % days if days != _NONE else _unreal(value)
+    number = _DAYS[value]
+    return b"%d" % number if number != _NONE else _unreal(value)
 
 
 def date_or_null(value: bytes) -> bytes:
     """Encode days since 1970-01-01; null for a day that is not in the calendar."""
-    days = _DAYS[value]
-    return b"%d" % days if days != _NONE else b"null"
+    number = _DAYS[value]
+    return b"%d" % number if number != _NONE else b"null"
 
 
 def time(value: bytes) -> bytes:
@@ -119,9 +104,11 @@ def time(value: bytes) -> bytes:
 def _micros(value: bytes) -> int | None:
     if value[_DATE_SIZE : _DATE_SIZE + 1] != b" ":
         raise ValueError("datetime is not as MySQL prints it")
-    days = _DAYS[value[:_DATE_SIZE]]
-    clock = _clock_micros(value[_DATE_SIZE + 1 :])
-    return days * _DAY_MICROS + clock if days != _NONE else None
+    number = _DAYS[value[:_DATE_SIZE]]
+    clock = clock_micros(value[_DATE_SIZE + 1 :])
+    if clock is None:
+        raise ValueError("time of day is not as MySQL prints it")
+    return number * DAY_MICROS + clock if number != _NONE else None
 
 
 def _fast(value: bytes, digits: int) -> bytes | None:

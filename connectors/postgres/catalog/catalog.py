@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -19,6 +17,7 @@ from cdc.config.config import matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description
+from connectors import captured_tables
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
@@ -26,8 +25,6 @@ from connectors.postgres.session import identifier, key_encoding, translate
 from connectors.postgres.values.mapping import TypeInfo, column
 
 OLDEST: Final = 140000
-
-log = logging.getLogger("cdc")
 
 _TYPES = """
 WITH RECURSIVE wanted(oid) AS (
@@ -207,15 +204,9 @@ class Catalog:
         Raises OperatorError for one that cannot be captured.
         """
         self._seen_at = self.end()
-        chosen = dict[int, _Found]()
-        for found in self._matched(patterns):
-            if isinstance(found, OperatorError):
-                raise found
-            chosen[found.oid] = found
-        for found in chosen.values():
-            raise_first(_refusals(found))
-        self._seen = self._today(list(chosen))
-        return self._describe(sorted(chosen.values(), key=lambda f: (f.schema, f.name)), self._seen, keys)
+        chosen = captured_tables.chosen(self._matched(patterns), _refusals)
+        self._seen = self._today([found.oid for found in chosen])
+        return self._describe(chosen, self._seen, keys)
 
     def end(self) -> int:
         """Return where the log ends, which may be inside a record's padding or a page's header."""
@@ -226,20 +217,16 @@ class Catalog:
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> Iterator[tuple[str, OperatorError | None]]:
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
-        seen: set[int] = set()
-        for pattern in patterns:
-            for found in self._matched([pattern]):
-                if isinstance(found, OperatorError):
-                    yield pattern, found
-                elif found.oid not in seen:
-                    seen.add(found.oid)
-                    reasons: list[OperatorError | None] = list(_refusals(found))
-                    if found.kind in "rp":
-                        try:
-                            self._describe([found], self._today([found.oid]), keys)
-                        except OperatorError as exc:
-                            reasons.append(exc)
-                    yield from ((found.qualified, reason) for reason in reasons or [None])
+
+        def judge(found: _Found) -> Iterator[OperatorError]:
+            yield from _refusals(found)
+            if found.kind in "rp":
+                try:
+                    self._describe([found], self._today([found.oid]), keys)
+                except OperatorError as exc:
+                    yield exc
+
+        return captured_tables.refusals(patterns, self._matched, judge)
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[_Found | OperatorError]:
         """Give what the patterns name, in their order; for one that names nothing, the error."""
@@ -270,36 +257,22 @@ class Catalog:
             if key:
                 self._must_tell_rows_apart(f, now, key)
             elif not now.primary_key and f.identity != "i":
-                raise OperatorError(
-                    f"table {f.qualified} has no primary key: its rows cannot be told apart in a topic",
-                    hint=f"ALTER TABLE {f.sql} ADD PRIMARY KEY (…); or name the columns that tell them apart: "
-                    f"tables: [{{table: {f.qualified}, key: [{', '.join(c.name for c in now.columns[:2])}]}}]; "
-                    "or leave it out of tables",
-                )
+                raise captured_tables.no_primary_key(f, [c.name for c in now.columns])
             relation = Relation(f.oid, f.schema, f.name, f.identity, now.columns)
             captured.append(Captured(f.oid, table_of(relation, self._types, now, wanted=key), f.kind == "p"))
         return tuple(captured)
 
     def _must_tell_rows_apart(self, found: _Found, now: Today, key: Sequence[str]) -> None:
         """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows."""
-        names = [c.name for c in now.columns]
-        shown = ", ".join(key)
-        for name in key:
-            if name not in names:
-                near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-                raise OperatorError(
-                    f"table {found.qualified}: its key ({shown}) names {name}, which is not a column of it",
-                    hint=f"did you mean {near[0]}?" if near else f"its columns: {', '.join(names)}",
-                )
-            if name in now.nullable:
-                raise OperatorError(
-                    f"table {found.qualified}: column {name} of its key ({shown}) may be null, and a key never is",
-                    hint=f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL",
-                )
+        captured_tables.check_key(
+            found, key, [c.name for c in now.columns], now.nullable,
+            lambda name: f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL",
+        )  # fmt: skip
         relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
         whole = found.identity == "f"
         parts = self.rows("reading the catalog", _LEAVES, (found.oid,)) if whole and found.kind == "p" else []
         if parts or not tells_apart(relation, key):
+            shown = ", ".join(key)
             statements = [f"ALTER TABLE {sql_} REPLICA IDENTITY FULL" for sql_ in [identifier(*p) for p in parts]]
             raise OperatorError(
                 f"table {found.qualified}: the log does not carry its key ({shown}) of the old row of an update",
@@ -307,10 +280,7 @@ class Catalog:
             )
         ((unique,),) = self.rows("reading the catalog", _UNIQUE, (found.oid, list(key)))
         if not unique:
-            log.warning(
-                "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
-                found.qualified, shown,
-            )  # fmt: skip
+            captured_tables.warn_not_unique(found, key)
 
     def table(
         self, relation: Relation, known: Sequence[Description], wanted: Sequence[str], *, commit: int | None
@@ -389,10 +359,9 @@ class Catalog:
 
 
 def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"tables here: {', '.join(names[:10]) or 'none'}"
+    near = captured_tables.did_you_mean(pattern, names, most=3)
     what = "matches no table" if set("*?") & set(pattern) else "does not exist"
-    return OperatorError(f"table {pattern} {what}", hint=hint)
+    return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
 
 
 def _refusals(found: _Found) -> Iterator[OperatorError]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from cdc.encode.json_text import FORMS, as_is, quoted, text
 from cdc.model.change import Column, Kind
 from cdc.model.errors import BugError
+from connectors.json_values import bit
 from connectors.postgres.values import arrays, format_type, temporal
 
 if TYPE_CHECKING:
@@ -60,15 +61,6 @@ def boolean(value: bytes) -> bytes:
     if value == b"f":
         return b"false"
     raise ValueError("boolean is neither t nor f")
-
-
-def bit(value: bytes) -> bytes:
-    """Encode whether the one bit is set."""
-    if value == b"1":
-        return b"true"
-    if value == b"0":
-        return b"false"
-    raise ValueError("bit(1) is neither 1 nor 0")
 
 
 def floating(value: bytes) -> bytes:

@@ -15,22 +15,18 @@ https://www.postgresql.org/docs/current/datatype-datetime.html
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from functools import lru_cache
 from typing import Final
 
-_DAY_MICROS: Final = 86_400_000_000
-_CYCLE_YEARS: Final = 400
-_CYCLE_DAYS: Final = 146_097
-_EPOCH_ORDINAL: Final = 719_163
+from connectors.json_values import DAY_MICROS, clock_micros, date_of, days
+
 _ISO_YEAR_MAX: Final = 9999
 _CACHE_MAX: Final = 65_536
 """How many entries a cache may hold before it is emptied: seven years of hours, or every day of 179 years."""
 
 _INFINITIES: Final = {b"infinity": b'"infinity"', b"-infinity": b'"-infinity"'}
 _DATE: Final = re.compile(rb"(\d{4,7})-(\d\d)-(\d\d)( BC)?").fullmatch
-_TIME: Final = re.compile(rb"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?").fullmatch
 _ZONE: Final = rb"([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?"
 _TIMETZ: Final = re.compile(rb"([\d:.]+)" + _ZONE).fullmatch
 _TIMESTAMP: Final = re.compile(rb"([\d-]+) ([\d:.]+)( BC)?").fullmatch
@@ -97,8 +93,8 @@ def timetz(value: bytes) -> bytes:
     if match is None:
         raise ValueError("timetz is not as DateStyle=ISO prints it")
     micros, offset = _time_micros(match[1]), _offset_micros(*match.groups()[1:])
-    if offset or micros > _DAY_MICROS:
-        micros = (micros - offset) % _DAY_MICROS
+    if offset or micros > DAY_MICROS:
+        micros = (micros - offset) % DAY_MICROS
     return b'"%bZ"' % _iso_time(micros)
 
 
@@ -155,13 +151,11 @@ def _timestamptz(value: bytes) -> bytes:
     if match is None:
         raise ValueError("timestamptz is not as DateStyle=ISO prints it")
     day, clock, *zone, era = match.groups()
-    micros = _days(day + (era or b"")) * _DAY_MICROS + _time_micros(clock) - _offset_micros(*zone)
-    days, micros = divmod(micros, _DAY_MICROS)
-    cycle, ordinal = divmod(days + _EPOCH_ORDINAL - 1, _CYCLE_DAYS)
-    of_cycle = dt.date.fromordinal(ordinal + 1)
-    year = of_cycle.year + cycle * _CYCLE_YEARS
+    micros = _days(day + (era or b"")) * DAY_MICROS + _time_micros(clock) - _offset_micros(*zone)
+    number, micros = divmod(micros, DAY_MICROS)
+    year, month, of_month = date_of(number)
     iso_year = b"%04d" % year if 0 <= year <= _ISO_YEAR_MAX else b"%+05d" % year
-    return b'"%b-%02d-%02dT%bZ"' % (iso_year, of_cycle.month, of_cycle.day, _iso_time(micros))
+    return b'"%b-%02d-%02dT%bZ"' % (iso_year, month, of_month, _iso_time(micros))
 
 
 def _timestamp_micros(value: bytes) -> int:
@@ -169,27 +163,24 @@ def _timestamp_micros(value: bytes) -> int:
     if match is None:
         raise ValueError("timestamp is not as DateStyle=ISO prints it")
     day, clock, era = match.groups()
-    return _days(day + (era or b"")) * _DAY_MICROS + _time_micros(clock)
+    return _days(day + (era or b"")) * DAY_MICROS + _time_micros(clock)
 
 
 @lru_cache(maxsize=_CACHE_MAX)
 def _days(value: bytes) -> int:
-    """Return days since 1970-01-01 of ``YYYY-MM-DD[ BC]``: calendars repeat in 400 years, so shift into Python's."""
+    """Return days since 1970-01-01 of ``YYYY-MM-DD[ BC]``."""
     match = _DATE(value)
     if match is None:
         raise ValueError("date is not as DateStyle=ISO prints it")
-    year, month, day = int(match[1]), int(match[2]), int(match[3])
-    cycle, of_cycle = divmod(1 - year if match[4] else year, _CYCLE_YEARS)
-    ordinal = dt.date(of_cycle + _CYCLE_YEARS, month, day).toordinal()
-    return ordinal + (cycle - 1) * _CYCLE_DAYS - _EPOCH_ORDINAL
+    year = int(match[1])
+    return days(1 - year if match[4] else year, int(match[2]), int(match[3]))
 
 
 def _time_micros(value: bytes) -> int:
-    match = _TIME(value)
-    if match is None:
+    micros = clock_micros(value)
+    if micros is None:
         raise ValueError("time is not as DateStyle=ISO prints it")
-    hours, minutes, seconds, fraction = match.groups(b"")
-    return ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int(fraction.ljust(6, b"0"))
+    return micros
 
 
 def _offset_micros(sign: bytes, hours: bytes, minutes: bytes | None, seconds: bytes | None) -> int:
