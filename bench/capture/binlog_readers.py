@@ -22,7 +22,7 @@ from connectors.mysql.binlog import events
 from connectors.mysql.binlog.parser import parse
 from connectors.mysql.binlog.positions import FIRST, Coordinates
 from connectors.mysql.catalog import server
-from connectors.mysql.replication.dump_stream import Binlog
+from connectors.mysql.replication.dump_stream import BinlogDump
 from connectors.mysql.rows.transactions import Grouper
 
 ROWS = 5
@@ -54,7 +54,7 @@ def fill(url: str, transactions: int) -> None:
 def ours(url: str, first: Coordinates, end: Coordinates, *, mariadb: bool) -> int:
     """Read to the end, events parsed and put into transactions; how many they were."""
     at = session.address(url)
-    dump = Binlog(at, server_id=SERVER_ID, connector="bench", uuid=UUID, mariadb=mariadb)
+    dump = BinlogDump(at, server_id=SERVER_ID, connector="bench", uuid=UUID, mariadb=mariadb)
     described, file, seen = None, first.file, 0
     grouper = Grouper(lambda _: False)
     try:

@@ -16,7 +16,7 @@ from cdc.model.errors import BugError
 from connectors.mysql import session as mysql_session
 from connectors.mysql.binlog.positions import Coordinates
 from connectors.mysql.catalog import server as mysql_server
-from connectors.mysql.replication.dump_stream import Binlog
+from connectors.mysql.replication.dump_stream import BinlogDump
 from connectors.postgres import session as postgres_session
 from connectors.postgres.slot.replication_stream import ReplicationConnection
 
@@ -174,7 +174,7 @@ class Mysql:
 
     def read(self, count: int) -> Read:  # noqa: ARG002 - told by its end
         end, at = self._end(), self._mark.number
-        dump = Binlog(self._address, server_id=400_000_000, connector="bench", uuid=_UUID, mariadb=False)
+        dump = BinlogDump(self._address, server_id=400_000_000, connector="bench", uuid=_UUID, mariadb=False)
         with closing(dump):
             dump.follow(self._mark)
             took = _Took()

@@ -24,7 +24,7 @@ from connectors.mysql.binlog.positions import FIRST, Coordinates, GtidPosition, 
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.replication import continuity
-from connectors.mysql.replication.dump_stream import Binlog, replica_uuid
+from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.statements import meaning
 from connectors.mysql.rows.transactions import Block, Committed, Grouper
@@ -58,7 +58,7 @@ class MysqlSource:
         self._config = config
         self._address = session.address(config.source.url)
         self._sql: session.Connection | None = None
-        self._dump: Binlog | None = None
+        self._dump: BinlogDump | None = None
         self._server = server.Server("", {}, "")
         self._by_gtid = False
         """Whether views tell transactions by GTID, not by where they end."""
@@ -66,7 +66,7 @@ class MysqlSource:
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
         self._file = fast_path.File("", b"", 0)
-        self._place = Coordinates("binlog.000000", FIRST)
+        self._read_to = Coordinates("binlog.000000", FIRST)
         """Is behind the last block that was read whole, or passed over."""
         self._begun_at: dict[str, int] = {}
         """When the files that a position may name were begun."""
@@ -96,12 +96,12 @@ class MysqlSource:
         return tuple(captured.table for captured in self._captured)
 
     def unused(self) -> None:
-        place, _ = server.status(self._connected(), self._server)
-        self.made_at(place)  # whether the log is sent to this user at all
+        coordinates, _ = server.status(self._connected(), self._server)
+        self.made_at(coordinates)  # whether the log is sent to this user at all
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         here = look_at_log(self._connected(), self._server)
-        self._place = continuity.resumes_at(state)
+        self._read_to = continuity.resumes_at(state)
         raise_first(continuity.refusals(state, here, self.made_at))
         if not continuity.moved(state, here, self.made_at):
             return None
@@ -112,7 +112,7 @@ class MysqlSource:
         """Hold nothing: the server keeps its log as long as its settings say, no matter who follows."""
         sql = self._connected()
         end, executed = server.status(sql, self._server)
-        self._place = end
+        self._read_to = end
         offset: Offset = {"file": end.file, "pos": end.offset, "made_at": self.made_at(end)}
         if self._server.gtids:  # what is logged but not in this set yet comes once more, and hides from no view
             end = Coordinates(end.file, FIRST)
@@ -161,12 +161,12 @@ class MysqlSource:
     def current(self) -> int:
         return server.status(self._connected(), self._server)[0].commit
 
-    def made_at(self, place: Coordinates) -> int:
-        """Return when the file of `place` was begun: see `file_made_at`."""
-        return file_made_at(lambda: glance(self._config, self._address, self._server), place)
+    def made_at(self, coordinates: Coordinates) -> int:
+        """Return when the file of `coordinates` was begun: see `file_made_at`."""
+        return file_made_at(lambda: glance(self._config, self._address, self._server), coordinates)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
-        place = Coordinates(str(offset["file"]), int(offset["pos"]))
+        coordinates = Coordinates(str(offset["file"]), int(offset["pos"]))
         gtids = None if "gtids" not in offset else str(offset["gtids"])
         dump = self._dump = follow(self._config, self._address, self._server)
         self._settled = int(offset.get("settled", 0))
@@ -174,11 +174,11 @@ class MysqlSource:
         self._by_gtid = self._server.gtids
         # What ends before `done` is published, also where it was prepared before all that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(self._settled, self._done))
-        self._place, made_at = place, int(offset.get("made_at", 0))
-        self._begun_at = {place.file: made_at}
-        self._again = place if self._done else None
+        self._read_to, made_at = coordinates, int(offset.get("made_at", 0))
+        self._begun_at = {coordinates.file: made_at}
+        self._again = coordinates if self._done else None
         if self._done:
-            self._place = Coordinates(file_named(place.file, self._done >> 32), self._done & 0xFFFFFFFF)
+            self._read_to = Coordinates(file_named(coordinates.file, self._done >> 32), self._done & 0xFFFFFFFF)
         if gtids is not None and self._server.gtids:
             self._gtids = GtidSet.parse(gtids)
             dump.follow_gtids(self._gtids)
@@ -187,10 +187,10 @@ class MysqlSource:
             dump.follow_mariadb(gtids)
         else:
             self._gtids = GtidPosition.parse(gtids) if gtids is not None and self._server.mariadb else None
-            dump.follow(place)
-        yield from self._frames(dump, place)
+            dump.follow(coordinates)
+        yield from self._frames(dump, coordinates)
 
-    def _frames(self, dump: Binlog, asked: Coordinates) -> Iterator[Transaction | Several | Message | Idle]:
+    def _frames(self, dump: BinlogDump, asked: Coordinates) -> Iterator[Transaction | Several | Message | Idle]:
         described: events.FormatDescription | None = None
         file = asked.file
         yielded_s = time.monotonic()
@@ -231,12 +231,12 @@ class MysqlSource:
             elif isinstance(done, Committed) and done.block.commit >= self._done:
                 yield self._transaction(done)
                 yielded_s = time.monotonic()
-                if self._place.commit <= done.block.commit:
+                if self._read_to.commit <= done.block.commit:
                     raise BugError("a transaction was left before its end")
             else:
                 self._passed(done.block)
 
-    def _small(self, dump: Binlog, read: fast_path.ReadSmall, file: str) -> fast_path.SmallTransactions | None:
+    def _small(self, dump: BinlogDump, read: fast_path.ReadSmall, file: str) -> fast_path.SmallTransactions | None:
         """Read small transactions that have come whole, as `_transaction` has them; None: there are none."""
         if not self._grouper.between:
             return None
@@ -283,18 +283,18 @@ class MysqlSource:
                 f"binlog reset: {file} is not the file that the position is in: it was begun at another time",
                 hint="cdc snapshot start CONNECTOR.yaml --after-gap",
             )
-        named = {file, self._place.file, *(block.begin.file for block in self._grouper.prepared.values())}
+        named = {file, self._read_to.file, *(block.begin.file for block in self._grouper.prepared.values())}
         if self._again is not None:
             named.add(self._again.file)
         self._begun_at = {name: at for name, at in self._begun_at.items() if name in named} | {file: made_at}
 
-    def _reach(self, place: Coordinates) -> None:
+    def _reach(self, coordinates: Coordinates) -> None:
         """Note that between two blocks the log was read up to here."""
-        commit = place.commit
+        commit = coordinates.commit
         if commit >= self._done:
             self._again = None
-        if commit > self._place.commit:
-            self._place = place
+        if commit > self._read_to.commit:
+            self._read_to = coordinates
 
     def _passed(self, block: Block) -> None:
         self._reach(Coordinates(block.begin.file, block.end))
@@ -319,7 +319,7 @@ class MysqlSource:
         rows = done.rows
         described = rows.described
         maps: dict[int, events.TableMap] = {}
-        for event, offset in rows.held.read(lambda raw: parser.parse(raw, described)):
+        for event, offset in rows.buffer.read(lambda raw: parser.parse(raw, described)):
             at = Coordinates(rows.begin.file, offset)
             match event:
                 case events.TableMap():
@@ -332,43 +332,43 @@ class MysqlSource:
                     yield from self._followed.of_statement(meaning(event.statement, event.schema), at, self._catalog)
                 case _:
                     pass
-        rows.held.close()
+        rows.buffer.close()
         self._passed(done.block)
 
     def position(self) -> tuple[Offset, int]:
-        place = begin = self._place
+        coordinates = begin = self._read_to
         open_ = list(self._grouper.prepared.values())
         if open_ and not isinstance(self._gtids, GtidSet):
             begin = min((block.begin for block in open_), key=lambda begin: begin.commit)
         begin = self._again or begin  # before all that has been seen prepared since
         offset: Offset = {"file": begin.file, "pos": begin.offset, "made_at": self._begun_at.get(begin.file, 0)}
-        if begin != place:
-            offset["done"] = place.commit
-        if self._settled > place.commit:
+        if begin != coordinates:
+            offset["done"] = coordinates.commit
+        if self._settled > coordinates.commit:
             offset["settled"] = self._settled
         if self._gtids is not None:
             left = self._gtids
             if isinstance(left, GtidSet) and open_:
                 left = left.without(block.gtid for block in open_ if block.gtid is not None)
             offset["gtids"] = str(left)
-        return offset, place.commit
+        return offset, coordinates.commit
 
     def acknowledge(self, offset: Offset) -> None:
         """Do nothing: the server does not hold the log for us."""
 
     def place(self, commit: int) -> tuple[bytes, Place]:
-        file = orjson.dumps(file_named(self._place.file, commit >> 32)).replace(b"%", b"%%")
+        file = orjson.dumps(file_named(self._read_to.file, commit >> 32)).replace(b"%", b"%%")
         return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (commit & 0xFFFFFFFF, 0)
 
     def lag_bytes(self) -> int | None:
         sql = self._connected()
         end, _ = server.status(sql, self._server)
-        if end.file == self._place.file:
-            return max(0, end.offset - self._place.offset)
+        if end.file == self._read_to.file:
+            return max(0, end.offset - self._read_to.offset)
         sizes = [
-            size for file, size in server.files(sql) if self._place.number <= Coordinates(file, 0).number < end.number
+            size for file, size in server.files(sql) if self._read_to.number <= Coordinates(file, 0).number < end.number
         ]
-        return max(0, sum(sizes) - self._place.offset + end.offset)
+        return max(0, sum(sizes) - self._read_to.offset + end.offset)
 
     def close(self) -> None:
         if self._dump is not None:
@@ -399,24 +399,26 @@ def duplicates(config: ConnectorConfig, found: server.Server) -> Iterator[Operat
         )
 
 
-def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -> Binlog:
+def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -> BinlogDump:
     """Open a connection that asks for nothing yet."""
-    return Binlog(
+    return BinlogDump(
         at, server_id=server_id(config), connector=config.name, uuid=replica_uuid(config), mariadb=found.mariadb
     )
 
 
-def glance(config: ConnectorConfig, at: session.Address, found: server.Server) -> Binlog:
-    """Open one for a look, as nobody in particular: it ends no other dump, in particular no running connector's."""
+def glance(config: ConnectorConfig, at: session.Address, found: server.Server) -> BinlogDump:
+    """Open one for a look, under an id that is nobody's: it ends no other dump, such as a running connector's."""
     nobody = (1 << 31) + secrets.randbelow(1 << 31)
-    return Binlog(at, server_id=nobody, connector=config.name, uuid=str(uuid4()), mariadb=found.mariadb, waits=False)
+    return BinlogDump(
+        at, server_id=nobody, connector=config.name, uuid=str(uuid4()), mariadb=found.mariadb, waits=False
+    )
 
 
-def file_made_at(connect: Callable[[], Binlog], place: Coordinates) -> int:
-    """Return when the file of `place` was begun, in s since 1970; `place` must be in it, where an event begins."""
+def file_made_at(connect: Callable[[], BinlogDump], coordinates: Coordinates) -> int:
+    """Return when the file was begun, in seconds since 1970; the coordinates must be where an event begins."""
     dump = connect()
     try:
-        dump.follow(place)
+        dump.follow(coordinates)
         deadline = time.monotonic() + _HEAD_S
         while True:
             event = parser.parse(dump.read(max(0.1, deadline - time.monotonic())), None)

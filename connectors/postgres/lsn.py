@@ -22,8 +22,8 @@ def lsn_number(text: str) -> int:
 def at_record_end(lsn: int) -> int:
     """Turn an insert position into the end of the record before it.
 
-    Where a record ends with its page, the insert position is told behind the next page's header, which the log as sent
-    does not reach until there is another record.
+    Where a record ends with its page, the server gives an insert position behind the next page's header. The log that
+    it sends does not reach that position before there is another record.
     """
     into_page = lsn % _PAGE
     return lsn - into_page if into_page in _PAGE_HEADERS else lsn

@@ -42,7 +42,7 @@ class PostgresSource:
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
-        self._held = continuity.SlotAndPublication(config.slot, config.publication)
+        self._names = continuity.SlotAndPublication(config.slot, config.publication)
         self._params = session.parameters(config.source.url, f"cdc {config.name}")
         self._sql: psycopg2.extensions.connection | None = None
         self._replication: ReplicationConnection | None = None
@@ -68,7 +68,7 @@ class PostgresSource:
         self._captured = catalog.captured(self._config.source.tables, self._config.source.keys)
         self._followed = Followed(self._config, self._captured)
         self._replication = ReplicationConnection(self._params)
-        identity = continuity.identity(self._replication, database=self.database, held=self._held)
+        identity = continuity.identity(self._replication, database=self.database, names=self._names)
         self._timeline = identity[LINEAGE]
         return identity
 
@@ -81,7 +81,7 @@ class PostgresSource:
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
-        raise_first(continuity.refusals(catalog, walsender, self._held, state, here=here, tables=self.tables()))
+        raise_first(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=self.tables()))
         self._members = state.carried
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 

@@ -100,7 +100,9 @@ class Connection:
     @property
     def usable(self) -> bool:
         """Tell whether the next request may be sent: it is connected, as far as one can tell, and its login holds."""
-        return time.monotonic() < self._expires_s and not self.readable()  # what comes unasked is the connection's end
+        return (
+            time.monotonic() < self._expires_s and not self.readable()
+        )  # what comes without a request is the end of the connection
 
     def version(self, request: Any, most: int | None = None) -> int:  # noqa: ANN401 - a message's class
         """Return the newest version that both know. Raises OperatorError where there is none."""

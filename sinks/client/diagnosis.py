@@ -48,7 +48,7 @@ def _complaint(servers: str, options: Mapping[str, str]) -> KafkaError | None:
     settings: dict[str, Any] = {**options, "bootstrap.servers": servers, "error_cb": heard.append}
     try:
         client = AdminClient(settings, logger=log)
-    except KafkaException as exc:  # an authority's file that cannot be read, say
+    except KafkaException as exc:  # for example, the file of an authority cannot be read
         return exc.args[0] if exc.args and isinstance(exc.args[0], KafkaError) else None
     deadline = time.monotonic() + _HEARD_WITHIN_S
     while time.monotonic() < deadline:

@@ -140,7 +140,7 @@ class Producer:
         compress = self._codec.compress
         pending: dict[str, dict[int, list[_Pending]]] = {}
         batches.reverse()
-        while batches:  # each is let go when it is compressed
+        while batches:  # each is released as soon as it is compressed
             topic, partition, count, records = batches.pop()
             made = _Pending(count, compress(records), records if count == 1 else b"", at_ms)
             pending.setdefault(topic, {}).setdefault(partition, []).append(made)

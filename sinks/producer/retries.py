@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 class RefusedError(Exception):
     """A broker has answered with an error that does not pass; `batch` is what it was about, where it was one.
 
-    Its records only if it has no more than one.
+    The batch has its records only if there is just one.
     """
 
     def __init__(self, code: int, batch: Batch | None = None) -> None:

@@ -38,8 +38,8 @@ class Standing:
 def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) -> Standing:
     """Read the topic, read_committed. Raises OperatorError for a damaged record.
 
-    `fenced`: nobody else can have a transaction open, and one that is being ended is waited for. Else what is
-    committed now is told, also where a killed connector has left one open.
+    `fenced`: nobody else can have a transaction open, and one that is just ending is waited for. Else it returns what
+    is committed now, also where a killed connector has left a transaction open.
     """
     topic = position_topic(config.prefix, connector)
     last: bytes | None = None
@@ -59,7 +59,7 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
 def read_neighbours(config: KafkaConfig, connector: str) -> list[tuple[str, State]]:
     """Return prefix and position of the prefix's other connectors, and of this name's under other prefixes.
 
-    A position that is damaged or may not be read says nothing about us: its own connector's start tells of it.
+    A position that is damaged or may not be read is left out: the start of its own connector reports it.
     """
     with Topics(config.bootstrap_servers, config.options) as topics:
         names = [found for topic in sorted(topics.names()) if (found := position_of(topic)) is not None]

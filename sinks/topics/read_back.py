@@ -40,14 +40,14 @@ def read_to_end(
 ) -> Generator[Message, None, None]:
     """Give every record the topic held at the call, in order within each partition.
 
-    Under read_committed the end is still the partition's end, not the last stable offset: an open transaction there is
-    waited for. Raises RetryableError if the end does not come into reach. Without `open_too`, what stands behind the
-    beginning of an open transaction (which a killed connector may have left) is not waited for.
+    Under read_committed the end is still the high watermark, not the last stable offset: it waits for an open
+    transaction to end. Raises RetryableError if that takes too long. Without `open_too` it reads to the last stable
+    offset, and does not wait for an open transaction, which a killed connector may have left.
     """
     settings = {**_reading(bootstrap_servers, options), "isolation.level": isolation}
     try:
         bounds = _bounds(bootstrap_servers, options, topic, "read_uncommitted" if open_too else isolation)
-        # Not before: a consumer that is not given its partitions at once looks for them a second later.
+        # Make it only now: a consumer that is not given its partitions at once looks for them a second later.
         with closing(Consumer(settings, logger=log)) as consumer:
             yield from _read(consumer, bootstrap_servers, topic, bounds)
     except KafkaException as exc:
@@ -62,8 +62,8 @@ def read_without_waiting(
 ) -> Generator[tuple[Message, bool], None, None]:
     """Give every record the topic holds, waiting for nobody: first what is committed, and True.
 
-    Then what stands behind the beginning of a transaction that is still open, which nobody can tell the outcome of
-    before that one ends, and False.
+    Then, with False, what is behind the last stable offset: a transaction is open there, and while it is, nobody knows
+    which of these records will be committed.
     """
     settings = _reading(bootstrap_servers, options)
     try:
@@ -99,7 +99,7 @@ def _bounds(
 ) -> dict[int, tuple[int, int]]:
     """Return each partition's first offset and end: last stable offset if read_committed, else high watermark.
 
-    A topic that is not led yet is waited for.
+    Waits for a topic that has no leader yet.
     """
     probe = Consumer(
         {

@@ -48,7 +48,7 @@ class Commands:
             message = self._consumer.poll(0)
             if message is None:
                 break
-            if message.error() is None:  # what goes wrong with the broker, the producer hears too
+            if message.error() is None:  # the producer notices as well when a broker fails
                 self._hear(message.key(), message.value())
         return list(self._waiting.items())
 

@@ -60,7 +60,7 @@ def fed(group: Grouper, made: Iterable[Any]) -> list[Committed | Passed]:
 
 
 def names(done: Committed) -> list[str]:
-    return [type(event).__name__ for event, _ in done.rows.held.read(lambda raw: pytest.fail("in memory"))]
+    return [type(event).__name__ for event, _ in done.rows.buffer.read(lambda raw: pytest.fail("in memory"))]
 
 
 @pytest.mark.parametrize("ending", ["xid", "commit"])
@@ -234,7 +234,7 @@ def test_what_is_prepared_and_compressed_comes_at_its_commit() -> None:
     (done,) = fed(group, [log.gtid(2), log.query("XA COMMIT X'78',X'',1")])
     assert isinstance(done, Committed)
     assert names(done) == ["TableMap", "Rows"]
-    assert [event.header.type for event, _ in done.rows.held.read(lambda raw: parser.parse(raw, done.rows.described))]
+    assert [event.header.type for event, _ in done.rows.buffer.read(lambda raw: parser.parse(raw, done.rows.described))]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Binlog places and sets of GTIDs: the server's text is read back as it was, and compared by number."""
+"""Binlog coordinates and sets of GTIDs: the server's text is read back as it was, and compared by number."""
 
 from __future__ import annotations
 

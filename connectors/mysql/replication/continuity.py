@@ -49,7 +49,7 @@ def known_gtids(state: State, here: ServerLog) -> GtidSet | GtidPosition | None:
 
 def refusals(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[OperatorError]:
     """Give why the log cannot be followed from `state` without a gap."""
-    known, then, place = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage), resumes_at(state)
+    known, then, coordinates = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage), resumes_at(state)
     if then != here.lineage and known is None:
         yield GapError(
             f"another server under the same name: the position is of server {then}, this is {here.lineage}, and "
@@ -86,7 +86,7 @@ def refusals(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[Operato
             )
             return
     if then == here.lineage and not isinstance(known, GtidSet):
-        yield from _of_place(state, here, place, made_at)
+        yield from _of_file(state, here, coordinates, made_at)
 
 
 def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPosition) -> bool:
@@ -95,33 +95,33 @@ def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPositio
     return isinstance(executed, GtidState) and isinstance(known, GtidPosition) and known <= executed
 
 
-def _of_place(state: State, here: ServerLog, place: Coordinates, made_at: MadeAt) -> Iterator[OperatorError]:
-    if place.number > here.end.number:
+def _of_file(state: State, here: ServerLog, coordinates: Coordinates, made_at: MadeAt) -> Iterator[OperatorError]:
+    if coordinates.number > here.end.number:
         yield GapError(
-            f"binlog reset: the position is in {place.file}, the server writes {here.end.file}: RESET MASTER, or "
+            f"binlog reset: the position is in {coordinates.file}, the server writes {here.end.file}: RESET MASTER, or "
             "another data folder",
             hint=CLOSE_THE_GAP,
         )
         return
     try:
-        begun = made_at(place)
+        begun = made_at(coordinates)
     except OperatorError as exc:
         yield exc
         return
     if int(state.offset.get("made_at", 0)) not in (0, begun):  # 0: nothing was read of it yet
         yield GapError(
-            f"binlog reset: {place.file} is not the file that the position is in: it was begun at another time",
+            f"binlog reset: {coordinates.file} is not the file that the position is in: it was begun at another time",
             hint=CLOSE_THE_GAP,
         )
 
 
 def renumbered(state: State, here: ServerLog, made_at: MadeAt) -> bool:
     """Tell whether a server that continues by GTIDs counts its files from the beginning again."""
-    place, then = resumes_at(state), int(state.offset.get("made_at", 0))
-    if place.number > here.end.number:
+    coordinates, then = resumes_at(state), int(state.offset.get("made_at", 0))
+    if coordinates.number > here.end.number:
         return True
     try:
-        return then != 0 and made_at(Coordinates(place.file, FIRST)) != then
+        return then != 0 and made_at(Coordinates(coordinates.file, FIRST)) != then
     except GapError:
         return False  # the file is gone, as files go
 

@@ -68,7 +68,7 @@ _NAMESPACE: Final = UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
 T = TypeVar("T")
 
 
-class Binlog:
+class BinlogDump:
     """Is one dump. It registers as a replica named after the connector, so that the server can say who follows it.
 
     The server ends another dump of the same replica (MySQL: uuid, MariaDB: server_id).
@@ -111,9 +111,9 @@ class Binlog:
         except pymysql.Error as exc:
             raise self._refused(exc) from exc
 
-    def follow(self, place: Coordinates) -> None:
+    def follow(self, coordinates: Coordinates) -> None:
         """Ask for everything from an offset on, which must be where an event begins."""
-        self._ask(pack("<BIHI", 0x12, place.offset, self._flags, self._server_id) + place.file.encode())
+        self._ask(pack("<BIHI", 0x12, coordinates.offset, self._flags, self._server_id) + coordinates.file.encode())
 
     def follow_gtids(self, gtids: GtidSet) -> None:
         """Ask a MySQL server for every transaction that is not in the set."""

@@ -95,7 +95,7 @@ class Block:
     begin: Coordinates
     gtid: str | None
     server_id: int
-    held: TransactionBuffer = field(default_factory=TransactionBuffer)
+    buffer: TransactionBuffer = field(default_factory=TransactionBuffer)
     at_ms: int = 0
     described: events.FormatDescription | None = None
     last: int = 0
@@ -158,7 +158,7 @@ class Grouper:
             log.warning(
                 "the log breaks off inside a transaction at %s: the server has crashed there", self._block.begin
             )
-            self._block.held.close()
+            self._block.buffer.close()
         self._block = None
         self._described = described
         self._maps.clear()
@@ -174,7 +174,7 @@ class Grouper:
     def _unpack(self, payload: events.TransactionPayload, at: Coordinates) -> Committed | Passed:
         """Judge what is compressed event by event, as if it were not compressed: it may be an XA PREPARE."""
         block, described, done = self._in_hand(at, payload), self._described, None
-        if described is None or block.held:
+        if described is None or block.buffer:
             raise OperatorError(
                 f"the transaction at {block.begin} is compressed in part only",
                 hint="please report this with the server's version",
@@ -201,10 +201,10 @@ class Grouper:
             case events.TableMap():
                 wanted = self._maps[event.table_id] = self._wanted(event)
                 if wanted:
-                    self._in_hand(at, event).held.add(event, raw, at.offset)
+                    self._in_hand(at, event).buffer.add(event, raw, at.offset)
             case events.Rows():
                 if self._maps.get(event.table_id):
-                    self._in_hand(at, event).held.add(event, raw, at.offset)
+                    self._in_hand(at, event).buffer.add(event, raw, at.offset)
             case events.Gtid() | events.AnonymousGtid() | events.MariadbGtid():
                 self._open(event, at)
             case events.Query():
@@ -283,7 +283,7 @@ class Grouper:
                     "cdc snapshot start CONNECTOR.yaml --after-gap",
                 )
             case Emptied() | Dropped() | Renamed() | Altered() | Filled() | Partitions():
-                block.held.add(event, raw, at.offset)
+                block.buffer.add(event, raw, at.offset)
             case None:
                 pass
         if not block.begun:
@@ -292,8 +292,8 @@ class Grouper:
 
     def _end(self, block: Block, header: events.Header, *, committed: bool) -> Committed | Passed:
         self._close(block, header)
-        if not committed or not block.held:
-            block.held.close()
+        if not committed or not block.buffer:
+            block.buffer.close()
             return Passed(block)
         if block.uncertain:
             raise GapError(
@@ -327,8 +327,8 @@ class Grouper:
                 hint="GRANT XA_RECOVER_ADMIN ON *.* TO the connector's user (MySQL), so that a start waits for what is "
                 "prepared; then cdc snapshot start CONNECTOR.yaml --after-gap",
             )
-        if rows is None or not committed or not rows.held:
+        if rows is None or not committed or not rows.buffer:
             if rows is not None:
-                rows.held.close()
+                rows.buffer.close()
             return Passed(block)
         return Committed(block, rows)

@@ -39,8 +39,8 @@ def table_of(
 ) -> Table:
     """Return the table that `relation` describes, with the key of its time.
 
-    `today` is None where the relation is gone from the catalog. `known` is what was said of the table before, oldest
-    first; `wanted` the key the configuration gives. Raises OperatorError for a table that has no key.
+    `today` is None where the relation is gone from the catalog. `known` are the table's earlier descriptions, oldest
+    first; `wanted` is the key that the configuration gives. Raises OperatorError for a table that has no key.
     """
     current = today is not None and _shape(today.columns) == _shape(relation.columns)
     filled = today.filled if today is not None and current else frozenset()
@@ -52,7 +52,7 @@ def table_of(
     last = known[-1].marks if known else ()
     marks = today.marks if today is not None and current else last
     key = _key(relation, table, today, current=current, known=known, wanted=wanted)
-    # the same marks as long as nothing was rewritten: each table is one object then, and what hangs on it is kept
+    # the same marks as long as nothing was rewritten: the table stays one object, and what is cached for it is kept
     return replace(table, key=key, marks=marks if not last or rewritten(last, marks) else last)
 
 
@@ -134,7 +134,7 @@ class Assembler:
     def learn(self, relation: Relation, table: Table | None) -> None:
         """Take rows of this relation as `table`'s from here on; None: it is not captured.
 
-        The log describes a table again after each VACUUM: then the one known stays, and what hangs on it.
+        The log describes a table again after each VACUUM: then the known table stays, and what is cached for it.
         """
         known = self._known.get(relation.id)
         if known is not None and known.relation == relation and known.table == table:
@@ -180,8 +180,8 @@ def _key_image(row: Row, in_identity: tuple[bool, ...]) -> Row:
 def _fill(new: Row, old: Row) -> Row:
     """Fill what was not sent from the old row.
 
-    A value left out is never NULL: a NULL there is of a partition that is not FULL itself, whose key alone is sent as
-    if it were the whole row because its root is FULL.
+    A value that was not sent is never NULL. A NULL in the old row comes from a partition that is not FULL itself: of it
+    only the key is sent, but as if it were the whole row, because its root is FULL.
     """
 
     def filled(value: Value, before: Value) -> Value:

@@ -54,7 +54,7 @@ class Received(NamedTuple):
     message: bytes | None
     """The message behind all that, which the fast path does not take."""
     status: int
-    """What the connection said last."""
+    """The connection's last answer, as GetCopyData returns it."""
 
     @property
     def something(self) -> bool:
@@ -99,7 +99,7 @@ class PlainFastPath:
     ) -> None:
         """Take rows of this relation as `table`'s from here on; None: it is not captured.
 
-        `in_identity`, which columns are of its replica identity, is for what is compiled: that takes old rows too.
+        `in_identity` (which columns are in its replica identity) is for the compiled one, which takes old rows too.
         """
         del in_identity
         for head in self._heads.pop(relation, ()):
@@ -112,7 +112,7 @@ class PlainFastPath:
     def changes(self, get_copy_data: GetCopyData, most: int) -> tuple[list[Change], bytes | None, int]:
         """Return changes of the messages that have come, at most so many, and the first message that says none.
 
-        With what the connection said last: 0 and -1 come with no message.
+        The number is the connection's last answer: 0 and -1 come with no message.
         """
         found: list[Change] = []
         while len(found) < most:
@@ -129,7 +129,7 @@ class PlainFastPath:
     def transactions(self, get_copy_data: GetCopyData, more: Callable[[], None], after: int, most: int) -> Received:
         """Return the transactions that have come, up to so many changes, one at least of each, or MOST_BYTES.
 
-        `more` takes in what has come since the last time. Those that were committed before `after` are passed over.
+        `more` reads from the socket what has come since. Transactions committed before `after` are left out.
         """
         whole: list[Transaction] = []
         changes: list[Change] = []

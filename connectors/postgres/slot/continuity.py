@@ -23,10 +23,10 @@ class SlotAndPublication:
     publication: str
 
 
-def identity(walsender: ReplicationConnection, *, database: str, held: SlotAndPublication) -> dict[str, str]:
+def identity(walsender: ReplicationConnection, *, database: str, names: SlotAndPublication) -> dict[str, str]:
     """Return what a position belongs to."""
     ((system, number, *_),) = walsender.query("IDENTIFY_SYSTEM", "identifying the server")
-    return {"system_identifier": system, LINEAGE: number, "database": database, "slot": held.slot}
+    return {"system_identifier": system, LINEAGE: number, "database": database, "slot": names.slot}
 
 
 def failed_over(state: State, here: str) -> bool:
@@ -37,7 +37,7 @@ def failed_over(state: State, here: str) -> bool:
 def refusals(
     catalog: Catalog,
     walsender: ReplicationConnection,
-    held: SlotAndPublication,
+    names: SlotAndPublication,
     state: State,
     *,
     here: str,
@@ -52,9 +52,9 @@ def refusals(
         lsn=lsn,
         snapshot_views=bool(state.snapshot.get("views")),
     )
-    yield from slot.slot_refusals(catalog, held.slot, lsn)
-    yield from slot.gap_refusals(catalog, held.publication, followed(state, tables), state.carried)
-    yield from slot.publication_refusals(catalog, held.publication, tables)
+    yield from slot.slot_refusals(catalog, names.slot, lsn)
+    yield from slot.gap_refusals(catalog, names.publication, followed(state, tables), state.carried)
+    yield from slot.publication_refusals(catalog, names.publication, tables)
 
 
 def followed(state: State, tables: Iterable[Table]) -> set[str]:

@@ -1,8 +1,8 @@
 """Writes heartbeats to the log while a connector runs, and watches how much log its slot holds back.
 
 The slot's position follows the log by itself: the server tells how far it has read for us, also through what is not
-captured and what belongs to other databases. The sign makes that certain and visible: it is a transaction of this
-database, so it comes through the slot in its place, whatever the server leaves out.
+captured and what belongs to other databases. A heartbeat makes that certain and visible: it is a transaction of this
+database, so it always comes through the slot, in order with all others.
 """
 
 from __future__ import annotations

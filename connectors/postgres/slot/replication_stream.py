@@ -42,7 +42,7 @@ _GATHER_MOST_S: Final = 0.008
 _MUCH_BYTES: Final = 16 * 1024
 
 SILENT_S: Final = 60.0
-"""A server that was asked for a sign of life and has said nothing for so long is taken for gone.
+"""A server that was asked for a keepalive and has sent nothing for so long is taken for gone.
 
 Or, if that is longer, its own wal_sender_timeout, within which it speaks also while it reads what is not for us.
 """
@@ -81,8 +81,8 @@ class ReplicationConnection:
     def query(self, statement: str, doing: str, *, within_s: float | None = SILENT_S) -> list[list[str]]:
         """Run a replication command (simple protocol) and give its rows as text.
 
-        Raises RetryableError if there is no answer `within_s`; None where that may take as long as the longest
-        transaction that is open: making a slot.
+        Raises RetryableError if there is no answer `within_s`. None is for making a slot, which waits for the longest
+        open transaction.
         """
         result = self._result(statement, doing, within_s)
         while self._pg.get_result() is not None:
@@ -193,7 +193,7 @@ class ReplicationConnection:
     def receive_changes(self, read: Changes, most: int) -> tuple[list[Change], bytes | None]:
         """Return what `read` makes of the messages that have come, and the first that it makes nothing of, if any.
 
-        Asks the server for nothing: `receive` does, and is to be called where this gives nothing.
+        It asks the server for nothing: `receive` does, and must be called where this gives nothing.
         """
         try:
             changes, message, size = read(self._pg.get_copy_data, most)

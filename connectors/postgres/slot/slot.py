@@ -133,7 +133,7 @@ def drop_slot(connection: ReplicationConnection, name: str) -> None:
 def create_slot(connection: ReplicationConnection, name: str, *, version: int) -> tuple[int, str]:
     """Make the slot; give its consistent point and its exported snapshot, valid while `connection` stays idle.
 
-    Where the server can, standbys that synchronize slots get it too: a promoted one is then followed without a gap.
+    Where the server can, it copies the slot to standbys: a promoted one is then followed without a gap.
     """
     options = "(SNAPSHOT 'export', FAILOVER)" if version >= FAILOVER_SLOTS else "EXPORT_SNAPSHOT"
     rows = connection.query(
@@ -284,10 +284,11 @@ def await_older_transactions(
 ) -> None:
     """Return once every transaction that began before the call has ended, and so is seen by every later view.
 
-    Changes such a transaction made before a table joined the publication, or before the slot's point if its commit is
-    held after it was logged, are not in the log for us. The bound is a transaction id of our own: a snapshot's end is
-    the newest *completed* transaction, and one that is held back may be newer. Raises RetryableError after `within_s`,
-    or once it is `over`; `reading` is what waits, for the log.
+    Such a transaction may have changed rows before their table joined the publication. Or it may have been logged
+    before the slot's first LSN, though its commit is visible only later. The log has none of that for us. The bound is
+    a transaction id of our own, because a snapshot ends at the newest *completed* transaction, and one whose commit is
+    held back may be newer. Raises RetryableError after `within_s`, or once it is `over`; `reading` names in the log
+    what waits.
     """
     ((mine,),) = catalog.rows("taking a transaction id", "SELECT pg_current_xact_id()::text::int8")
     begun_s, told = time.monotonic(), False

@@ -43,7 +43,7 @@ def refusals(
 ) -> Iterator[GapError]:
     """Give why a server on timeline `now` cannot continue a position `lsn` of timeline `then`.
 
-    `snapshot_views`: rows are published that were read under views behind `lsn`.
+    `snapshot_views`: published rows were read under views behind `lsn`.
     """
     if then == now:
         return
