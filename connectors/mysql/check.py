@@ -36,7 +36,7 @@ _DAY_S: Final = 86_400
 
 def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -> Checked:
     """Look at the server as the connector's user; `known` False: whether there is a position could not be learnt."""
-    del known  # nothing is held under the connector's name, which a position would have to know of
+    del known  # the server holds nothing under the connector's name that a position could contradict
     return _Check(config, state).run()
 
 
@@ -224,7 +224,7 @@ class _Check:
         if state is None or state.phase is Phase.CREATING:
             return
         if any(state.identity.get(what) != found for what, found in self._identity.items() if what != LINEAGE):
-            return  # another source, which the caller says
+            return  # another source: the caller says so
         here = look_at_log(connection, self._server)
         made_at = partial(file_made_at, lambda: glance(self._config, self._address, self._server))
         refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at)]

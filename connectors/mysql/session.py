@@ -226,7 +226,7 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
                 "write in source.url the name that the server's certificate is for; ?ssl_mode=verify_ca gives up "
                 "checking it, and takes any certificate of the authority's"
             )
-        elif "support" in words:  # the library's words for a server that offers none
+        elif "support" in words:  # the library says so of a server that offers no TLS
             hint = "switch TLS on at the server; ?ssl_mode=disabled sends password and rows unencrypted"
         return OperatorError(f"{where}: no trusted TLS connection: {reason}", hint=hint)
     if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _NO_PASSWORD):

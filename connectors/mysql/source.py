@@ -72,11 +72,11 @@ class MysqlSource:
         """When the files that a position may name were begun."""
         self._gtids: GtidSet | GtidPosition | None = None
         self._settled = 0
-        """What was prepared before the log was followed has ended before this commit position."""
+        """Before this commit position, all has ended that was prepared before the log was followed."""
         self._done = 0
         """Blocks that end before this commit position were published by an earlier session."""
         self._again: Coordinates | None = None
-        """Where what an earlier session saw prepared begins, until the log has been read up to `_done` again."""
+        """Where the oldest begins that an earlier session saw prepared; until the log was read up to `_done` again."""
 
     def connect(self) -> Mapping[str, str]:
         sql = self._sql = session.connect(self._address)
@@ -114,7 +114,7 @@ class MysqlSource:
         end, executed = server.status(sql, self._server)
         self._read_to = end
         offset: Offset = {"file": end.file, "pos": end.offset, "made_at": self.made_at(end)}
-        if self._server.gtids:  # what is logged but not in this set yet comes once more, and hides from no view
+        if self._server.gtids:  # what is logged but not yet in the set is sent again, and hidden from no view
             end = Coordinates(end.file, FIRST)
             offset |= {"pos": end.offset, "gtids": executed}
         elif self._server.mariadb:
@@ -133,7 +133,7 @@ class MysqlSource:
     def _await_prepared(self) -> int | None:
         """Wait for what XA has prepared by now: its rows were logged before the log is followed.
 
-        Gives where the log ends then; None where we may not know what is prepared.
+        Returns where the log ends then; None where we may not know what is prepared.
         """
         sql, told = self._connected(), False
         before = server.prepared(sql)
@@ -172,7 +172,7 @@ class MysqlSource:
         self._settled = int(offset.get("settled", 0))
         self._done = int(offset.get("done", 0))
         self._by_gtid = self._server.gtids
-        # What ends before `done` is published, also where it was prepared before all that is read again.
+        # What ends before `done` was published, even if it was prepared before the part that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(self._settled, self._done))
         self._read_to, made_at = coordinates, int(offset.get("made_at", 0))
         self._begun_at = {coordinates.file: made_at}
@@ -206,7 +206,7 @@ class MysqlSource:
                     yielded_s = time.monotonic()
                 continue
             raw = dump.receive()
-            if raw is None or time.monotonic() - yielded_s > _WAIT_S:  # also while it is others who write
+            if raw is None or time.monotonic() - yielded_s > _WAIT_S:  # also while only other tables change
                 yield Idle()
                 yielded_s = time.monotonic()
             if raw is None:
@@ -340,7 +340,7 @@ class MysqlSource:
         open_ = list(self._grouper.prepared.values())
         if open_ and not isinstance(self._gtids, GtidSet):
             begin = min((block.begin for block in open_), key=lambda begin: begin.commit)
-        begin = self._again or begin  # before all that has been seen prepared since
+        begin = self._again or begin  # before everything that has been prepared since
         offset: Offset = {"file": begin.file, "pos": begin.offset, "made_at": self._begun_at.get(begin.file, 0)}
         if begin != coordinates:
             offset["done"] = coordinates.commit

@@ -245,7 +245,7 @@ _MULTIBYTE: Final[dict[str, _Multibyte]] = {
 def decoder(charset: str) -> Decode:
     """Return what decodes bytes of that character set to text.
 
-    It raises ValueError, without the bytes, on what is not valid. LookupError for a set that is not known here.
+    It raises ValueError, without the bytes, on what is not valid. Raises LookupError for a set that is not known here.
     """
     if charset in _MULTIBYTE:
         return _by_multibyte(charset, _MULTIBYTE[charset])

@@ -174,8 +174,8 @@ class ReadSmall(Protocol):
     ) -> tuple[int, list[Transaction], list[tuple[str, int, int]], int] | None:
         """Return where in the buffer reading has ended, and what was read; None: nothing was.
 
-        Of what was committed before the position `done`, changes and GTIDs are left out. It reads some more than `most`
-        changes.
+        Transactions committed before the position `done` are read without changes and GTIDs. It may read a few more
+        changes than `most`.
         """
 
 
@@ -188,9 +188,9 @@ def small(
 ) -> ReadSmall | None:
     """Return what reads small transactions of MySQL; None if there is nothing compiled.
 
-    `maps` are the table maps that came before, by their bytes. `known` tells, of rows under a map at an offset of a
-    file, the table, and what reads an image of all columns; None: it is not captured. Views know transactions
-    `by_gtid`, or by where they end.
+    `maps` are the table maps that came before, by their bytes. `known` is given a map, its file and its offset; it
+    returns the table and what reads an image of all columns, or None where the table is not captured. `by_gtid`:
+    snapshots see transactions by their GTIDs, else by where they end.
     It stops before the first transaction that is not small, not whole, or unusual in any respect.
     """
     compiled = built("connectors.mysql.binlog.compiled")

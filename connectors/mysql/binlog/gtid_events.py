@@ -113,7 +113,7 @@ def tagged_gtid(header: Header, body: Cursor) -> Gtid:
         elif field in _TAG_FIELDS or field in _UNREAD_FIELDS:
             numbers[field] = varlen(body)
         else:
-            break  # a later version's: it said that nobody must know
+            break  # a field of a later version, which is marked as not needed
         if numbers.get(field, 0) < 0:
             raise ProtocolError(at, f"a negative number in field {field} of a tagged GTID")
     if not uuid or 2 not in numbers:  # noqa: PLR2004 - the number

@@ -123,7 +123,7 @@ def renumbered(state: State, here: ServerLog, made_at: MadeAt) -> bool:
     try:
         return then != 0 and made_at(Coordinates(coordinates.file, FIRST)) != then
     except GapError:
-        return False  # the file is gone, as files go
+        return False  # the file is gone, as files of a binlog are removed in time
 
 
 def moved(state: State, here: ServerLog, made_at: MadeAt) -> bool:

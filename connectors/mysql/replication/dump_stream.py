@@ -138,7 +138,7 @@ class BinlogDump:
     def read_buffered(self, read: Callable[[bytearray, int], tuple[int, T] | None]) -> T | None:
         """Return what `read` makes of the bytes that have come and are not taken; then it has taken them.
 
-        `read` gives where in the bytes it has ended.
+        `read` returns where in the bytes it has stopped, and what it has made; None takes nothing.
         """
         if self._parts or self._long is not None:  # inside a packet that was split
             return None
@@ -163,7 +163,7 @@ class BinlogDump:
             end = begin + size
             if end < len(buffer) and end <= _RECEIVE_BYTES and size < _WHOLE and buffer[begin] == _OK and size:
                 self._at = end
-                return bytes(buffer[begin + 1 : end])  # as `_packet` and what follows would: most packets are so
+                return bytes(buffer[begin + 1 : end])  # as by `_packet`, but faster
         packet = self._packet()
         if not isinstance(packet, bytes):
             return packet
@@ -181,7 +181,7 @@ class BinlogDump:
     def _packet(self) -> bytes | IO[bytes] | None:
         """Return the next packet, joined from what it was split into; what has come of it so far is kept.
 
-        A file has not the packet's first byte, only the event.
+        A file holds the event without the packet's first byte.
         """
         while True:
             while len(self._buffer) - self._at < _HEAD:

@@ -136,8 +136,8 @@ class Grouper:
     def __init__(self, wanted: Callable[[events.TableMap], bool], *, settled: int = 0) -> None:
         """Begin between blocks. `wanted`: whether rows of a table are of interest; those of others are not held.
 
-        `settled`: what was prepared before the log was followed, and ends before this commit position, is known
-        otherwise.
+        `settled`: a prepared transaction whose rows came before the log was followed may end before this commit
+        position; after it, its rows are missing.
         """
         self._wanted = wanted
         self._settled = settled
@@ -261,7 +261,7 @@ class Grouper:
     ) -> Committed | Passed | None:
         block = self._block
         said = meaning(event.statement, event.schema)
-        if block is None:  # no GTID before it: there is a block all the same
+        if block is None:  # no GTID before it: it begins a block all the same
             block = self._block = Block(at, None, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
             block.described = self._described
         match said:

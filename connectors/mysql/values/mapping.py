@@ -377,8 +377,8 @@ def _same_shape(logged: TableColumn, known: TableColumn) -> bool:
 def select_expression(told: TableColumn) -> str | None:
     """Return what a SELECT must name for the text to be as the log's; None where the column itself does.
 
-    FLOAT prints six digits only, so it goes out as the DOUBLE it is; so do columns with a declared number of digits.
-    Bits go out as a number, and what ZEROFILL pads without the zeros.
+    FLOAT prints six digits only, so it is selected as a DOUBLE; so are columns with a declared number of digits. Bits
+    are selected as a number, and ZEROFILL columns without their zeros.
     """
     name = quoted_name(told.name or "")
     declared = told.declared.lower()

@@ -287,8 +287,8 @@ class Catalog:
     ) -> Table:
         """Return the table a relation message describes; types it has not met are looked up.
 
-        `commit` is the LSN of the message's transaction, if it is in one. For transactions from before the session, what
-        the session saw at its start is late enough: it is not looked up again.
+        `commit` is the LSN of the message's transaction, if it is in one. For a transaction from before the session,
+        what the session saw at its start is late enough, and is not looked up again.
         """
         if commit is None or commit >= self._seen_at:
             self._seen = {}
