@@ -20,7 +20,7 @@ from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.mysql import session
-from connectors.mysql.binlog.positions import Coordinates, GtidSet
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.values import mapping
@@ -344,7 +344,7 @@ def _at_one_place(sessions: Sequence[session.Connection], found: server.Server) 
 def _snapshot_place(connection: session.Connection) -> int:
     told = dict(session.texts(connection, "taking a view", "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     named = {name.lower(): value for name, value in told.items()}
-    return Coordinates(named["binlog_snapshot_file"], int(named["binlog_snapshot_position"])).commit
+    return BinlogPosition(named["binlog_snapshot_file"], int(named["binlog_snapshot_position"])).commit
 
 
 def _under_lock(

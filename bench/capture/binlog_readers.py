@@ -20,7 +20,7 @@ from cdc.dev.stack import DevServers
 from connectors.mysql import session
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.parser import parse
-from connectors.mysql.binlog.positions import FIRST, Coordinates
+from connectors.mysql.binlog.positions import FIRST, BinlogPosition
 from connectors.mysql.catalog import server
 from connectors.mysql.replication.dump_stream import BinlogDump
 from connectors.mysql.rows.transactions import Grouper
@@ -51,7 +51,7 @@ def fill(url: str, transactions: int) -> None:
             connection.commit()
 
 
-def ours(url: str, first: Coordinates, end: Coordinates, *, mariadb: bool) -> int:
+def ours(url: str, first: BinlogPosition, end: BinlogPosition, *, mariadb: bool) -> int:
     """Read to the end, events parsed and put into transactions; how many they were."""
     at = session.address(url)
     dump = BinlogDump(at, server_id=SERVER_ID, connector="bench", uuid=UUID, mariadb=mariadb)
@@ -76,7 +76,7 @@ def ours(url: str, first: Coordinates, end: Coordinates, *, mariadb: bool) -> in
         dump.close()
 
 
-def theirs(url: str, first: Coordinates) -> None:
+def theirs(url: str, first: BinlogPosition) -> None:
     """Read to the end; nothing but the ends of transactions is given."""
     reader = BinLogStreamReader(
         connection_settings=login(url), server_id=SERVER_ID + 1, log_file=first.file, log_pos=first.offset,
@@ -112,7 +112,7 @@ def main() -> None:
             url = servers[name].url
             with closing(session.connect(session.address(url))) as sql:
                 found = server.look(sql)
-                first = Coordinates(server.status(sql, found)[0].file, FIRST)
+                first = BinlogPosition(server.status(sql, found)[0].file, FIRST)
                 fill(url, given.transactions)
                 end = server.status(sql, found)[0]
             many = ours(url, first, end, mariadb=found.mariadb)

@@ -14,7 +14,7 @@ import pymysql
 from cdc.dev.process import Server
 from cdc.model.errors import BugError
 from connectors.mysql import session as mysql_session
-from connectors.mysql.binlog.positions import Coordinates
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server as mysql_server
 from connectors.mysql.replication.dump_stream import BinlogDump
 from connectors.postgres import session as postgres_session
@@ -143,7 +143,7 @@ class Mysql:
             ssl_disabled=True,
         )
         self.title = f"MySQL {self._rows('SELECT VERSION()')[0][0].partition('-')[0]}"
-        self._mark = Coordinates("", 0)
+        self._mark = BinlogPosition("", 0)
 
     def create(self) -> None:
         self._rows(f"CREATE TABLE {TABLE} ({self._columns})")
@@ -168,7 +168,7 @@ class Mysql:
     def mark(self) -> None:
         self._mark = self._end()
 
-    def _end(self) -> Coordinates:
+    def _end(self) -> BinlogPosition:
         with closing(mysql_session.connect(self._address)) as sql:
             return mysql_server.status(sql, mysql_server.look(sql))[0]
 

@@ -8,7 +8,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.errors import CdcError
 from cdc.model.state import State
 from connectors.mysql import session
-from connectors.mysql.binlog.positions import Coordinates
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server
 from connectors.mysql.replication.continuity import resumes_at
 from connectors.mysql.source import server_id
@@ -28,7 +28,9 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         if state is not None and "file" in state.offset:
             at = resumes_at(state)
             sizes = dict(server.files(connection)) if at.file != end.file else {}
-            between = sum(size for file, size in sizes.items() if at.number <= Coordinates(file, 0).number < end.number)
+            between = sum(
+                size for file, size in sizes.items() if at.number <= BinlogPosition(file, 0).number < end.number
+            )
             behind = max(0, between + end.offset - at.offset)
     finally:
         session.close(connection)

@@ -13,14 +13,15 @@ from uuid import uuid4
 import orjson
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.change import Change, Idle, Message, Offset, Place, Several, Table, Transaction
+from cdc.model.change import Change, Idle, Message, Offset, Several, Table, Transaction
+from cdc.model.change import Place as At
 from cdc.model.errors import BugError, GapError, OperatorError, raise_first
 from cdc.model.interfaces import LINEAGE, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser
-from connectors.mysql.binlog.positions import FIRST, Coordinates, GtidPosition, GtidSet, GtidState, file_named
+from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState, file_named
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.replication import continuity
@@ -66,7 +67,7 @@ class MysqlSource:
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
         self._file = fast_path.File("", b"", 0)
-        self._read_to = Coordinates("binlog.000000", FIRST)
+        self._read_to = BinlogPosition("binlog.000000", FIRST)
         """Is behind the last block that was read whole, or passed over."""
         self._begun_at: dict[str, int] = {}
         """When the files that a position may name were begun."""
@@ -75,7 +76,7 @@ class MysqlSource:
         """Before this commit position, all has ended that was prepared before the log was followed."""
         self._done = 0
         """Blocks that end before this commit position were published by an earlier session."""
-        self._again: Coordinates | None = None
+        self._again: BinlogPosition | None = None
         """Where the oldest begins that an earlier session saw prepared; until the log was read up to `_done` again."""
 
     def connect(self) -> Mapping[str, str]:
@@ -96,8 +97,8 @@ class MysqlSource:
         return tuple(captured.table for captured in self._captured)
 
     def unused(self) -> None:
-        coordinates, _ = server.status(self._connected(), self._server)
-        self.made_at(coordinates)  # whether the log is sent to this user at all
+        position, _ = server.status(self._connected(), self._server)
+        self.made_at(position)  # whether the log is sent to this user at all
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         here = look_at_log(self._connected(), self._server)
@@ -105,7 +106,7 @@ class MysqlSource:
         raise_first(continuity.refusals(state, here, self.made_at))
         if not continuity.moved(state, here, self.made_at):
             return None
-        first = Coordinates(here.first, FIRST)
+        first = BinlogPosition(here.first, FIRST)
         return {"file": first.file, "pos": first.offset, "gtids": str(state.offset["gtids"])}, first.commit
 
     def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - the log has every table anyway
@@ -115,7 +116,7 @@ class MysqlSource:
         self._read_to = end
         offset: Offset = {"file": end.file, "pos": end.offset, "made_at": self.made_at(end)}
         if self._server.gtids:  # what is logged but not yet in the set is sent again, and hidden from no view
-            end = Coordinates(end.file, FIRST)
+            end = BinlogPosition(end.file, FIRST)
             offset |= {"pos": end.offset, "gtids": executed}
         elif self._server.mariadb:
             found = session.texts(
@@ -161,12 +162,12 @@ class MysqlSource:
     def current(self) -> int:
         return server.status(self._connected(), self._server)[0].commit
 
-    def made_at(self, coordinates: Coordinates) -> int:
-        """Return when the file of `coordinates` was begun: see `file_made_at`."""
-        return file_made_at(lambda: glance(self._config, self._address, self._server), coordinates)
+    def made_at(self, position: BinlogPosition) -> int:
+        """Return when the file of a binlog position was begun: see `file_made_at`."""
+        return file_made_at(lambda: glance(self._config, self._address, self._server), position)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | Several | Message | Idle]:
-        coordinates = Coordinates(str(offset["file"]), int(offset["pos"]))
+        position = BinlogPosition(str(offset["file"]), int(offset["pos"]))
         gtids = None if "gtids" not in offset else str(offset["gtids"])
         dump = self._dump = follow(self._config, self._address, self._server)
         self._settled = int(offset.get("settled", 0))
@@ -174,11 +175,11 @@ class MysqlSource:
         self._by_gtid = self._server.gtids
         # What ends before `done` was published, even if it was prepared before the part that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(self._settled, self._done))
-        self._read_to, made_at = coordinates, int(offset.get("made_at", 0))
-        self._begun_at = {coordinates.file: made_at}
-        self._again = coordinates if self._done else None
+        self._read_to, made_at = position, int(offset.get("made_at", 0))
+        self._begun_at = {position.file: made_at}
+        self._again = position if self._done else None
         if self._done:
-            self._read_to = Coordinates(file_named(coordinates.file, self._done >> 32), self._done & 0xFFFFFFFF)
+            self._read_to = BinlogPosition(file_named(position.file, self._done >> 32), self._done & 0xFFFFFFFF)
         if gtids is not None and self._server.gtids:
             self._gtids = GtidSet.parse(gtids)
             dump.follow_gtids(self._gtids)
@@ -187,10 +188,10 @@ class MysqlSource:
             dump.follow_mariadb(gtids)
         else:
             self._gtids = GtidPosition.parse(gtids) if gtids is not None and self._server.mariadb else None
-            dump.follow(coordinates)
-        yield from self._frames(dump, coordinates)
+            dump.follow(position)
+        yield from self._frames(dump, position)
 
-    def _frames(self, dump: BinlogDump, asked: Coordinates) -> Iterator[Transaction | Several | Message | Idle]:
+    def _frames(self, dump: BinlogDump, asked: BinlogPosition) -> Iterator[Transaction | Several | Message | Idle]:
         described: events.FormatDescription | None = None
         file = asked.file
         yielded_s = time.monotonic()
@@ -227,7 +228,7 @@ class MysqlSource:
                 raw.close()
             if done is None:
                 if self._grouper.between and not event.header.artificial:
-                    self._reach(Coordinates(file, event.header.log_pos))
+                    self._reach(BinlogPosition(file, event.header.log_pos))
             elif isinstance(done, Committed) and done.block.commit >= self._done:
                 yield self._transaction(done)
                 yielded_s = time.monotonic()
@@ -252,31 +253,31 @@ class MysqlSource:
             if isinstance(self._gtids, GtidSet):
                 for numbers in small.numbers:
                     self._gtids.add_numbers(*numbers)
-            self._reach(Coordinates(file, small.end))
+            self._reach(BinlogPosition(file, small.end))
         return small
 
     def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read] | None:
-        found = self._followed.table(told, Coordinates(file, offset))
+        found = self._followed.table(told, BinlogPosition(file, offset))
         return None if found is None else (found[0], found[1].whole())
 
     def _turned(
-        self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: Coordinates
+        self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: BinlogPosition
     ) -> str:
         """Take an event that says where in which file the log stands; return the file that it goes on in."""
         match event:
             case events.Rotate():
                 file = event.file
-                self._reach(Coordinates(file, max(event.position, FIRST)))
+                self._reach(BinlogPosition(file, max(event.position, FIRST)))
             case events.FormatDescription():
                 self._grouper.reset(event)
                 self._begun(file, event.header.timestamp_s, asked)
-                self._reach(Coordinates(file, event.header.log_pos))
+                self._reach(BinlogPosition(file, event.header.log_pos))
             case events.Heartbeat():
                 if self._grouper.between and event.file == file:
-                    self._reach(Coordinates(file, event.position))
+                    self._reach(BinlogPosition(file, event.position))
         return file
 
-    def _begun(self, file: str, made_at: int, asked: Coordinates) -> None:
+    def _begun(self, file: str, made_at: int, asked: BinlogPosition) -> None:
         """Check, when a file's head has come, that the one that was asked for is still the same."""
         if file == asked.file and self._gtids is None and self._begun_at.get(file, 0) not in (0, made_at):
             raise GapError(
@@ -288,16 +289,16 @@ class MysqlSource:
             named.add(self._again.file)
         self._begun_at = {name: at for name, at in self._begun_at.items() if name in named} | {file: made_at}
 
-    def _reach(self, coordinates: Coordinates) -> None:
+    def _reach(self, position: BinlogPosition) -> None:
         """Note that between two blocks the log was read up to here."""
-        commit = coordinates.commit
+        commit = position.commit
         if commit >= self._done:
             self._again = None
         if commit > self._read_to.commit:
-            self._read_to = coordinates
+            self._read_to = position
 
     def _passed(self, block: Block) -> None:
-        self._reach(Coordinates(block.begin.file, block.end))
+        self._reach(BinlogPosition(block.begin.file, block.end))
         if block.gtid is not None and self._gtids is not None and block.commit >= self._done:
             self._gtids.add(block.gtid)
 
@@ -320,7 +321,7 @@ class MysqlSource:
         described = rows.described
         maps: dict[int, events.TableMap] = {}
         for event, offset in rows.buffer.read(lambda raw: parser.parse(raw, described)):
-            at = Coordinates(rows.begin.file, offset)
+            at = BinlogPosition(rows.begin.file, offset)
             match event:
                 case events.TableMap():
                     maps[event.table_id] = event
@@ -336,27 +337,27 @@ class MysqlSource:
         self._passed(done.block)
 
     def position(self) -> tuple[Offset, int]:
-        coordinates = begin = self._read_to
+        position = begin = self._read_to
         open_ = list(self._grouper.prepared.values())
         if open_ and not isinstance(self._gtids, GtidSet):
             begin = min((block.begin for block in open_), key=lambda begin: begin.commit)
         begin = self._again or begin  # before everything that has been prepared since
         offset: Offset = {"file": begin.file, "pos": begin.offset, "made_at": self._begun_at.get(begin.file, 0)}
-        if begin != coordinates:
-            offset["done"] = coordinates.commit
-        if self._settled > coordinates.commit:
+        if begin != position:
+            offset["done"] = position.commit
+        if self._settled > position.commit:
             offset["settled"] = self._settled
         if self._gtids is not None:
             left = self._gtids
             if isinstance(left, GtidSet) and open_:
                 left = left.without(block.gtid for block in open_ if block.gtid is not None)
             offset["gtids"] = str(left)
-        return offset, coordinates.commit
+        return offset, position.commit
 
     def acknowledge(self, offset: Offset) -> None:
         """Do nothing: the server does not hold the log for us."""
 
-    def place(self, commit: int) -> tuple[bytes, Place]:
+    def place(self, commit: int) -> tuple[bytes, At]:
         file = orjson.dumps(file_named(self._read_to.file, commit >> 32)).replace(b"%", b"%%")
         return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (commit & 0xFFFFFFFF, 0)
 
@@ -366,7 +367,9 @@ class MysqlSource:
         if end.file == self._read_to.file:
             return max(0, end.offset - self._read_to.offset)
         sizes = [
-            size for file, size in server.files(sql) if self._read_to.number <= Coordinates(file, 0).number < end.number
+            size
+            for file, size in server.files(sql)
+            if self._read_to.number <= BinlogPosition(file, 0).number < end.number
         ]
         return max(0, sum(sizes) - self._read_to.offset + end.offset)
 
@@ -414,11 +417,11 @@ def glance(config: ConnectorConfig, at: session.Address, found: server.Server) -
     )
 
 
-def file_made_at(connect: Callable[[], BinlogDump], coordinates: Coordinates) -> int:
-    """Return when the file was begun, in seconds since 1970; the coordinates must be where an event begins."""
+def file_made_at(connect: Callable[[], BinlogDump], position: BinlogPosition) -> int:
+    """Return when the file was begun, in seconds since 1970; an event must begin at the position."""
     dump = connect()
     try:
-        dump.follow(coordinates)
+        dump.follow(position)
         deadline = time.monotonic() + _HEAD_S
         while True:
             event = parser.parse(dump.read(max(0.1, deadline - time.monotonic())), None)

@@ -22,7 +22,7 @@ from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Sever
 from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.events import TableColumn
-from connectors.mysql.binlog.positions import Coordinates, GtidSet
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows import row_images
 from connectors.mysql.rows import transactions as grouping
@@ -780,7 +780,7 @@ def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction]
     found: list[Transaction] = []
     at_once = 0
     try:
-        for frame in made._frames(dump, Coordinates("b%.000007", 4)):  # type: ignore[arg-type]
+        for frame in made._frames(dump, BinlogPosition("b%.000007", 4)):  # type: ignore[arg-type]
             several = frame.transactions if isinstance(frame, Several) else []
             at_once += len(several)
             for transaction in [frame] if isinstance(frame, Transaction) else several:

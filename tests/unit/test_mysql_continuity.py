@@ -9,16 +9,16 @@ import pytest
 from cdc.model.errors import GapError, OperatorError, RetryableError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
-from connectors.mysql.binlog.positions import Coordinates, GtidSet, GtidState
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet, GtidState
 from connectors.mysql.replication.continuity import ServerLog, moved, refusals
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 FILES = {"b.000003": 300, "b.000004": 400}
-END = Coordinates("b.000004", 900)
+END = BinlogPosition("b.000004", 900)
 
 
-def made_at(place: Coordinates) -> int:
+def made_at(place: BinlogPosition) -> int:
     if place.file not in FILES:
         raise GapError("binlog purged: no such file", hint=CLOSE_THE_GAP)
     return FILES[place.file]
@@ -35,7 +35,7 @@ def state(lineage: str = A, *, views: bool = False, **offset: Any) -> State:
     )
 
 
-def here(lineage: str = A, executed: Any = None, purged: str | None = None, end: Coordinates = END) -> ServerLog:
+def here(lineage: str = A, executed: Any = None, purged: str | None = None, end: BinlogPosition = END) -> ServerLog:
     return ServerLog(lineage, end, "b.000003", executed, None if purged is None else GtidSet.parse(purged))
 
 
@@ -101,7 +101,7 @@ def test_when_the_order_of_positions_starts_anew() -> None:
     assert not moved(with_gtids, here(executed=whole), made_at)
     assert moved(with_gtids, here(B, executed=whole), made_at)
     assert moved(state(gtids=f"{A}:1-5", made_at=299), here(executed=whole), made_at)
-    assert moved(with_gtids, here(executed=whole, end=Coordinates("b.000001", 9)), made_at)
+    assert moved(with_gtids, here(executed=whole, end=BinlogPosition("b.000001", 9)), made_at)
     assert not moved(state(gtids=f"{A}:1-5", file="b.000001"), here(executed=whole), made_at)
 
 

@@ -9,7 +9,7 @@ from cdc.config.config import SourceConfig
 from cdc.model.change import Op, Table
 from connectors.mysql.binlog import events, table_map
 from connectors.mysql.binlog.events import TableColumn
-from connectors.mysql.binlog.positions import Coordinates
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.statements import Altered, Filled
@@ -18,7 +18,7 @@ from tests.mysql_encoder import header
 
 ID = TableColumn("id", table_map.LONGLONG, 0, nullable=False, unsigned=False)
 NOTE = TableColumn("note", table_map.VARCHAR, 80, nullable=True, charset="utf8mb4")
-AT = Coordinates("b.000001", 4)
+AT = BinlogPosition("b.000001", 4)
 NAME = ("d", "t")
 
 

@@ -12,7 +12,7 @@ from cdc.model.change import Idle, Offset
 from cdc.model.errors import GapError
 from connectors.mysql import source
 from connectors.mysql.binlog import events
-from connectors.mysql.binlog.positions import Coordinates
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server
 from connectors.mysql.source import MysqlSource
 from tests.mysql_encoder import encode, header
@@ -51,7 +51,7 @@ def test_the_loop_has_its_turn_while_others_write(monkeypatch: pytest.MonkeyPatc
     """What is pending is committed, a stop is heard, and the position moves, however far behind the connector is."""
     monkeypatch.setattr(source, "_WAIT_S", 0.05)
     made = MysqlSource(CONFIG)
-    frames = made._frames(BusyWithOthers(), Coordinates("b.000001", 4))  # type: ignore[arg-type]
+    frames = made._frames(BusyWithOthers(), BinlogPosition("b.000001", 4))  # type: ignore[arg-type]
     assert isinstance(next(frames), Idle)
     first = made.position()[1]
     assert isinstance(next(frames), Idle)
@@ -65,7 +65,7 @@ class Scripted:
         self.asked: object = None
         self._script = iter(script)
 
-    def follow(self, place: Coordinates) -> None:
+    def follow(self, place: BinlogPosition) -> None:
         self.asked = place
 
     def read_buffered(self, _read: object) -> None: ...
@@ -115,7 +115,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, offset: Offset, *script: events.Ev
     for frame in made.stream(offset):
         assert isinstance(frame, Idle)
         yield made.position()[0]
-    assert dump.asked == Coordinates(str(offset["file"]), int(offset["pos"]))
+    assert dump.asked == BinlogPosition(str(offset["file"]), int(offset["pos"]))
 
 
 def test_what_is_prepared_is_remembered_through_restarts(monkeypatch: pytest.MonkeyPatch) -> None:

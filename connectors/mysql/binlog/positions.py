@@ -1,4 +1,4 @@
-"""Coordinates in a binlog and sets of GTIDs make up a position of MySQL or MariaDB. Pure.
+"""A binlog position and a set of GTIDs make up the position of a connector to MySQL or MariaDB. Pure.
 
 A binlog is a sequence of files ``name.NNNNNN``, the number with six digits and, past 999999, more: numbers are
 compared, never names. A commit position is the file's number and an offset in it, packed into 64 bits.
@@ -25,8 +25,8 @@ _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 _TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
 
-class Coordinates(NamedTuple):
-    """Name an offset in a file of the binlog, as MySQL's "binary log coordinates". A tuple: each event makes one."""
+class BinlogPosition(NamedTuple):
+    """Is an offset in a file of the binlog. It is a tuple because one is made for every event."""
 
     file: str
     offset: int

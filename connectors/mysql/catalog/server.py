@@ -9,7 +9,7 @@ from typing import Final
 
 from cdc.model.errors import OperatorError
 from connectors.mysql import session
-from connectors.mysql.binlog.positions import Coordinates
+from connectors.mysql.binlog.positions import BinlogPosition
 
 OLDEST_MYSQL: Final = (8, 0, 14)
 OLDEST_MARIADB: Final = (10, 5, 2)
@@ -164,7 +164,7 @@ def unlogged(connection: session.Connection, server: Server, where: str) -> Iter
         yield None
 
 
-def status(connection: session.Connection, server: Server) -> tuple[Coordinates, str]:
+def status(connection: session.Connection, server: Server) -> tuple[BinlogPosition, str]:
     """Return where the log ends, and MySQL's executed GTIDs, read no later than that. Raises OperatorError."""
     newer = not server.mariadb and server.version >= (8, 2)
     statement = "SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS"
@@ -180,7 +180,7 @@ def status(connection: session.Connection, server: Server) -> tuple[Coordinates,
     if not found:
         raise OperatorError("binlog off: the server writes none", hint="start the server with --log-bin")
     file, offset, *more = found[0]
-    return Coordinates(file, int(offset)), more[2].replace("\n", "") if len(more) > 2 and not server.mariadb else ""  # noqa: PLR2004
+    return BinlogPosition(file, int(offset)), more[2].replace("\n", "") if len(more) > 2 and not server.mariadb else ""  # noqa: PLR2004
 
 
 def global_text(connection: session.Connection, name: str) -> str:

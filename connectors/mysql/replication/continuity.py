@@ -9,7 +9,7 @@ from typing import TypeAlias
 from cdc.model.errors import GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import State
-from connectors.mysql.binlog.positions import FIRST, Coordinates, GtidPosition, GtidSet, GtidState
+from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP
 
 
@@ -18,7 +18,7 @@ class ServerLog:
     """Holds what a server says of its log."""
 
     lineage: str
-    end: Coordinates
+    end: BinlogPosition
     first: str
     """The oldest file it has."""
     executed: GtidSet | GtidState | None
@@ -27,16 +27,16 @@ class ServerLog:
     """Those of them that its files no longer have (MySQL)."""
 
 
-MadeAt: TypeAlias = Callable[[Coordinates], int]
-"""Asks the server when the file of these coordinates was begun, in seconds since 1970.
+MadeAt: TypeAlias = Callable[[BinlogPosition], int]
+"""Asks the server when the file of a binlog position was begun, in seconds since 1970.
 
 Raises GapError if the log no longer has it.
 """
 
 
-def resumes_at(state: State) -> Coordinates:
+def resumes_at(state: State) -> BinlogPosition:
     """Return where a position resumes."""
-    return Coordinates(str(state.offset["file"]), int(state.offset["pos"]))
+    return BinlogPosition(str(state.offset["file"]), int(state.offset["pos"]))
 
 
 def known_gtids(state: State, here: ServerLog) -> GtidSet | GtidPosition | None:
@@ -49,7 +49,7 @@ def known_gtids(state: State, here: ServerLog) -> GtidSet | GtidPosition | None:
 
 def refusals(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[OperatorError]:
     """Give why the log cannot be followed from `state` without a gap."""
-    known, then, coordinates = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage), resumes_at(state)
+    known, then, position = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage), resumes_at(state)
     if then != here.lineage and known is None:
         yield GapError(
             f"another server under the same name: the position is of server {then}, this is {here.lineage}, and "
@@ -86,7 +86,7 @@ def refusals(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[Operato
             )
             return
     if then == here.lineage and not isinstance(known, GtidSet):
-        yield from _of_file(state, here, coordinates, made_at)
+        yield from _of_file(state, here, position, made_at)
 
 
 def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPosition) -> bool:
@@ -95,33 +95,33 @@ def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPositio
     return isinstance(executed, GtidState) and isinstance(known, GtidPosition) and known <= executed
 
 
-def _of_file(state: State, here: ServerLog, coordinates: Coordinates, made_at: MadeAt) -> Iterator[OperatorError]:
-    if coordinates.number > here.end.number:
+def _of_file(state: State, here: ServerLog, position: BinlogPosition, made_at: MadeAt) -> Iterator[OperatorError]:
+    if position.number > here.end.number:
         yield GapError(
-            f"binlog reset: the position is in {coordinates.file}, the server writes {here.end.file}: RESET MASTER, or "
+            f"binlog reset: the position is in {position.file}, the server writes {here.end.file}: RESET MASTER, or "
             "another data folder",
             hint=CLOSE_THE_GAP,
         )
         return
     try:
-        begun = made_at(coordinates)
+        begun = made_at(position)
     except OperatorError as exc:
         yield exc
         return
     if int(state.offset.get("made_at", 0)) not in (0, begun):  # 0: nothing was read of it yet
         yield GapError(
-            f"binlog reset: {coordinates.file} is not the file that the position is in: it was begun at another time",
+            f"binlog reset: {position.file} is not the file that the position is in: it was begun at another time",
             hint=CLOSE_THE_GAP,
         )
 
 
 def renumbered(state: State, here: ServerLog, made_at: MadeAt) -> bool:
     """Tell whether a server that continues by GTIDs counts its files from the beginning again."""
-    coordinates, then = resumes_at(state), int(state.offset.get("made_at", 0))
-    if coordinates.number > here.end.number:
+    position, then = resumes_at(state), int(state.offset.get("made_at", 0))
+    if position.number > here.end.number:
         return True
     try:
-        return then != 0 and made_at(Coordinates(coordinates.file, FIRST)) != then
+        return then != 0 and made_at(BinlogPosition(position.file, FIRST)) != then
     except GapError:
         return False  # the file is gone, as files of a binlog are removed in time
 

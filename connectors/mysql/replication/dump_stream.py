@@ -11,11 +11,11 @@ Why nothing is lost or published twice between two dumps:
 - With GTIDs (MySQL) a dump asks for every transaction that is not in the set. This does not depend on files, so that
   another server of the group can continue. What XA has prepared is left out of the set until it has ended, because its
   rows are published only then.
-- Without them a dump asks for coordinates: file and offset. Where XA has something prepared, the dump begins at the
-  oldest of it, and transactions that end before the position (`done`) are read but not published. A file of the same
-  name after a reset is another file; its time of creation (`made_at`) tells them apart.
+- Without them a dump asks for a binlog position: file and offset. Where XA has something prepared, the dump begins at
+  the oldest of it, and transactions that end before the position (`done`) are read but not published. A file of the
+  same name after a reset is another file; its time of creation (`made_at`) tells them apart.
 - MariaDB's GTIDs name the last transaction of each domain. A dump asks by them only after a fail-over; on the same
-  server it asks by coordinates.
+  server it asks by binlog position.
 
     server  packet  u24 size · u8 number · 0x00 · event        (0xFE: end, 0xFF: error); 0xFFFFFF: more follows
     client  COM_BINLOG_DUMP       0x12 · u32 offset · u16 flags · u32 server id · file
@@ -42,7 +42,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
 from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
-from connectors.mysql.binlog.positions import Coordinates, GtidSet
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.binlog.spill import on_disk
 
 HEARTBEAT_S: Final = 5
@@ -111,9 +111,9 @@ class BinlogDump:
         except pymysql.Error as exc:
             raise self._refused(exc) from exc
 
-    def follow(self, coordinates: Coordinates) -> None:
+    def follow(self, begin: BinlogPosition) -> None:
         """Ask for everything from an offset on, which must be where an event begins."""
-        self._ask(pack("<BIHI", 0x12, coordinates.offset, self._flags, self._server_id) + coordinates.file.encode())
+        self._ask(pack("<BIHI", 0x12, begin.offset, self._flags, self._server_id) + begin.file.encode())
 
     def follow_gtids(self, gtids: GtidSet) -> None:
         """Ask a MySQL server for every transaction that is not in the set."""

@@ -11,7 +11,7 @@ from cdc.model.change import UNCHANGED, Change, Op, Row, Table
 from cdc.model.errors import GapError, OperatorError, RetryableError
 from cdc.model.table_schema import Description
 from connectors.mysql.binlog import events
-from connectors.mysql.binlog.positions import Coordinates
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.rows import row_images
 from connectors.mysql.rows.statements import (
@@ -52,7 +52,7 @@ class Followed:
         """Tell whether the table is captured."""
         return (told.schema, told.table) in self._now
 
-    def table(self, told: events.TableMap, at: Coordinates) -> tuple[Table, row_images.Reader] | None:
+    def table(self, told: events.TableMap, at: BinlogPosition) -> tuple[Table, row_images.Reader] | None:
         """Return the table of rows in the log, and what decodes them; None: it is not captured."""
         name = (told.schema, told.table)
         last = self._last.get(name)
@@ -68,7 +68,7 @@ class Followed:
         self._last[name] = told, found
         return found
 
-    def _describe(self, told: events.TableMap, name: Name, at: Coordinates) -> Table:
+    def _describe(self, told: events.TableMap, name: Name, at: BinlogPosition) -> Table:
         if not told.has_metadata:
             raise GapError(
                 f"table {'.'.join(name)}: the log at {at} has no names of its columns: it was written without "
@@ -96,7 +96,9 @@ class Followed:
         self._known[name] = Description.of(table)
         return table
 
-    def changes(self, event: events.Rows, known: tuple[Table, row_images.Reader], at: Coordinates) -> Iterable[Change]:
+    def changes(
+        self, event: events.Rows, known: tuple[Table, row_images.Reader], at: BinlogPosition
+    ) -> Iterable[Change]:
         """Give the rows of one event, which begins at `at`."""
         table, read = known
         try:
@@ -117,7 +119,7 @@ class Followed:
             )
         return [tuple.__new__(Change, (event.op, table, *of, (at.offset, n))) for n, of in enumerate(images)]
 
-    def of_statement(self, said: Meaning, at: Coordinates, catalog: Callable[[], Catalog]) -> Iterator[Change]:
+    def of_statement(self, said: Meaning, at: BinlogPosition, catalog: Callable[[], Catalog]) -> Iterator[Change]:
         """Give what a statement does to the captured tables. Raises for what no event tells of."""
         match said:
             case Emptied(tables, _):
@@ -143,7 +145,7 @@ class Followed:
                     self._look(name, catalog)
 
     def _renamed(
-        self, pairs: Sequence[tuple[Name, Name]], at: Coordinates, catalog: Callable[[], Catalog]
+        self, pairs: Sequence[tuple[Name, Name]], at: BinlogPosition, catalog: Callable[[], Catalog]
     ) -> Iterator[Change]:
         left = {old for old, _ in pairs if old in self._now}
         taken = {new for _, new in pairs if new in self._now}
@@ -169,7 +171,7 @@ class Followed:
             if new not in self._now and self._matches(new):
                 self._look(new, catalog)
 
-    def _others(self, name: Name, at: Coordinates) -> Change:
+    def _others(self, name: Name, at: BinlogPosition) -> Change:
         """Say that what was written to the rows that the table has now may never have been captured."""
         table = self._now[name] = replace(self._now[name], marks=self._marks.get(name, ()))
         return Change(Op.READ, table, None, None, (at.offset, 0))

@@ -16,7 +16,7 @@ from typing import IO, Final
 
 from cdc.model.errors import GapError, OperatorError
 from connectors.mysql.binlog import events, parser
-from connectors.mysql.binlog.positions import Coordinates
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.binlog.spill import on_disk
 from connectors.mysql.rows.statements import (
     Altered,
@@ -92,7 +92,7 @@ class TransactionBuffer:
 class Block:
     """Is a transaction of the log, whole."""
 
-    begin: Coordinates
+    begin: BinlogPosition
     gtid: str | None
     server_id: int
     buffer: TransactionBuffer = field(default_factory=TransactionBuffer)
@@ -111,7 +111,7 @@ class Block:
 
     @property
     def commit(self) -> int:
-        return Coordinates(self.begin.file, self.last).commit
+        return BinlogPosition(self.begin.file, self.last).commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +166,12 @@ class Grouper:
     def feed(self, event: events.Event, raw: bytes, file: str) -> Committed | Passed | None:
         """Take one event, which is in `file`. Raises OperatorError for what cannot be followed."""
         header = event.header
-        at = Coordinates(file, header.log_pos - header.size if header.log_pos else 0)
+        at = BinlogPosition(file, header.log_pos - header.size if header.log_pos else 0)
         if isinstance(event, events.TransactionPayload):
             return self._unpack(event, at)
         return self._take(event, raw, at, header)
 
-    def _unpack(self, payload: events.TransactionPayload, at: Coordinates) -> Committed | Passed:
+    def _unpack(self, payload: events.TransactionPayload, at: BinlogPosition) -> Committed | Passed:
         """Judge what is compressed event by event, as if it were not compressed: it may be an XA PREPARE."""
         block, described, done = self._in_hand(at, payload), self._described, None
         if described is None or block.buffer:
@@ -194,7 +194,7 @@ class Grouper:
         return done
 
     def _take(
-        self, event: events.Event, raw: bytes, at: Coordinates, header: events.Header
+        self, event: events.Event, raw: bytes, at: BinlogPosition, header: events.Header
     ) -> Committed | Passed | None:
         """Take one event at `at`. `header` is that of what stands in the file: the event, or what it is packed in."""
         match event:
@@ -233,7 +233,7 @@ class Grouper:
                 )
         return None
 
-    def _open(self, event: events.Gtid | events.AnonymousGtid | events.MariadbGtid, at: Coordinates) -> None:
+    def _open(self, event: events.Gtid | events.AnonymousGtid | events.MariadbGtid, at: BinlogPosition) -> None:
         if self._block is not None:
             raise OperatorError(
                 f"the transaction at {self._block.begin} has no end in the log: another begins at {at}",
@@ -248,7 +248,7 @@ class Grouper:
         elif event.immediate_commit_us:
             block.at_ms = event.immediate_commit_us // 1000
 
-    def _in_hand(self, at: Coordinates, event: events.Event) -> Block:
+    def _in_hand(self, at: BinlogPosition, event: events.Event) -> Block:
         if self._block is None:
             raise OperatorError(
                 f"{event.header.name} outside a transaction in the log at {at}",
@@ -257,7 +257,7 @@ class Grouper:
         return self._block
 
     def _statement(
-        self, event: events.Query, raw: bytes, at: Coordinates, header: events.Header
+        self, event: events.Query, raw: bytes, at: BinlogPosition, header: events.Header
     ) -> Committed | Passed | None:
         block = self._block
         said = meaning(event.statement, event.schema)
