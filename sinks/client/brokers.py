@@ -49,7 +49,7 @@ class Brokers:
         """Return how many partitions a topic has that was looked up."""
         return self._partitions[topic]
 
-    def doubt(self) -> None:
+    def ask_another(self) -> None:
         """Ask another broker the next time."""
         self._asked_first += 1
         if self._asking is not None:
@@ -71,15 +71,15 @@ class Brokers:
         for topic in topics:
             self._leaders.pop(topic, None)
 
-    def to(self, broker: Address) -> Connection:
+    def connection(self, broker: Address) -> Connection:
         """Return the connection for records, which nothing else is sent on. Raises LostError."""
         found = self._open.get(broker)
         if found is None or not found.usable:
-            self.lost(broker)
+            self.drop(broker)
             found = self._open[broker] = Connection(*broker, self._config)
         return found
 
-    def lost(self, broker: Address) -> None:
+    def drop(self, broker: Address) -> None:
         """Close the connection for records, which is not used any more."""
         gone = self._open.pop(broker, None)
         if gone is not None:
@@ -88,7 +88,7 @@ class Brokers:
     def coordinator(self, transactional_id: str) -> Connection:
         """Return the connection to the coordinator. Raises AnswerError where there is none just now, or LostError."""
         if self._coordinating is None or not self._coordinating.usable:
-            self.no_coordinator()
+            self.drop_coordinator()
             if self._coordinator is None:
                 self._coordinator = self._find(transactional_id)
             try:
@@ -99,12 +99,12 @@ class Brokers:
             self._coordinating.answer_s = min(_COORDINATE_S, self._config.answer_s)
         return self._coordinating
 
-    def coordinating(self) -> Connection | None:
+    def open_coordinator(self) -> Connection | None:
         """Return the connection to the coordinator, if there is one that can be used; makes none."""
         found = self._coordinating
         return found if found is not None and found.usable else None
 
-    def no_coordinator(self, *, moved: bool = False) -> None:
+    def drop_coordinator(self, *, moved: bool = False) -> None:
         """Close the connection to the coordinator; `moved`: another broker may be it by now."""
         gone, self._coordinating = self._coordinating, None
         if gone is not None:
@@ -114,9 +114,9 @@ class Brokers:
 
     def close(self) -> None:
         """Close all connections; safe to call twice."""
-        self.no_coordinator()
+        self.drop_coordinator()
         for broker in list(self._open):
-            self.lost(broker)
+            self.drop(broker)
         if self._asking is not None:
             self._asking.close()
             self._asking = None

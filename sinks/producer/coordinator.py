@@ -38,10 +38,10 @@ class Coordinator:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self.identity = Identity(-1, -1)
-        self.second = False
+        self.version_2 = False
         """Whether transactions follow version 2 of the protocol."""
         self._added: set[tuple[str, int]] = set()
-        self.began = False
+        self.in_transaction = False
         """Whether it may hold a transaction open."""
         self.interrupted = False
         """Whether a request may have been sent twice: a copy in flight must meet another epoch."""
@@ -50,11 +50,11 @@ class Coordinator:
 
     def begin_epoch(self, within_s: float) -> None:
         """Fence all who have used this id before; on return, what was open of it has ended."""
-        self.began = self.interrupted = self.fences_itself = False
+        self.in_transaction = self.interrupted = self.fences_itself = False
         self._added.clear()
-        self._waiting.heard_well()
-        self._brokers.no_coordinator()  # a new connection says which version of transactions holds now
-        self.second = self._connection(Patience(within_s)).features.get(_FEATURE, 0) >= _SECOND
+        self._waiting.accepted()
+        self._brokers.drop_coordinator()  # a new connection says which version of transactions holds now
+        self.version_2 = self._connection(Patience(within_s)).features.get(_FEATURE, 0) >= _SECOND
         answer = self._ask(
             lambda connection: InitProducerIdRequest(
                 transactional_id=self._id,
@@ -66,12 +66,12 @@ class Coordinator:
         self.fences_itself, self.interrupted = self.interrupted, False
         self.identity = Identity(answer.producer_id, answer.producer_epoch)
 
-    def add(self, written: set[tuple[str, int]]) -> None:
+    def add_partitions(self, written: set[tuple[str, int]]) -> None:
         """Tell that the transaction is about to write to these partitions. In version 2 brokers add them."""
         partitions = written - self._added
         if not partitions:
             return
-        self.began = True
+        self.in_transaction = True
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
             by_topic.setdefault(topic, []).append(partition)
@@ -87,26 +87,26 @@ class Coordinator:
         )
         self._added.update(partitions)
 
-    def end(self) -> None:
+    def commit(self) -> None:
         """Commit: all that was written in the transaction becomes visible at once."""
         answer = self._ask(lambda connection: self._ending(connection, committed=True))
-        self.began = False
+        self.in_transaction = False
         self._added.clear()
-        if self.second:
+        if self.version_2:
             self.identity = Identity(answer.producer_id, answer.producer_epoch)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Abort what is open, if the coordinator can be told at once; else the next producer of this id does."""
-        connection = self._brokers.coordinating()
-        if self.began and connection is not None:
+        connection = self._brokers.open_coordinator()
+        if self.in_transaction and connection is not None:
             connection.answer_s = _CLOSE_S
             with suppress(LostError, RefusedError, OperatorError):
                 connection.ask(self._ending(connection, committed=False))
-        self.began = False
+        self.in_transaction = False
 
-    def version(self, connection: Connection, request: type[Any], second: int) -> int:
+    def request_version(self, connection: Connection, request: type[Any], second: int) -> int:
         """Return a version of a request that tells the protocol's: from `second` on it means version 2."""
-        if not self.second:
+        if not self.version_2:
             return connection.version(request, second - 1)
         version = connection.version(request, second)
         if version < second:  # an older broker is back in the cluster
@@ -119,7 +119,7 @@ class Coordinator:
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.epoch,
             committed=committed,
-            version=self.version(connection, EndTxnRequest, _GIVES_EPOCH),
+            version=self.request_version(connection, EndTxnRequest, _GIVES_EPOCH),
         )
 
     def _ask(self, make: Callable[[Connection], Any], within_s: float | None = None) -> Any:  # noqa: ANN401
@@ -130,16 +130,16 @@ class Coordinator:
             try:
                 answer = connection.ask(make(connection))
             except LostError as exc:
-                self._brokers.no_coordinator()
+                self._brokers.drop_coordinator()
                 self.interrupted = True
                 self._waiting.wait(patience, exc)
                 continue
             code = _worst(answer)
             if code == 0:
-                self._waiting.heard_well()
+                self._waiting.accepted()
                 return answer
             if code in MOVED or self._waiting.may_be_stale(code):
-                self._brokers.no_coordinator(moved=True)
+                self._brokers.drop_coordinator(moved=True)
             elif code not in PASSING:
                 raise RefusedError(code)
             self._waiting.wait(patience, RefusedError(code))

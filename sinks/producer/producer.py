@@ -116,7 +116,7 @@ class Producer:
         self._sequences.clear()
         self._unwritten.clear()
         for broker in self._in_flight:
-            self._brokers.lost(broker)
+            self._brokers.drop(broker)
         self._in_flight.clear()
         self._patience = None
         self._coordinator.begin_epoch(within_s)
@@ -156,15 +156,15 @@ class Producer:
     def commit(self) -> None:
         """Make all that was handed over since the last commit visible at once."""
         self.flush()
-        self._coordinator.end()
-        if self._coordinator.second:  # the next transaction has an epoch of its own
+        self._coordinator.commit()
+        if self._coordinator.version_2:  # the next transaction has an epoch of its own
             self._sequences.clear()
 
     def close(self) -> None:
         """Abort what is open if the coordinator can be told at once, else the next producer does; close connections."""
         # in version 1 a batch in flight could still be written behind the abort, outside any transaction
-        if self._coordinator.second or not (self._in_flight or self.interrupted):
-            self._coordinator.give_up()
+        if self._coordinator.version_2 or not (self._in_flight or self.interrupted):
+            self._coordinator.abort()
         self._brokers.close()
 
     def _receive_and_send(self) -> None:
@@ -186,11 +186,11 @@ class Producer:
             self._pause(exc)
             return
         requests = self._requests()
-        if not self._coordinator.second:
+        if not self._coordinator.version_2:
             partitions = {
                 (topic, number) for request in requests.values() for topic, of in request.items() for number in of
             }
-            self._coordinator.add(partitions)
+            self._coordinator.add_partitions(partitions)
         for broker, request in requests.items():
             try:
                 self._produce(broker, request)
@@ -223,8 +223,8 @@ class Producer:
         return found
 
     def _produce(self, broker: Address, request: _Request) -> None:
-        connection = self._brokers.to(broker)
-        version = self._coordinator.version(connection, ProduceRequest, produce_request.IMPLICIT)
+        connection = self._brokers.connection(broker)
+        version = self._coordinator.request_version(connection, ProduceRequest, produce_request.IMPLICIT)
         codec, identity = self._codec.number, self._coordinator.identity
         sent: dict[str, list[tuple[int, bytes, bytes]]] = {}
         for topic, partitions in request.items():
@@ -237,7 +237,7 @@ class Producer:
                     self._sequences[topic, partition] = (sequence + count) % _SEQUENCES
                 begin = header(records, count, codec=codec, at_ms=each.at_ms, identity=identity, sequence=sequence)
                 made.append((partition, begin, records))
-        self._coordinator.began = True
+        self._coordinator.in_transaction = True
         self._in_flight[broker] = connection, request
         connection.produce(version, sent, transactional_id=self._id, timeout_ms=_DELIVERY_MS)
 
@@ -276,11 +276,11 @@ class Producer:
             self._pause(RefusedError(passing))
         else:
             self._patience = None
-            self._waiting.heard_well()
+            self._waiting.accepted()
 
     def _lost(self, broker: Address, reason: LostError) -> None:
         """Close a connection; what was in flight may have been written, and is sent again under the same sequences."""
-        self._brokers.lost(broker)
+        self._brokers.drop(broker)
         found = self._in_flight.pop(broker, None)
         if found is not None:
             self._coordinator.interrupted = True

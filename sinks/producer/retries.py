@@ -106,7 +106,7 @@ class Waiting:
         """When a broker first said that another producer has taken over, if none has denied it since."""
         self._complained_s = float("-inf")
 
-    def heard_well(self) -> None:
+    def accepted(self) -> None:
         """Note that a broker takes this producer for the one that may write."""
         self._fenced_s = None
 
@@ -138,7 +138,7 @@ class Waiting:
         """After a while say so, and ask another broker: one that is cut off from the others knows of no changes."""
         patience.wait(reason)
         if patience.long:
-            self._brokers.doubt()
+            self._brokers.ask_another()
             self._complain(reason)
 
     def _complain(self, reason: Exception) -> None:
