@@ -424,7 +424,7 @@ def test_rows_that_were_read_are_written_as_each_is_plainly(rows_: list[Any], be
 
 
 def _plainly(change: Change, frame: PlainFrame) -> tuple[bytes, bytes] | None:
-    """By the plain encoder, what the short way takes."""
+    """The plain encoder encodes what the fast path takes."""
     of = encoder(change.table)
     row = change.before if change.op is Op.DELETE else change.after
     if row is None or (change.op is Op.DELETE and change.after is not None):

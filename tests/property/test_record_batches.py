@@ -86,7 +86,7 @@ def test_blocks_of_lz4_do_not_depend_on_each_other(records: bytes) -> None:
 
 @given(RECORDS, st.data())
 def test_a_checksum_is_of_all_behind_it(records: Any, data: st.DataObject) -> None:
-    """What is before it a broker writes anew."""
+    """A broker writes again what is before it."""
     (batch,) = batches_of(Batches, records)
     made = bytearray(_header(batch) + batch.records)
     at = data.draw(st.integers(0, len(made) - 1))

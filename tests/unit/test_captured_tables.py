@@ -1,4 +1,4 @@
-"""What both catalogs ask of a table: chosen once, by name, refused for its first reason; a key that tells rows apart."""
+"""What both catalogs ask of tables: chosen once, by name, refused for the first reason; a key that tells rows apart."""
 
 from __future__ import annotations
 

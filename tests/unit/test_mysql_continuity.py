@@ -18,10 +18,10 @@ FILES = {"b.000003": 300, "b.000004": 400}
 END = BinlogPosition("b.000004", 900)
 
 
-def made_at(place: BinlogPosition) -> int:
-    if place.file not in FILES:
+def made_at(position: BinlogPosition) -> int:
+    if position.file not in FILES:
         raise GapError("binlog purged: no such file", hint=CLOSE_THE_GAP)
-    return FILES[place.file]
+    return FILES[position.file]
 
 
 def state(lineage: str = A, *, views: bool = False, **offset: Any) -> State:
@@ -94,8 +94,8 @@ def test_verdicts(then: State, now: ServerLog, verdict: str) -> None:
     assert "--after-gap" in str(found.hint)
 
 
-def test_when_the_order_of_positions_starts_anew() -> None:
-    """A fail-over, and a server that counts its files anew though it continues by GTIDs; not where files go."""
+def test_when_the_order_of_positions_begins_again() -> None:
+    """A fail-over, and a server that continues by GTIDs but renumbers its files; not where files are removed."""
     with_gtids = state(gtids=f"{A}:1-5")
     whole = gtids(f"{A}:1-9,{B}:1")
     assert not moved(with_gtids, here(executed=whole), made_at)

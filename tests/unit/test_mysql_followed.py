@@ -50,7 +50,7 @@ def test_a_table_stays_one_object_while_the_log_describes_it_alike() -> None:
     assert table(of, short) is first
 
 
-def test_after_ddl_a_table_is_described_anew() -> None:
+def test_after_ddl_a_table_is_described_again() -> None:
     """The next row has what the catalog says of its rows by then, though its columns are the same."""
     of, map_ = followed(ID), told(ID)
     before = table(of, map_)

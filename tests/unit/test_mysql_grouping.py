@@ -65,7 +65,7 @@ def names(done: Committed) -> list[str]:
 
 @pytest.mark.parametrize("ending", ["xid", "commit"])
 def test_a_transaction(ending: str) -> None:
-    """Its place is that of its last event; it resumes behind it."""
+    """Its commit position is that of its last event; reading resumes behind it."""
     log, group = Log(), grouper()
     made = [log.gtid(), log.query("BEGIN"), log.map(), log.rows(), log.rows()]
     made.append(log.xid() if ending == "xid" else log.query("COMMIT"))

@@ -65,8 +65,8 @@ class Scripted:
         self.asked: object = None
         self._script = iter(script)
 
-    def follow(self, place: BinlogPosition) -> None:
-        self.asked = place
+    def follow(self, begin: BinlogPosition) -> None:
+        self.asked = begin
 
     def read_buffered(self, _read: object) -> None: ...
 
@@ -121,7 +121,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, offset: Offset, *script: events.Ev
 def test_what_is_prepared_is_remembered_through_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is read again from where it begins, also if a session ends before it has come that far; its file's too.
 
-    The file of that place is not the one being read: each has the time at which it was begun.
+    The file of that position is not the one being read: each has the time at which it was begun.
     """
     start: Offset = {"file": "b.000001", "pos": 4, "made_at": 11, "gtids": "0-42-1"}
     first = laid(300, *prepared(2, b"x"), *alone(3))
