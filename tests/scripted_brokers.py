@@ -136,7 +136,7 @@ class Cluster:
         self._faults: list[tuple[str, int | None, Any]] = []
 
     def fail(self, what: str, *faults: Any, broker: int | None = None) -> None:
-        """What becomes of the next requests of a kind: a code (of records by partition, or `Done`), a loss, or a call."""
+        """Decide on the next requests of a kind: a code (of records by partition, or `Done`), a loss, or a call."""
         self._faults += [(what, broker, fault) for fault in faults]
 
     def heal(self) -> None:
