@@ -38,7 +38,7 @@ SESSIONS_OF_MYSQL = (
 
 
 @pytest.fixture(scope="module", params=["mysql", "mariadb"])
-def internal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
+def own(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
     """Its settings are nobody else's."""
     with own_server(request.param, tmp_path_factory.mktemp(request.param)) as made:
         made.database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
