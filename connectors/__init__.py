@@ -1,1 +1,1 @@
-"""Sources: a folder each."""
+"""Each source has a folder here."""

@@ -1,1 +1,1 @@
-"""Where events go: Kafka."""
+"""The sink writes events to Kafka."""

@@ -1,4 +1,4 @@
-"""What `cdc check` asks Kafka: topics, limits, rights, neighbours. Nothing is made."""
+"""Asks Kafka what `cdc check` needs: topics, limits, rights, neighbours. Nothing is made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})
 
 
 def position(config: KafkaConfig, connector: str) -> State | None:
-    """Where the connector stands; None if it never ran. Raises CdcError if that cannot be told."""
+    """Return the connector's position; None if it never ran. Raises CdcError if that cannot be told."""
     sink = KafkaSink(config, connector)
     with Topics(config.bootstrap_servers, config.options) as topics:
         if not topics.exists(sink.position_topic):
@@ -33,7 +33,7 @@ def position(config: KafkaConfig, connector: str) -> State | None:
 def check(
     config: KafkaConfig, connector: str, tables: Sequence[Table], *, state: State | None, identity: Mapping[str, str]
 ) -> list[Finding]:
-    """All preconditions; `tables` and `identity` as far as the source could tell them."""
+    """Check all preconditions; `tables` and `identity` as far as the source could tell them."""
     sink = KafkaSink(config, connector)
     wanted: list[Wanted] = []
     findings: list[Finding] = []
@@ -88,7 +88,7 @@ def _topics(topics: Topics, config: KafkaConfig, wanted: Sequence[Wanted]) -> It
                 Level.WARNING,
                 "topics",
                 f"sink.log.tables: “{pattern}” is no captured table, so there is no log of it",
-                "mend the name, or leave it out",
+                "correct the name, or leave it out",
             )
     existing = topics.existing([w.name for w in wanted])
     missing = [w for w in wanted if w.name not in existing]
@@ -136,14 +136,14 @@ def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]
             f"min.insync.replicas is {in_sync}, and there are {found.replicas} replicas: nothing can be written",
             f"{alter} min.insync.replicas={max(1, found.replicas - 1)}",
         )
-    lacking = sorted(_NEEDED - found.allowed)
-    if found.allowed and lacking:  # brokers without authorization say nothing, or all
+    missing = sorted(_NEEDED - found.allowed)
+    if found.allowed and missing:  # brokers without authorization say nothing, or all
         yield Finding(
             Level.ERROR,
             about,
-            f"this user may not {', '.join(lacking)}",
+            f"this user may not {', '.join(missing)}",
             f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --add --allow-principal User:… "
-            f"{' '.join(f'--operation {operation.title()}' for operation in lacking)} --topic {config.prefix}. "
+            f"{' '.join(f'--operation {operation.title()}' for operation in missing)} --topic {config.prefix}. "
             "--resource-pattern-type prefixed",
         )
 

@@ -1,11 +1,8 @@
-"""The Kafka sink: whole source transactions in Kafka transactions, the position last, one writer by fencing.
+"""The Kafka sink writes whole source transactions in Kafka transactions, the position last; one writer by fencing.
 
-A commit's outcome can stay unknown. Then a new epoch is begun, which the broker allows once it has completed what was
-under way, and the position topic says which way it went.
-
-Nor is one used for another transaction after a request of it may have been sent twice, which the producer does when a
-connection is lost or an answer is late. The first copy may still be under way; an EndTxn that arrives in the next
-transaction ends that one, in its middle. It cannot if its epoch is older: docs/adr/0010.
+`sinks.producer.producer` says why that is exactly once. A commit's outcome can stay unknown. Then a new epoch is begun,
+which the coordinator allows once it has ended the transaction, and the position topic says whether it was committed. A
+new epoch is also begun after a commit during which a request may have been sent twice: docs/adr/0010.
 """
 
 from __future__ import annotations
@@ -24,14 +21,14 @@ from cdc.model.change import Table
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import UNSURE, Log
 from cdc.model.state import State
-from sinks.client.connection import LostError, Way
+from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.record_batch import CODECS, Codec, first
 from sinks.producer.batches import Batch, Batches
 from sinks.producer.producer import Producer
 from sinks.producer.retries import FENCED, RefusedError
 from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
 from sinks.topics.positions import read_neighbours, read_standing
-from sinks.topics.read_back import Isolation, read_to_end, read_what_is
+from sinks.topics.read_back import Isolation, read_to_end, read_without_waiting
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
@@ -44,16 +41,16 @@ LARGEST_REQUEST: Final = 100_000_000
 
 _REQUEST_RECORDS: Final = 2_000
 _REQUEST_BYTES: Final = 1_500_000
-"""What is sent as soon as so much waits, where nothing is on its way."""
+"""A request is sent as soon as so much waits, where none is in flight."""
 _PARTITION_RECORDS: Final = 40
-"""Of many partitions more is sent at once: each batch has its cost."""
+"""More is sent at once where there are many partitions: each batch has its cost."""
 _WAITING_BYTES: Final = 28 * 1024 * 1024
-"""What waits at most while something is on its way."""
+"""How much waits at most while a request is in flight."""
 _BATCH_BYTES: Final = 1_000_000
 _AROUND_BYTES: Final = 1024
-"""What a batch has around its records, generously; what cannot be compressed grows by less than a 256th."""
+"""How much a batch has around its records, generously; what cannot be compressed grows by less than a 256th."""
 _ANSWER_MS: Final = 40_000
-"""Longer than a broker waits for its followers, which is 30 s."""
+"""An answer is awaited for longer than a broker waits for its followers, which is 30 s."""
 _FENCE_S: Final = 60.0
 
 log = logging.getLogger("cdc.kafka")
@@ -69,7 +66,7 @@ _T = TypeVar("_T")
 
 
 class KafkaSink:
-    """One connector's producer and topics."""
+    """Owns one connector's producer and topics."""
 
     def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
@@ -92,7 +89,7 @@ class KafkaSink:
         self._begin_batches()
 
     def _begin_batches(self) -> None:
-        """A topic's limit is for a batch, but what is refused must be one record."""
+        """Start batches that fit every topic's limit: it is for a batch, but what is refused must be one record."""
         self._batches = Batches(
             self._begin,
             self._send_if_due,
@@ -135,12 +132,12 @@ class KafkaSink:
         return log_topic(self._config.prefix, self.connector, name)
 
     def wanted(self, tables: Sequence[Table]) -> list[Wanted]:
-        """The topics this connector needs, as they must be."""
+        """Return the topics this connector needs, as they must be."""
         topics = [self.topic(table) for table in tables]
         return [
-            Wanted.ledger(self.position_topic),
-            Wanted.ledger(self.schema_topic),
-            Wanted.ledger(self._signal_topic),
+            Wanted.internal(self.position_topic),
+            Wanted.internal(self.schema_topic),
+            Wanted.internal(self._signal_topic),
             *(Wanted.events(topic, self._config.partitions) for topic in topics),
             *self._table_logs.wanted(topics),
             *(
@@ -160,11 +157,11 @@ class KafkaSink:
         return read_standing(self._config, self.connector, fenced=True).state
 
     def _begin_epoch(self) -> None:
-        """The broker has ended what older ones had open, and takes nothing of them any more."""
+        """Fence older epochs: the broker has ended what they had open, and takes nothing from them any more."""
         if self._producer is None:
             self._producer = Producer(
                 self._servers,
-                _way(self._config),
+                _connection_config(self._config),
                 transactional_id=f"{self._config.prefix}.{self.connector}",
                 timeout_ms=TRANSACTION_TIMEOUT_MS,
                 codec=self._codec,
@@ -209,7 +206,7 @@ class KafkaSink:
             self._renew(state)
 
     def _renew(self, committed: State) -> None:
-        """Go on in a new epoch, where what an interruption has left under way is taken from no more."""
+        """Go on in a new epoch, in which nothing is accepted that an interruption has left in flight."""
         log.debug("a connection was interrupted: going on in a new epoch")
         self._begin_epoch()
         standing = read_standing(self._config, self.connector, fenced=True).state
@@ -236,7 +233,7 @@ class KafkaSink:
             yield cast("bytes", message.key()), message.value()
 
     def schemas(self) -> Iterator[bytes]:
-        for message, committed in read_what_is(self._servers, self._config.options, self.schema_topic):
+        for message, committed in read_without_waiting(self._servers, self._config.options, self.schema_topic):
             value = message.value()
             if value is None:
                 continue
@@ -271,7 +268,7 @@ class KafkaSink:
         return partitions, self._table_logs.of(topic)
 
     def _send_if_due(self) -> None:
-        """Send what waits, unless a larger request is to be had by waiting: while another is on its way, say."""
+        """Send what waits, unless waiting gives a larger request: while another request is in flight, for example."""
         batches = self._batches
         if batches.waiting_bytes < _WAITING_BYTES:
             if batches.waiting_records < _PARTITION_RECORDS * batches.partitions():
@@ -281,7 +278,7 @@ class KafkaSink:
         self._send()
 
     def _send(self) -> None:
-        """Hand what waits to the producer."""
+        """Give what waits to the producer."""
         taken = self._batches.take()
         for batch in taken:
             if len(batch.records) > self._largest and batch.count == 1:
@@ -350,7 +347,7 @@ class KafkaSink:
         )
 
     def _timed_out(self) -> bool:
-        """Whether the broker may have ended the transaction by itself, which looks like another copy's fencing."""
+        """Tell whether the broker may have ended the transaction by itself, which looks like another copy's fencing."""
         return self._began_at_s is not None and time.monotonic() - self._began_at_s >= TRANSACTION_TIMEOUT_MS / 1000
 
 
@@ -364,9 +361,9 @@ def _codec(config: KafkaConfig) -> Codec:
         ) from None
 
 
-def _way(config: KafkaConfig) -> Way:
+def _connection_config(config: KafkaConfig) -> ConnectionConfig:
     options = config.options
-    return Way(
+    return ConnectionConfig(
         client_id=options.get("client.id", "cdc"),
         answer_s=int(options.get("socket.timeout.ms", _ANSWER_MS)) / 1000,
         options=python_client(config.bootstrap_servers, options),
@@ -374,5 +371,5 @@ def _way(config: KafkaConfig) -> Way:
 
 
 def open_sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> KafkaSink:
-    """The registry's entry. Connects to nothing yet."""
+    """Make the sink, for the registry. Connects to nothing yet."""
     return KafkaSink(config, connector, logs)

@@ -20,7 +20,7 @@ from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.mysql import session
-from connectors.mysql.binlog.positions import GtidSet, Place
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.values import mapping
@@ -334,7 +334,7 @@ def _at_one_position(sessions: Sequence[session.Connection], found: server.Serve
 def _snapshot_position(connection: session.Connection) -> int:
     status = dict(session.texts(connection, "taking a view", "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     named = {name.lower(): value for name, value in status.items()}
-    return Place(named["binlog_snapshot_file"], int(named["binlog_snapshot_position"])).commit
+    return BinlogPosition(named["binlog_snapshot_file"], int(named["binlog_snapshot_position"])).commit
 
 
 def _under_lock(

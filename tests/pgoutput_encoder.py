@@ -1,4 +1,4 @@
-"""pgoutput written the other way: the decoder's oracle, straight from PostgreSQL's page on message formats."""
+"""pgoutput written the other way: the decoder's oracle, written from PostgreSQL's page on message formats."""
 
 from __future__ import annotations
 

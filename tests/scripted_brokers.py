@@ -21,13 +21,13 @@ from kafka.protocol.producer import (
 )
 from kafka.record.memory_records import MemoryRecords
 
-from sinks.client.connection import LostError, Way, said
-from sinks.client.produce_request import Said
+from sinks.client.connection import ConnectionConfig, LostError, error_codes
+from sinks.client.produce_request import ErrorCodes
 from sinks.client.record_batch import CODECS
 from sinks.producer import producer, retries
 from sinks.producer.batches import Batch, PlainBatches
 
-Place = tuple[str, int]
+Partition = tuple[str, int]
 UNKNOWN_TOPIC, NOT_LEADER, NOT_COORDINATOR, NO_COORDINATOR = 3, 6, 16, 15
 OUT_OF_ORDER, DUPLICATE, OLD_EPOCH, INVALID_STATE, CONCURRENT, FENCED = 45, 46, 47, 48, 51, 90
 SEND_FAILS, REQUEST_LOST, ANSWER_LOST, SILENCE, LATE = "send fails", "request lost", "answer lost", "silence", "late"
@@ -42,7 +42,7 @@ LOSSES = pytest.mark.parametrize("loss", [SEND_FAILS, REQUEST_LOST, ANSWER_LOST,
 LEFT_OUT: Final = -99
 """In the place of a code: the answer says nothing of the partition."""
 KINDS: Final = {3: "metadata", 10: "find", 22: "begin", 24: "add", 26: "end"}
-WAY: Final = Way(client_id="cdc", answer_s=1.0, options={})
+CONFIG: Final = ConnectionConfig(client_id="cdc", answer_s=1.0, options={})
 
 
 class Done(NamedTuple):
@@ -57,7 +57,7 @@ class Heard(NamedTuple):
     broker: int
     what: str
     about: Any = None
-    """The request as it was read; of "produce" the batches, by place."""
+    """The request as it was read; of "produce" the batches, by partition."""
 
 
 class Written(NamedTuple):
@@ -117,15 +117,15 @@ class Cluster:
         self._old = old
         """Whether those that lead do not ask the coordinator, as before 3.6: they take records of no transaction."""
         self.partitions = {"t": 3, "u": 1}
-        self.leaders: dict[Place, int] = {}
+        self.leaders: dict[Partition, int] = {}
         self.coordinator = 1
         self.heard: list[Heard] = []
-        self.logs: dict[Place, Log] = {}
+        self.logs: dict[Partition, Log] = {}
         self.epoch = 0
-        self.open: set[Place] = set()
+        self.open: set[Partition] = set()
         self.silent = False
         """No answer to records comes before it is waited for."""
-        self.stale: dict[int, Mapping[Place, int]] = {}
+        self.stale: dict[int, Mapping[Partition, int]] = {}
         """Brokers that are cut off from the others: whom they take for leaders."""
         self.newest: dict[Any, int] = {}
         """Of requests that brokers know only in older versions."""
@@ -136,7 +136,7 @@ class Cluster:
         self._faults: list[tuple[str, int | None, Any]] = []
 
     def fail(self, what: str, *faults: Any, broker: int | None = None) -> None:
-        """So the next requests of a kind fare: a code, by place or `Done` for records; one of the losses; a call."""
+        """Decide on the next requests of a kind: a code (of records by partition, or `Done`), a loss, or a call."""
         self._faults += [(what, broker, fault) for fault in faults]
 
     def heal(self) -> None:
@@ -157,14 +157,14 @@ class Cluster:
         """Which broker was asked for what, one after the other."""
         return [heard[:2] for heard in self.heard if heard.what in kinds]
 
-    def committed(self, place: Place) -> list[bytes | None]:
-        return self.logs.get(place, Log()).committed
+    def committed(self, partition: Partition) -> list[bytes | None]:
+        return self.logs.get(partition, Log()).committed
 
-    def connect(self, host: str, port: int, way: Way) -> Connection:
+    def connect(self, host: str, port: int, config: ConnectionConfig) -> Connection:
         assert (host, port) in {("one", 1), ("two", 2)}
         if self.fault("connect", port) is not None:
             raise LostError(f"{host}:{port}: Connection refused")
-        made = Connection(self, port, way)
+        made = Connection(self, port, config)
         self.connections.append(made)
         return made
 
@@ -231,10 +231,10 @@ class Cluster:
         assert not self.second
         code = self._coordinated(broker) or self._fenced(request.v3_and_below_producer_epoch)
         topics = request.v3_and_below_topics
-        places = {(topic.name, partition) for topic in topics for partition in topic.partitions}
-        codes = fault if isinstance(fault, dict) else dict.fromkeys(places, fault or code)
+        partitions = {(topic.name, partition) for topic in topics for partition in topic.partitions}
+        codes = fault if isinstance(fault, dict) else dict.fromkeys(partitions, fault or code)
         if not any(codes.values()):
-            self.open |= places
+            self.open |= partitions
         kind = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
         result = kind.AddPartitionsToTxnPartitionResult
         return AddPartitionsToTxnResponse(
@@ -261,23 +261,26 @@ class Cluster:
         given = {"producer_id": 7, "producer_epoch": self.epoch} if request.version > 4 else {}
         return EndTxnResponse(version=request.version, error_code=code, **given)
 
-    def produce(self, broker: int, sent: Mapping[Place, Written], codes: Any) -> dict[Place, int]:
+    def produce(self, broker: int, sent: Mapping[Partition, Written], codes: Any) -> dict[Partition, int]:
         """The error of each partition."""
         if isinstance(codes, Done):
-            return {place: found or codes.code for place, found in self.produce(broker, sent, None).items()}
+            return {partition: found or codes.code for partition, found in self.produce(broker, sent, None).items()}
         stated = {} if codes is None else codes if isinstance(codes, dict) else dict.fromkeys(sent, codes)
-        found = {place: stated.get(place) or self._append(broker, place, made) for place, made in sent.items()}
-        return {place: code for place, code in found.items() if code != LEFT_OUT}
+        found = {
+            partition: stated.get(partition) or self._append(broker, partition, made)
+            for partition, made in sent.items()
+        }
+        return {partition: code for partition, code in found.items() if code != LEFT_OUT}
 
-    def _append(self, broker: int, place: Place, made: Written) -> int:
-        log = self.logs.setdefault(place, Log())
-        if self.leaders.get(place, 1) != broker:
+    def _append(self, broker: int, partition: Partition, made: Written) -> int:
+        log = self.logs.setdefault(partition, Log())
+        if self.leaders.get(partition, 1) != broker:
             return NOT_LEADER
         if made.epoch < log.epoch or (made.epoch < self.epoch and not self._old):
             return OLD_EPOCH
         if self.second:
-            self.open.add(place)
-        if place not in self.open and not self._old:
+            self.open.add(partition)
+        if partition not in self.open and not self._old:
             return INVALID_STATE
         if made.epoch > log.epoch:
             log.epoch, log.following, log.batches = made.epoch, 0, []
@@ -297,8 +300,8 @@ class Cluster:
         return 0 if epoch == self.epoch else FENCED
 
     def _end(self, *, committed: bool) -> None:
-        for place in self.open:
-            log = self.logs.setdefault(place, Log())
+        for partition in self.open:
+            log = self.logs.setdefault(partition, Log())
             log.committed += log.open if committed else []
             log.open = []
             if self.epoch > log.epoch:
@@ -309,9 +312,9 @@ class Cluster:
 class Connection:
     """As `sinks.client.connection.Connection` is used."""
 
-    def __init__(self, cluster: Cluster, broker: int, way: Way) -> None:
+    def __init__(self, cluster: Cluster, broker: int, config: ConnectionConfig) -> None:
         self.broker = broker
-        self.answer_s = way.answer_s
+        self.answer_s = config.answer_s
         self.features = {"transaction.version": 2 if cluster.second else 1}
         self.closed = self.cut = self._spoiled = False
         self._cluster = cluster
@@ -371,11 +374,11 @@ class Connection:
     def readable(self) -> bool:
         return self.cut or (self._coming is not None and not self._cluster.silent)
 
-    def produced(self) -> Said:
+    def produced(self) -> ErrorCodes:
         coming, self._coming = self._coming, None
         assert coming is not None
         self._cluster.heard.append(Heard(self.broker, "read"))
-        codes: Said = coming()
+        codes: ErrorCodes = coming()
         return codes
 
     def close(self) -> None:
@@ -397,7 +400,7 @@ def _read(written: bytes) -> Written:
     return Written(found.base_sequence, found.producer_epoch, [record.value for record in found])
 
 
-def _answer(version: int, codes: Mapping[Place, int]) -> Said:
+def _answer(version: int, codes: Mapping[Partition, int]) -> ErrorCodes:
     kind = ProduceResponse.TopicProduceResponse
     result = kind.PartitionProduceResponse
     topics: dict[str, list[Any]] = {}
@@ -407,4 +410,4 @@ def _answer(version: int, codes: Mapping[Place, int]) -> Said:
         version=version,
         responses=[kind(name=name, partition_responses=partitions) for name, partitions in topics.items()],
     )
-    return said(version, made.encode())
+    return error_codes(version, made.encode())

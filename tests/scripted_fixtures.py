@@ -9,7 +9,7 @@ import pytest
 from sinks.client import brokers
 from sinks.client.record_batch import CODECS
 from sinks.producer.producer import Producer
-from tests.scripted_brokers import FIRST, SECOND, WAY, Clock, Cluster
+from tests.scripted_brokers import CONFIG, FIRST, SECOND, Clock, Cluster
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, clo
 @pytest.fixture
 def fresh(cluster: Cluster) -> Iterator[Producer]:
     """One that has asked for nothing."""
-    made = Producer("one:1", WAY, transactional_id="id", timeout_ms=60_000, codec=CODECS["none"])
+    made = Producer("one:1", CONFIG, transactional_id="id", timeout_ms=60_000, codec=CODECS["none"])
     yield made
     made.close()
     assert all(connection.closed for connection in cluster.connections)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 
-from sinks.client.connection import Connection, Way
+from sinks.client.connection import Connection, ConnectionConfig
 
 API_VERSIONS, HANDSHAKE, AUTHENTICATE = 18, 17, 36
 VERSIONS: Final = {0: (3, 11), 3: (0, 12), 22: (0, 4), 17: (0, 1), 36: (0, 2), 24: (4, 5)}
@@ -20,10 +20,10 @@ VERSIONS: Final = {0: (3, 11), 3: (0, 12), 22: (0, 4), 17: (0, 1), 36: (0, 2), 2
 class Asked:
     """A request as it came, and ways to answer it."""
 
-    def __init__(self, way: socket.socket, body: bytes) -> None:
+    def __init__(self, connection: socket.socket, body: bytes) -> None:
         self.key, self.version, self.correlation_id = struct.unpack_from(">hhi", body)
         self.body = body
-        self._way = way
+        self._connection = connection
 
     def framed(self, answer: Any, *, correlation_id: int | None = None) -> bytes:
         answer.with_header(self.correlation_id if correlation_id is None else correlation_id)
@@ -33,13 +33,13 @@ class Asked:
         self.send_bytes(self.framed(answer))
 
     def send_bytes(self, answer: bytes) -> None:
-        self._way.sendall(answer)
+        self._connection.sendall(answer)
 
     def hang_up(self) -> None:
-        self._way.shutdown(socket.SHUT_RDWR)
+        self._connection.shutdown(socket.SHUT_RDWR)
 
     def send_each_byte(self, answer: bytes) -> None:
-        self._way.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for n in range(len(answer)):
             self.send_bytes(answer[n : n + 1])
 
@@ -56,21 +56,21 @@ class Broker:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.asked: list[Asked] = []
-        self._ways: list[socket.socket] = []
+        self._connections: list[socket.socket] = []
         self._thread = threading.Thread(target=self._listen, name="broker", daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
         with suppress(OSError):
             while True:
-                way, _ = self._listener.accept()
-                self._ways.append(way)
-                threading.Thread(target=self._serve, args=(way,), daemon=True).start()
+                connection, _ = self._listener.accept()
+                self._connections.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _serve(self, way: socket.socket) -> None:
-        with suppress(OSError), closing(way), way.makefile("rb") as read:
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError), closing(connection), connection.makefile("rb") as read:
             while size := read.read(4):
-                asked = Asked(way, read.read(int.from_bytes(size)))
+                asked = Asked(connection, read.read(int.from_bytes(size)))
                 self.asked.append(asked)
                 if asked.key not in self._script:
                     return
@@ -78,9 +78,9 @@ class Broker:
 
     def cut(self) -> None:
         """End the connections there are."""
-        for way in self._ways:
+        for connection in self._connections:
             with suppress(OSError):
-                way.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -105,8 +105,8 @@ def metadata(asked: Asked) -> Any:
     return MetadataResponse(version=asked.version, brokers=[], topics=[], cluster_id="c" * 9)
 
 
-def way(options: Mapping[str, object] | None = None, *, answer_s: float = 5.0) -> Way:
-    return Way(client_id="cdc", answer_s=answer_s, options=options or {})
+def connection_config(options: Mapping[str, object] | None = None, *, answer_s: float = 5.0) -> ConnectionConfig:
+    return ConnectionConfig(client_id="cdc", answer_s=answer_s, options=options or {})
 
 
 class Connecting:
@@ -120,7 +120,7 @@ class Connecting:
     ) -> tuple[Connection, Broker]:
         broker = Broker(script)
         self._opened.append(broker)
-        connection = Connection("127.0.0.1", broker.port, way(options, answer_s=answer_s))
+        connection = Connection("127.0.0.1", broker.port, connection_config(options, answer_s=answer_s))
         self._opened.append(connection)
         return connection, broker
 

@@ -20,9 +20,9 @@ from cdc.dev.stack import DevServers
 from connectors.mysql import session
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.parser import parse
-from connectors.mysql.binlog.positions import FIRST, Place
+from connectors.mysql.binlog.positions import FIRST, BinlogPosition
 from connectors.mysql.catalog import server
-from connectors.mysql.replication.dump_stream import Binlog
+from connectors.mysql.replication.dump_stream import BinlogDump
 from connectors.mysql.rows.transactions import Grouper
 
 ROWS = 5
@@ -51,10 +51,10 @@ def fill(url: str, transactions: int) -> None:
             connection.commit()
 
 
-def ours(url: str, first: Place, end: Place, *, mariadb: bool) -> int:
+def ours(url: str, first: BinlogPosition, end: BinlogPosition, *, mariadb: bool) -> int:
     """Read to the end, events parsed and put into transactions; how many they were."""
     at = session.address(url)
-    dump = Binlog(at, server_id=SERVER_ID, connector="bench", uuid=UUID, mariadb=mariadb)
+    dump = BinlogDump(at, server_id=SERVER_ID, connector="bench", uuid=UUID, mariadb=mariadb)
     described, file, seen = None, first.file, 0
     grouper = Grouper(lambda _: False)
     try:
@@ -76,7 +76,7 @@ def ours(url: str, first: Place, end: Place, *, mariadb: bool) -> int:
         dump.close()
 
 
-def theirs(url: str, first: Place) -> None:
+def theirs(url: str, first: BinlogPosition) -> None:
     """Read to the end; nothing but the ends of transactions is given."""
     reader = BinLogStreamReader(
         connection_settings=login(url), server_id=SERVER_ID + 1, log_file=first.file, log_pos=first.offset,
@@ -112,7 +112,7 @@ def main() -> None:
             url = servers[name].url
             with closing(session.connect(session.address(url))) as sql:
                 found = server.look(sql)
-                first = Place(server.status(sql, found)[0].file, FIRST)
+                first = BinlogPosition(server.status(sql, found)[0].file, FIRST)
                 fill(url, given.transactions)
                 end = server.status(sql, found)[0]
             many = ours(url, first, end, mariadb=found.mariadb)

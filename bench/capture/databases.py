@@ -14,9 +14,9 @@ import pymysql
 from cdc.dev.process import Server
 from cdc.model.errors import BugError
 from connectors.mysql import session as mysql_session
-from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server as mysql_server
-from connectors.mysql.replication.dump_stream import Binlog
+from connectors.mysql.replication.dump_stream import BinlogDump
 from connectors.postgres import session as postgres_session
 from connectors.postgres.slot.replication_stream import ReplicationConnection
 
@@ -143,7 +143,7 @@ class Mysql:
             ssl_disabled=True,
         )
         self.title = f"MySQL {self._rows('SELECT VERSION()')[0][0].partition('-')[0]}"
-        self._mark = Place("", 0)
+        self._mark = BinlogPosition("", 0)
 
     def create(self) -> None:
         self._rows(f"CREATE TABLE {TABLE} ({self._columns})")
@@ -168,13 +168,13 @@ class Mysql:
     def mark(self) -> None:
         self._mark = self._end()
 
-    def _end(self) -> Place:
+    def _end(self) -> BinlogPosition:
         with closing(mysql_session.connect(self._address)) as sql:
             return mysql_server.status(sql, mysql_server.look(sql))[0]
 
     def read(self, count: int) -> Read:  # noqa: ARG002 - told by its end
         end, at = self._end(), self._mark.number
-        dump = Binlog(self._address, server_id=400_000_000, connector="bench", uuid=_UUID, mariadb=False)
+        dump = BinlogDump(self._address, server_id=400_000_000, connector="bench", uuid=_UUID, mariadb=False)
         with closing(dump):
             dump.follow(self._mark)
             took = _Took()

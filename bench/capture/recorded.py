@@ -136,7 +136,7 @@ class _Walsender:
 class _Replication(replication_stream.ReplicationConnection):
     def __init__(self, messages: list[bytes]) -> None:
         self._pg: Any = _Walsender(messages)
-        self._place = "memory"
+        self._endpoint = "memory"
         self._written = self._flushed = 0
         self._sent_at_s = 0.0
         self._asked_at_s = None
@@ -248,10 +248,10 @@ class MysqlLog:
         while dump.receive() is not None:
             pass
 
-    def dump(self) -> mysql_stream.Binlog:
+    def dump(self) -> mysql_stream.BinlogDump:
         connect, session.connect = session.connect, lambda *_, **__: _Connection(self.parts)
         try:
-            made = mysql_stream.Binlog(
+            made = mysql_stream.BinlogDump(
                 session.address("mysql://localhost"), server_id=1, connector="c", uuid=_UUID, mariadb=False, waits=False
             )
         finally:

@@ -1,4 +1,4 @@
-"""What `cdc check` asks a MySQL or MariaDB server: every precondition at once, each with the statement that mends it.
+"""Asks a MySQL or MariaDB server for `cdc check`: every precondition at once, each with the statement that meets it.
 
 What a run would refuse is taken from where the run refuses it. Nothing is made.
 """
@@ -22,7 +22,7 @@ from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.lag import replicas
 from connectors.mysql.replication import continuity
 from connectors.mysql.replication.dump_stream import replica_host, replica_uuid
-from connectors.mysql.source import duplicates, file_made_at, glance, identity, look_here, server_id
+from connectors.mysql.source import duplicates, file_made_at, glance, identity, look_at_log, server_id
 from connectors.mysql.values import mapping
 
 _CASCADE: Final = re.compile(
@@ -36,18 +36,18 @@ _DAY_S: Final = 86_400
 
 def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -> Checked:
     """Look at the server as the connector's user; `known` False: whether there is a position could not be learnt."""
-    del known  # nothing is held under the connector's name, which a position would have to know of
+    del known  # the server holds nothing under the connector's name that a position could contradict
     return _Check(config, state).run()
 
 
 class _Check:
-    """One look: what the probes have in common."""
+    """Is one look: it holds what the probes have in common."""
 
     def __init__(self, config: ConnectorConfig, state: State | None) -> None:
         self._config = config
         self._state = state
         self._address = session.address(config.source.url)
-        self._where = self._address.place
+        self._where = self._address.endpoint
         self._server = server.Server("", {}, "")
         self._tables: tuple[Table, ...] = ()
         self._identity: dict[str, str] = {}
@@ -224,11 +224,11 @@ class _Check:
         if state is None or state.phase is Phase.CREATING:
             return
         if any(state.identity.get(what) != found for what, found in self._identity.items() if what != LINEAGE):
-            return  # another source, which the caller says
-        here = look_here(connection, self._server)
+            return  # another source: the caller says so
+        here = look_at_log(connection, self._server)
         made_at = partial(file_made_at, lambda: glance(self._config, self._address, self._server))
         refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at)]
-        at = continuity.place_of(state)
+        at = continuity.resumes_at(state)
         yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]
 
 

@@ -1,4 +1,4 @@
-"""How far the server is ahead of a position: for `cdc status`."""
+"""Measures how far the server is ahead of a position: for `cdc status`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.errors import CdcError
 from cdc.model.state import State
 from connectors.mysql import session
-from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server
-from connectors.mysql.replication.continuity import place_of
+from connectors.mysql.replication.continuity import resumes_at
 from connectors.mysql.source import server_id
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
-    """The server as it is now; `lag_bytes` is None without a position. `reading`: something follows as this connector.
+    """Describe the server now; `lag_bytes` is None without a position. `reading`: something follows as this connector.
 
     Raises what `session.connect` raises.
     """
@@ -26,9 +26,11 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         reading = server_id(config) in {int(one.server_id) for one in replicas(connection, found)}
         behind = None
         if state is not None and "file" in state.offset:
-            at = place_of(state)
+            at = resumes_at(state)
             sizes = dict(server.files(connection)) if at.file != end.file else {}
-            between = sum(size for file, size in sizes.items() if at.number <= Place(file, 0).number < end.number)
+            between = sum(
+                size for file, size in sizes.items() if at.number <= BinlogPosition(file, 0).number < end.number
+            )
             behind = max(0, between + end.offset - at.offset)
     finally:
         session.close(connection)
@@ -42,7 +44,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
 
 
 def replicas(connection: session.Connection, found: server.Server) -> list[server.Replica]:
-    """Who is registered to follow the log; nobody, if we may not know."""
+    """Return who is registered to follow the log; nobody, if we may not know."""
     with suppress(CdcError):
         return server.replicas(connection, found)
     return []

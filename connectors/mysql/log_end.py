@@ -1,4 +1,4 @@
-"""Where the log ends, for `cdc token`."""
+"""Finds where the log ends, for `cdc token`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connectors.mysql.catalog import server
 
 
 def end(config: ConnectorConfig, state: State) -> int:
-    """Behind all that was committed before the call.
+    """Return a commit position behind all that was committed before the call.
 
     Raises OperatorError if this is another server than the connector follows: its files count differently.
     """
@@ -20,7 +20,7 @@ def end(config: ConnectorConfig, state: State) -> int:
     try:
         found = server.look(connection)
         if state.identity.get(LINEAGE, found.lineage) != found.lineage:
-            msg = f"MySQL at {address.place} is not the server that connector {config.name} has followed so far"
+            msg = f"MySQL at {address.endpoint} is not the server that connector {config.name} has followed so far"
             raise OperatorError(msg, hint="take the token again when the connector follows this one: cdc status")
         return server.status(connection, found)[0].commit
     finally:

@@ -1,4 +1,4 @@
-"""Connecting to MySQL and MariaDB: the URL, TLS checked by identity, drivers' errors in our terms."""
+"""Connects to MySQL and MariaDB: the URL, TLS checked by identity, drivers' errors in our terms."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ log = logging.getLogger("cdc")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect, and as whom; no secret in its repr."""
+    """Says where to connect, and as whom; no secret in its repr."""
 
     host: str
     port: int
@@ -62,13 +62,13 @@ class Address:
     ssl_key: str | None = None
 
     @property
-    def place(self) -> str:
-        """For messages: no user, no secret."""
+    def endpoint(self) -> str:
+        """Return it for messages: no user, no secret."""
         return self.socket or f"{self.host}:{self.port}"
 
 
 def address(url: str) -> Address:
-    """What `url` says. Raises ConfigError, which never repeats the URL."""
+    """Read a URL. Raises ConfigError, which never repeats the URL."""
     scheme, _, _ = url.partition("://")
     if scheme not in SCHEMES:
         raise ConfigError("source.url is not a MySQL URL", hint=_HINT)
@@ -108,7 +108,7 @@ def _is_local(host: str) -> bool:
 
 
 def weakness(at: Address) -> str | None:
-    """What a connection that leaves this machine does not check; None where all is checked, or nothing leaves."""
+    """Return what a connection that leaves this machine leaves unchecked; None where all is checked or local."""
     if at.socket or _is_local(at.host):
         return None
     return {
@@ -128,7 +128,7 @@ def tell_of_weak_tls(where: str, weak: str | None) -> None:
 
 
 def _tls(at: Address) -> dict[str, Any]:
-    """What PyMySQL is told. Raises OperatorError for files that are not there, or are something else."""
+    """Return TLS options for PyMySQL. Raises OperatorError for files that are not there, or are something else."""
     if at.ssl_mode == "disabled" or at.socket:
         return {"ssl_disabled": True}
     if at.ssl_mode == "preferred":
@@ -156,7 +156,7 @@ def _context(at: Address) -> ssl.SSLContext:
 
 
 def connect(at: Address, *, statements: Iterable[str] = (), read_timeout_s: float = STATEMENT_TIMEOUT_S) -> Connection:
-    """A connection in autocommit whose rows are the server's bytes. Raises OperatorError or RetryableError.
+    """Open a connection in autocommit whose rows are the server's bytes. Raises OperatorError or RetryableError.
 
     It never reconnects. `statements` are run on it first.
     """
@@ -185,13 +185,13 @@ def rows(connection: Connection, doing: str, statement: str, parameters: tuple[A
 
 
 def texts(connection: Connection, doing: str, statement: str, parameters: tuple[Any, ...] = ()) -> list[list[str]]:
-    """`rows` as text; NULL is empty."""
+    """Give `rows` as text; NULL is empty."""
     found = rows(connection, doing, statement, parameters)
     return [[("" if value is None else value.decode(errors="replace")) for value in row] for row in found]
 
 
 def break_off(connection: Connection) -> None:
-    """End whatever runs on it, from any thread; raises nothing. It is of no use afterwards."""
+    """End what runs on it, from any thread; raises nothing. The connection is of no use afterwards."""
     sock = connection._sock  # noqa: SLF001 - there is no other way to end a statement of another thread at once
     if sock is not None:
         with suppress(OSError, ValueError):
@@ -199,7 +199,7 @@ def break_off(connection: Connection) -> None:
 
 
 def close(connection: Connection | None) -> None:
-    """Let go; safe for one that is closed."""
+    """Close it; safe for one that is closed."""
     if connection is not None and connection.open:
         with suppress(pymysql.Error):
             connection.close()
@@ -214,9 +214,9 @@ def wait_until(deadline_s: float, pause_s: float = 0.02) -> bool:
 
 
 def connect_failed(at: Address, exc: Exception) -> CdcError:
-    """What a failed connection means."""
-    code, words = _told(exc)
-    where = f"MySQL at {at.place}"
+    """Return what a failed connection means."""
+    code, words = _code_and_message(exc)
+    where = f"MySQL at {at.endpoint}"
     cause = getattr(exc, "original_exception", exc)
     if isinstance(cause, ssl.SSLError) or code == CR.CR_SSL_CONNECTION_ERROR:
         reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or words
@@ -226,7 +226,7 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
                 "write in source.url the name that the server's certificate is for; ?ssl_mode=verify_ca gives up "
                 "checking it, and takes any certificate of the authority's"
             )
-        elif "support" in words:  # the library's words for a server that offers none
+        elif "support" in words:  # the library says so of a server that offers no TLS
             hint = "switch TLS on at the server; ?ssl_mode=disabled sends password and rows unencrypted"
         return OperatorError(f"{where}: no trusted TLS connection: {reason}", hint=hint)
     if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _NO_PASSWORD):
@@ -250,8 +250,8 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
 
 
 def translate(exc: Exception, doing: str) -> CdcError:
-    """A statement's error in our terms."""
-    code, words = _told(exc)
+    """Return a statement's error in our terms."""
+    code, words = _code_and_message(exc)
     if code in _LOST or code == 0 or isinstance(exc, (pymysql.InterfaceError, OSError)):
         return RetryableError(f"{doing}: {words or 'the connection was lost'} ({code})")
     hint = "grant what is missing to the connector's user" if code in _DENIED else None
@@ -259,17 +259,17 @@ def translate(exc: Exception, doing: str) -> CdcError:
 
 
 def is_denied(error: CdcError) -> bool:
-    """Whether the server said that a right is missing."""
+    """Tell whether the server said that a right is missing."""
     code = code_of_exception(error.__cause__)
     return code in _DENIED or code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR)
 
 
 def code_of_exception(exc: BaseException | None) -> int:
-    """The server's number for what it refused; 0 where it gave none."""
-    return _told(exc)[0] if isinstance(exc, pymysql.Error) else 0
+    """Return the server's number for what it refused; 0 where it gave none."""
+    return _code_and_message(exc)[0] if isinstance(exc, pymysql.Error) else 0
 
 
-def _told(exc: Exception) -> tuple[int, str]:
+def _code_and_message(exc: Exception) -> tuple[int, str]:
     code, words = 0, ""
     if exc.args and isinstance(exc.args[0], int):
         code = exc.args[0]

@@ -20,11 +20,11 @@ from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser
-from connectors.mysql.binlog.positions import FIRST, GtidPosition, GtidSet, GtidState, Place, file_named
+from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState, file_named
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.replication import continuity
-from connectors.mysql.replication.dump_stream import Binlog, replica_uuid
+from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.statements import meaning
 from connectors.mysql.rows.transactions import Block, Committed, Grouper
@@ -33,7 +33,7 @@ log = logging.getLogger("cdc")
 
 _WAIT_S: Final = 0.5
 _AT_ONCE: Final = 1000
-"""Rows of small transactions that are read at once."""
+"""How many rows of small transactions are read at once."""
 _OF_FILES: Final = (events.Rotate, events.FormatDescription, events.Heartbeat)
 _TOLD_S: Final = 10.0
 _HEAD_S: Final = 60.0
@@ -43,13 +43,13 @@ _SERVER_IDS: Final = (1_000_000_000, 1_000_000_000)
 
 
 def server_id(config: ConnectorConfig) -> int:
-    """The configured one, or one made of the connector's name."""
+    """Return the configured number, or one made of the connector's name."""
     first, count = _SERVER_IDS
     return config.source.server_id or first + zlib.crc32(f"{config.sink.prefix}/{config.name}".encode()) % count
 
 
 class MysqlSource:
-    """One server's binlog."""
+    """Follows one server's binlog."""
 
     name = "mysql"
     database = ""
@@ -58,7 +58,7 @@ class MysqlSource:
         self._config = config
         self._address = session.address(config.source.url)
         self._sql: session.Connection | None = None
-        self._dump: Binlog | None = None
+        self._dump: BinlogDump | None = None
         self._server = server.Server("", {}, "")
         self._by_gtid = False
         """Whether views tell transactions by GTID, not by where they end."""
@@ -66,28 +66,28 @@ class MysqlSource:
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
         self._file = fast_path.File("", b"", 0)
-        self._place = Place("binlog.000000", FIRST)
-        """Behind the last block that was read whole, or passed over."""
+        self._read_to = BinlogPosition("binlog.000000", FIRST)
+        """Is behind the last block that was read whole, or passed over."""
         self._begun_at: dict[str, int] = {}
         """When the files that a position may name were begun."""
         self._gtids: GtidSet | GtidPosition | None = None
         self._settled = 0
-        """What was prepared before the log was followed has ended before this commit position."""
+        """Before this commit position, all has ended that was prepared before the log was followed."""
         self._done = 0
         """Blocks that end before this commit position were published by an earlier session."""
-        self._again: Place | None = None
-        """Where what an earlier session saw prepared begins, until the log has been read up to `_done` again."""
+        self._again: BinlogPosition | None = None
+        """Where the oldest begins that an earlier session saw prepared; until the log was read up to `_done` again."""
 
     def connect(self) -> Mapping[str, str]:
         sql = self._sql = session.connect(self._address)
         self._server = server.look(sql)
-        raise_first(server.refusals(self._server, self._address.place))
+        raise_first(server.refusals(self._server, self._address.endpoint))
         raise_first(duplicates(self._config, self._server))
-        for refusal in server.unlogged(sql, self._server, self._address.place):
+        for refusal in server.unlogged(sql, self._server, self._address.endpoint):
             if refusal is not None:
                 raise refusal
-            log.warning("MySQL at %s may be a replica: if so, %s", self._address.place, server.UNLOGGED)
-        session.tell_of_weak_tls(self._address.place, session.weakness(self._address))
+            log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.UNLOGGED)
+        session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
         self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys)
         self._followed = Followed(self._config.source, self._captured)
         return identity(self._server)
@@ -96,26 +96,26 @@ class MysqlSource:
         return tuple(captured.table for captured in self._captured)
 
     def unused(self) -> None:
-        place, _ = server.status(self._connected(), self._server)
-        self.made_at(place)  # whether the log is sent to this user at all
+        position, _ = server.status(self._connected(), self._server)
+        self.made_at(position)  # whether the log is sent to this user at all
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
-        here = look_here(self._connected(), self._server)
-        self._place = continuity.place_of(state)
+        here = look_at_log(self._connected(), self._server)
+        self._read_to = continuity.resumes_at(state)
         raise_first(continuity.refusals(state, here, self.made_at))
         if not continuity.moved(state, here, self.made_at):
             return None
-        first = Place(here.first, FIRST)
+        first = BinlogPosition(here.first, FIRST)
         return {"file": first.file, "pos": first.offset, "gtids": str(state.offset["gtids"])}, first.commit
 
     def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - the log has every table anyway
-        """Nothing is held: the server keeps its log as long as it was told to, whoever follows."""
+        """Hold nothing: the server keeps its log as long as its settings say, no matter who follows."""
         sql = self._connected()
         end, executed = server.status(sql, self._server)
-        self._place = end
+        self._read_to = end
         offset: Offset = {"file": end.file, "pos": end.offset, "made_at": self.made_at(end)}
-        if self._server.gtids:  # what is logged but not in this set yet comes once more, and hides from no view
-            end = Place(end.file, FIRST)
+        if self._server.gtids:  # what is logged but not yet in the set is sent again, and hidden from no view
+            end = BinlogPosition(end.file, FIRST)
             offset |= {"pos": end.offset, "gtids": executed}
         elif self._server.mariadb:
             found = session.texts(
@@ -131,9 +131,9 @@ class MysqlSource:
         return Start(offset, end.commit, None)
 
     def _await_prepared(self) -> int | None:
-        """Wait for what XA has prepared by now: the log told of its rows before it is followed.
+        """Wait for what XA has prepared by now: its rows were logged before the log is followed.
 
-        Gives where the log ends then; None where we may not know what is prepared.
+        Returns where the log ends then; None where we may not know what is prepared.
         """
         sql, told = self._connected(), False
         before = server.prepared(sql)
@@ -147,7 +147,7 @@ class MysqlSource:
         return None if before is None else server.status(sql, self._server)[0].commit
 
     def extend(self, tables: Sequence[Table]) -> None:
-        """The log has every table anyway."""
+        """Do nothing: the log has every table anyway."""
 
     def carried(self) -> Mapping[str, str]:
         return {}
@@ -156,29 +156,29 @@ class MysqlSource:
         self._followed.recall(described)
 
     def tend(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def current(self) -> int:
         return server.status(self._connected(), self._server)[0].commit
 
-    def made_at(self, place: Place) -> int:
-        """When the file of `place` was begun: see `file_made_at`."""
-        return file_made_at(lambda: glance(self._config, self._address, self._server), place)
+    def made_at(self, position: BinlogPosition) -> int:
+        """Return when the file of a binlog position was begun: see `file_made_at`."""
+        return file_made_at(lambda: glance(self._config, self._address, self._server), position)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
-        place = Place(str(offset["file"]), int(offset["pos"]))
+        position = BinlogPosition(str(offset["file"]), int(offset["pos"]))
         gtids = None if "gtids" not in offset else str(offset["gtids"])
         dump = self._dump = follow(self._config, self._address, self._server)
         self._settled = int(offset.get("settled", 0))
         self._done = int(offset.get("done", 0))
         self._by_gtid = self._server.gtids
-        # What ends before `done` is published, also where it was prepared before all that is read again.
+        # What ends before `done` was published, even if it was prepared before the part that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(self._settled, self._done))
-        self._place, made_at = place, int(offset.get("made_at", 0))
-        self._begun_at = {place.file: made_at}
-        self._again = place if self._done else None
+        self._read_to, made_at = position, int(offset.get("made_at", 0))
+        self._begun_at = {position.file: made_at}
+        self._again = position if self._done else None
         if self._done:
-            self._place = Place(file_named(place.file, self._done >> 32), self._done & 0xFFFFFFFF)
+            self._read_to = BinlogPosition(file_named(position.file, self._done >> 32), self._done & 0xFFFFFFFF)
         if gtids is not None and self._server.gtids:
             self._gtids = GtidSet.parse(gtids)
             dump.follow_gtids(self._gtids)
@@ -187,10 +187,12 @@ class MysqlSource:
             dump.follow_mariadb(gtids)
         else:
             self._gtids = GtidPosition.parse(gtids) if gtids is not None and self._server.mariadb else None
-            dump.follow(place)
-        yield from self._frames(dump, place)
+            dump.follow(position)
+        yield from self._frames(dump, position)
 
-    def _frames(self, dump: Binlog, asked: Place) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+    def _frames(
+        self, dump: BinlogDump, asked: BinlogPosition
+    ) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         described: events.FormatDescription | None = None
         file = asked.file
         yielded_s = time.monotonic()
@@ -206,7 +208,7 @@ class MysqlSource:
                     yielded_s = time.monotonic()
                 continue
             raw = dump.receive()
-            if raw is None or time.monotonic() - yielded_s > _WAIT_S:  # also while it is others who write
+            if raw is None or time.monotonic() - yielded_s > _WAIT_S:  # also while only other tables change
                 yield Idle()
                 yielded_s = time.monotonic()
             if raw is None:
@@ -227,77 +229,77 @@ class MysqlSource:
                 raw.close()
             if done is None:
                 if self._grouper.between and not event.header.artificial:
-                    self._reach(Place(file, event.header.log_pos))
+                    self._reach(BinlogPosition(file, event.header.log_pos))
             elif isinstance(done, Committed) and done.block.commit >= self._done:
                 yield self._transaction(done)
                 yielded_s = time.monotonic()
-                if self._place.commit <= done.block.commit:
+                if self._read_to.commit <= done.block.commit:
                     raise BugError("a transaction was left before its end")
             else:
                 self._passed(done.block)
 
-    def _small(self, dump: Binlog, read: fast_path.ReadSmall, file: str) -> fast_path.Small | None:
-        """Small transactions that have come whole, as `_transaction` has them; None: there are none."""
+    def _small(self, dump: BinlogDump, read: fast_path.ReadSmall, file: str) -> fast_path.SmallTransactions | None:
+        """Read small transactions that have come whole, as `_transaction` has them; None: there are none."""
         if not self._grouper.between:
             return None
         if self._file.name != file:
             self._file = fast_path.File.named(file)
 
-        def at_once(buffer: bytearray, at: int) -> tuple[int, fast_path.Small] | None:
+        def at_once(buffer: bytearray, at: int) -> tuple[int, fast_path.SmallTransactions] | None:
             found = read(buffer, at, self._file, self._done, _AT_ONCE)
-            return None if found is None else (found[0], fast_path.Small(*found[1:]))
+            return None if found is None else (found[0], fast_path.SmallTransactions(*found[1:]))
 
-        small = dump.straight(at_once)
+        small = dump.read_buffered(at_once)
         if small is not None:
             if isinstance(self._gtids, GtidSet):
                 for numbers in small.numbers:
                     self._gtids.add_numbers(*numbers)
-            self._reach(Place(file, small.end))
+            self._reach(BinlogPosition(file, small.end))
         return small
 
     def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read] | None:
-        found = self._followed.table(told, Place(file, offset))
+        found = self._followed.table(told, BinlogPosition(file, offset))
         return None if found is None else (found[0], found[1].whole())
 
     def _turned(
-        self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: Place
+        self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: BinlogPosition
     ) -> str:
-        """What says where in which file the log stands; the file that it goes on in."""
+        """Take an event that says where in which file the log stands; return the file that it goes on in."""
         match event:
             case events.Rotate():
                 file = event.file
-                self._reach(Place(file, max(event.position, FIRST)))
+                self._reach(BinlogPosition(file, max(event.position, FIRST)))
             case events.FormatDescription():
                 self._grouper.reset(event)
                 self._begun(file, event.header.timestamp_s, asked)
-                self._reach(Place(file, event.header.log_pos))
+                self._reach(BinlogPosition(file, event.header.log_pos))
             case events.Heartbeat():
                 if self._grouper.between and event.file == file:
-                    self._reach(Place(file, event.position))
+                    self._reach(BinlogPosition(file, event.position))
         return file
 
-    def _begun(self, file: str, made_at: int, asked: Place) -> None:
-        """A file's head has come: is the one that was asked for still the same?"""
+    def _begun(self, file: str, made_at: int, asked: BinlogPosition) -> None:
+        """Check, when a file's head has come, that the one that was asked for is still the same."""
         if file == asked.file and self._gtids is None and self._begun_at.get(file, 0) not in (0, made_at):
             raise GapError(
                 f"binlog reset: {file} is not the file that the position is in: it was begun at another time",
                 hint="cdc snapshot start CONNECTOR.yaml --after-gap",
             )
-        named = {file, self._place.file, *(block.begin.file for block in self._grouper.prepared.values())}
+        named = {file, self._read_to.file, *(block.begin.file for block in self._grouper.prepared.values())}
         if self._again is not None:
             named.add(self._again.file)
         self._begun_at = {name: at for name, at in self._begun_at.items() if name in named} | {file: made_at}
 
-    def _reach(self, place: Place) -> None:
-        """Between two blocks, the log was read up to here."""
-        commit = place.commit
+    def _reach(self, position: BinlogPosition) -> None:
+        """Note that between two blocks the log was read up to here."""
+        commit = position.commit
         if commit >= self._done:
             self._again = None
-        if commit > self._place.commit:
-            self._place = place
+        if commit > self._read_to.commit:
+            self._read_to = position
 
     def _passed(self, block: Block) -> None:
-        self._reach(Place(block.begin.file, block.end))
+        self._reach(BinlogPosition(block.begin.file, block.end))
         if block.gtid is not None and self._gtids is not None and block.commit >= self._done:
             self._gtids.add(block.gtid)
 
@@ -319,8 +321,8 @@ class MysqlSource:
         rows = done.rows
         described = rows.described
         maps: dict[int, events.TableMap] = {}
-        for event, offset in rows.held.read(lambda raw: parser.parse(raw, described)):
-            at = Place(rows.begin.file, offset)
+        for event, offset in rows.buffer.read(lambda raw: parser.parse(raw, described)):
+            at = BinlogPosition(rows.begin.file, offset)
             match event:
                 case events.TableMap():
                     maps[event.table_id] = event
@@ -329,44 +331,48 @@ class MysqlSource:
                     if known is not None:
                         yield from self._followed.changes(event, known, at)
                 case events.Query():
-                    yield from self._followed.told(meaning(event.statement, event.schema), at, self._catalog)
+                    yield from self._followed.of_statement(meaning(event.statement, event.schema), at, self._catalog)
                 case _:
                     pass
-        rows.held.close()
+        rows.buffer.close()
         self._passed(done.block)
 
     def position(self) -> tuple[Offset, int]:
-        place = begin = self._place
+        position = begin = self._read_to
         open_ = list(self._grouper.prepared.values())
         if open_ and not isinstance(self._gtids, GtidSet):
             begin = min((block.begin for block in open_), key=lambda begin: begin.commit)
-        begin = self._again or begin  # before all that has been seen prepared since
+        begin = self._again or begin  # before everything that has been prepared since
         offset: Offset = {"file": begin.file, "pos": begin.offset, "made_at": self._begun_at.get(begin.file, 0)}
-        if begin != place:
-            offset["done"] = place.commit
-        if self._settled > place.commit:
+        if begin != position:
+            offset["done"] = position.commit
+        if self._settled > position.commit:
             offset["settled"] = self._settled
         if self._gtids is not None:
             left = self._gtids
             if isinstance(left, GtidSet) and open_:
                 left = left.without(block.gtid for block in open_ if block.gtid is not None)
             offset["gtids"] = str(left)
-        return offset, place.commit
+        return offset, position.commit
 
     def acknowledge(self, offset: Offset) -> None:
-        """Nobody is told: the log is not held."""
+        """Do nothing: the server does not hold the log for us."""
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
-        file = orjson.dumps(file_named(self._place.file, commit >> 32)).replace(b"%", b"%%")
+        file = orjson.dumps(file_named(self._read_to.file, commit >> 32)).replace(b"%", b"%%")
         return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (commit & 0xFFFFFFFF, 0)
 
     def lag_bytes(self) -> int | None:
         sql = self._connected()
         end, _ = server.status(sql, self._server)
-        if end.file == self._place.file:
-            return max(0, end.offset - self._place.offset)
-        sizes = [size for file, size in server.files(sql) if self._place.number <= Place(file, 0).number < end.number]
-        return max(0, sum(sizes) - self._place.offset + end.offset)
+        if end.file == self._read_to.file:
+            return max(0, end.offset - self._read_to.offset)
+        sizes = [
+            size
+            for file, size in server.files(sql)
+            if self._read_to.number <= BinlogPosition(file, 0).number < end.number
+        ]
+        return max(0, sum(sizes) - self._read_to.offset + end.offset)
 
     def close(self) -> None:
         if self._dump is not None:
@@ -384,12 +390,12 @@ class MysqlSource:
 
 
 def identity(found: server.Server) -> dict[str, str]:
-    """What a position belongs to."""
+    """Return what a position belongs to."""
     return {"server": found.family, LINEAGE: found.lineage}
 
 
 def duplicates(config: ConnectorConfig, found: server.Server) -> Iterator[OperatorError]:
-    """The server's own number as ours: it would send us nothing that it wrote itself."""
+    """Refuse the server's own number as ours: it would send us nothing that it wrote itself."""
     if str(server_id(config)) == found.variables.get("server_id"):
         yield OperatorError(
             f"duplicate server_id: {server_id(config)} of connector {config.name} is the server's own",
@@ -397,24 +403,26 @@ def duplicates(config: ConnectorConfig, found: server.Server) -> Iterator[Operat
         )
 
 
-def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -> Binlog:
-    """A connection that asks for nothing yet."""
-    return Binlog(
+def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -> BinlogDump:
+    """Open a connection that asks for nothing yet."""
+    return BinlogDump(
         at, server_id=server_id(config), connector=config.name, uuid=replica_uuid(config), mariadb=found.mariadb
     )
 
 
-def glance(config: ConnectorConfig, at: session.Address, found: server.Server) -> Binlog:
-    """The same for a look, as nobody in particular: it ends no other dump, a running connector's least of all."""
+def glance(config: ConnectorConfig, at: session.Address, found: server.Server) -> BinlogDump:
+    """Open one for a look, under an id that is nobody's: it ends no other dump, such as a running connector's."""
     nobody = (1 << 31) + secrets.randbelow(1 << 31)
-    return Binlog(at, server_id=nobody, connector=config.name, uuid=str(uuid4()), mariadb=found.mariadb, waits=False)
+    return BinlogDump(
+        at, server_id=nobody, connector=config.name, uuid=str(uuid4()), mariadb=found.mariadb, waits=False
+    )
 
 
-def file_made_at(connect: Callable[[], Binlog], place: Place) -> int:
-    """When the file of `place` was begun, in seconds since 1970; `place` must be in it, where an event begins."""
+def file_made_at(connect: Callable[[], BinlogDump], position: BinlogPosition) -> int:
+    """Return when the file was begun, in seconds since 1970; an event must begin at the position."""
     dump = connect()
     try:
-        dump.follow(place)
+        dump.follow(position)
         deadline = time.monotonic() + _HEAD_S
         while True:
             event = parser.parse(dump.read(max(0.1, deadline - time.monotonic())), None)
@@ -424,7 +432,7 @@ def file_made_at(connect: Callable[[], Binlog], place: Place) -> int:
         dump.close()
 
 
-def look_here(sql: session.Connection, found: server.Server) -> continuity.Here:
+def look_at_log(sql: session.Connection, found: server.Server) -> continuity.ServerLog:
     """Ask the server for what a position is judged by."""
     end, _ = server.status(sql, found)
     files = server.files(sql)
@@ -435,9 +443,9 @@ def look_here(sql: session.Connection, found: server.Server) -> continuity.Here:
         purged = GtidSet.parse(server.global_text(sql, "gtid_purged"))
     elif found.mariadb:
         executed = GtidState.parse(server.global_text(sql, "gtid_binlog_state"))
-    return continuity.Here(found.lineage, end, files[0][0] if files else end.file, executed, purged)
+    return continuity.ServerLog(found.lineage, end, files[0][0] if files else end.file, executed, purged)
 
 
 def open_source(config: ConnectorConfig) -> MysqlSource:
-    """The registry's entry. Connects to nothing yet."""
+    """Make the source, for the registry. Connects to nothing yet."""
     return MysqlSource(config)

@@ -1,4 +1,4 @@
-"""What `cdc check` asks a PostgreSQL server: every precondition at once, each with the statement that mends it.
+"""Asks a PostgreSQL server for `cdc check`: every precondition at once, each with the statement that meets it.
 
 What a run would refuse is taken from where the run refuses it. Nothing is made: the publication is rehearsed in a
 transaction that is rolled back.
@@ -42,15 +42,15 @@ def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -
 
 
 class _Check:
-    """One look: what the probes have in common."""
+    """Is one look: it holds what the probes have in common."""
 
     def __init__(self, config: ConnectorConfig, state: State | None, *, known: bool) -> None:
         self._config = config
-        self._held = continuity.Held(config.slot, config.publication)
+        self._names = continuity.SlotAndPublication(config.slot, config.publication)
         self._state = state
         self._known = known
         self._params = session.parameters(config.source.url, f"cdc {config.name} check")
-        self._where = session.place(self._params)
+        self._where = session.endpoint(self._params)
         self._tables: tuple[Table, ...] = ()
         self._identity: dict[str, str] = {}
 
@@ -67,8 +67,8 @@ class _Check:
                 ("server", self._capacity),
                 ("server", self._settings),
                 ("tables", self._captured),
-                (f"publication {self._held.publication}", self._publication),
-                (f"slot {self._held.slot}", self._slot),
+                (f"publication {self._names.publication}", self._publication),
+                (f"slot {self._names.slot}", self._slot),
                 ("position", self._position),
             )
             for about, probe in probes:
@@ -164,7 +164,7 @@ class _Check:
         return Finding(Level.OK, f"table {table.qualified}", what)
 
     def _publication(self, catalog: Catalog) -> Iterator[Finding]:
-        name, state = self._held.publication, self._state
+        name, state = self._names.publication, self._state
         about = f"publication {name}"
         refusals = list(slot.publication_refusals(catalog, name, self._tables))
         if state is not None:
@@ -175,7 +175,7 @@ class _Check:
             yield Finding(Level.OK, about, "will be made or extended at the start" if made else "carries all tables")
 
     def _slot(self, catalog: Catalog) -> Iterator[Finding]:
-        name, state = self._held.slot, self._state
+        name, state = self._names.slot, self._state
         about = f"slot {name}"
         if state is None or state.phase is Phase.CREATING:
             refusals = slot.unused_refusals(catalog, name, self._config.name) if state is None and self._known else ()
@@ -195,16 +195,16 @@ class _Check:
         ((database,),) = catalog.rows("reading settings", "SELECT current_database()::text")
         walsender = ReplicationConnection(self._params)
         try:
-            here = self._identity = continuity.identity(walsender, database=database, held=self._held)
+            here = self._identity = continuity.identity(walsender, database=database, names=self._names)
             state = self._state
             if state is None or state.phase is Phase.CREATING:
                 return
             if any(state.identity.get(what) != found for what, found in here.items() if what != LINEAGE):
-                return  # another source, which the caller says: what its slot is like says nothing
+                return  # another source: the caller says so, and this slot says nothing about it
             refusals = [
                 refused("position", refusal)
                 for refusal in continuity.refusals(
-                    catalog, walsender, self._held, state, here=here[LINEAGE], tables=self._tables
+                    catalog, walsender, self._names, state, here=here[LINEAGE], tables=self._tables
                 )
             ]
             at = state.offset.get("lsn")

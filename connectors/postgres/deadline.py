@@ -1,4 +1,4 @@
-"""An end to waiting on an SQL connection whose other side is gone without a word."""
+"""Ends waiting on an SQL connection whose other side is gone without a word."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import psycopg2.extensions
 
 
 class Deadline:
-    """Of one connection. A thread that waits outlives what it waited for, and then watches over what is done next.
+    """Watches one connection. Its thread outlives what it waited for, and then watches over what is done next.
 
-    The kernel's own timers see nothing where something in between, a proxy or a firewall, keeps acknowledging.
+    The kernel's own timers do not notice it where a proxy or a firewall in between keeps acknowledging.
     """
 
     def __init__(self, connection: psycopg2.extensions.connection, timeout_s: float) -> None:
@@ -31,7 +31,7 @@ class Deadline:
     def answered(self) -> Iterator[None]:
         """Cut the connection if what is done inside takes too long; the statement then fails as on a lost one.
 
-        Not inside another: there is one time for both.
+        Do not nest it: a connection has one deadline.
         """
         with self._lock:
             self._doubled = os.dup(self._connection.fileno())

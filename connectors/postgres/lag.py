@@ -1,4 +1,4 @@
-"""How far the server is ahead of a position, and what the slot holds back: for `cdc status`."""
+"""Measures how far the server is ahead of a position, and what the slot holds back: for `cdc status`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connectors.postgres.slot import retention
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
-    """Server and slot as they are now; `lag_bytes` is None without a position. `reading`: a snapshot is being read.
+    """Describe server and slot now; `lag_bytes` is None without a position. `reading`: a snapshot is being read.
 
     Raises what `session.connect` raises.
     """

@@ -1,4 +1,4 @@
-"""Where the log ends, for `cdc token`."""
+"""Finds where the log ends, for `cdc token`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger("cdc")
 
 
 def end(config: ConnectorConfig, state: State) -> int:
-    """Behind all that was committed before the call.
+    """Return an LSN behind all that was committed before the call.
 
-    A message of ours is committed there: that flushes the log, and the server sends no more of it than is flushed, so
-    that an idle one is followed past this place at once. It is never published. Without the right to write it, the
-    place is reached with the next commit of anybody. Raises what `session.connect` raises.
+    To get there a message of ours is committed, which is never published. That flushes the log, and the server sends
+    only what is flushed: without it, an idle log would be read this far only with the next commit. It is read so where
+    the user may not write the message. Raises what `session.connect` raises.
     """
     del state  # its positions go on counting after a fail-over
     connection = session.connect(session.parameters(config.source.url, f"cdc {config.name} token"))

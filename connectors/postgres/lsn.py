@@ -1,4 +1,4 @@
-"""Log sequence numbers: text and number, and where a record ends. Pure."""
+"""Converts log sequence numbers between text and number, and finds where a record ends. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ _PAGE_HEADERS: Final = (24, 40)
 
 
 def lsn_text(lsn: int) -> str:
-    """``0/16B3748``"""
+    """Write it as ``0/16B3748``."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def lsn_number(text: str) -> int:
-    """The 64-bit number of ``0/16B3748``."""
+    """Return the 64-bit number of ``0/16B3748``."""
     high, low = text.split("/")
     return int(high, 16) << 32 | int(low, 16)
 
 
 def at_record_end(lsn: int) -> int:
-    """An insert position as the end of the record before it.
+    """Turn an insert position into the end of the record before it.
 
-    Where a record ends with its page, the insert position is told behind the next page's header, which the log as sent
-    does not reach until there is another record.
+    Where a record ends with its page, the server gives an insert position behind the next page's header. The log that
+    it sends does not reach that position before there is another record.
     """
     into_page = lsn % _PAGE
     return lsn - into_page if into_page in _PAGE_HEADERS else lsn

@@ -1,4 +1,4 @@
-"""Connecting to PostgreSQL: the same session settings for every connection, and drivers' errors in our terms.
+"""Connects to PostgreSQL: the same session settings for every connection, and drivers' errors in our terms.
 
 The server's output functions are shared by COPY and the log, so two sessions with the same settings print the same
 bytes for the same value: that is what makes snapshot and stream equal.
@@ -43,7 +43,7 @@ _URL = re.compile(r"postgres(?:ql)?://")
 
 
 def parameters(url: str, application: str) -> dict[str, str]:
-    """Libpq parameters for `url`. Raises ConfigError, which never repeats the URL."""
+    """Return libpq's parameters for `url`. Raises ConfigError, which never repeats the URL."""
     if not _URL.match(url):
         raise ConfigError(
             "source.url is not a PostgreSQL URL", hint="url: postgresql://user:${PASSWORD}@host:5432/database"
@@ -74,7 +74,7 @@ def parameters(url: str, application: str) -> dict[str, str]:
 
 
 def weakness(params: dict[str, str]) -> str | None:
-    """What a connection that leaves this machine does not check; None where all is checked, or nothing leaves."""
+    """Return what a connection that leaves this machine leaves unchecked; None where all is checked or local."""
     host, address = (
         params.get(n) or os.environ.get(v, "") for n, v in (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR"))
     )
@@ -99,14 +99,14 @@ _UNCHECKED: Final = {
 }
 
 
-def place(params: dict[str, str]) -> str:
-    """Where a connection goes, for messages: host, port and database, no secret."""
+def endpoint(params: dict[str, str]) -> str:
+    """Say where a connection goes, for messages: host, port and database, no secret."""
     host = params.get("hostaddr") or params.get("host") or "localhost"
     return f"{host}:{params.get('port', '5432')}/{params.get('dbname') or params.get('user', '')}"
 
 
 def connect(params: dict[str, str]) -> psycopg2.extensions.connection:
-    """A psycopg2 connection in autocommit. Raises OperatorError or RetryableError."""
+    """Open a psycopg2 connection in autocommit. Raises OperatorError or RetryableError."""
     try:
         connection: psycopg2.extensions.connection = psycopg2.connect(**cast("dict[str, Any]", params))
     except psycopg2.OperationalError as exc:
@@ -116,13 +116,13 @@ def connect(params: dict[str, str]) -> psycopg2.extensions.connection:
 
 
 def key_encoding(connection: psycopg2.extensions.connection) -> str:
-    """In which text is compared by its bytes: UTF8, or SQL_ASCII where the server does not know."""
+    """Return in which encoding text is compared by its bytes: UTF8, or SQL_ASCII where the server does not know."""
     return "SQL_ASCII" if connection.get_parameter_status("server_encoding") == "SQL_ASCII" else "UTF8"
 
 
 def connect_failed(params: dict[str, str], message: str) -> CdcError:
-    """What a failed connection means, from libpq's words: it gives no SQLSTATE here."""
-    where, user = place(params), params.get("user", "")
+    """Return what a failed connection means, from libpq's words: it gives no SQLSTATE here."""
+    where, user = endpoint(params), params.get("user", "")
     text = " ".join(message.split())
     if "password authentication failed" in text or "no password supplied" in text:
         return OperatorError(
@@ -163,20 +163,20 @@ def _last_words(text: str) -> str:
 
 
 def translate(exc: psycopg2.Error, doing: str) -> CdcError:
-    """A statement's error in our terms; the server's DETAIL is left out, it may quote values."""
+    """Return a statement's error in our terms; the server's DETAIL is left out, it may quote values."""
     reason = (exc.diag.message_primary or "the connection was lost") if exc.diag else "the connection was lost"
     code = exc.pgcode or ""
     if not code or code[:2] in ("08", "57", "53", "40") or code in ("55006", "55P03"):
         return RetryableError(f"{doing}: {reason}")
     if code[:2] == "22":  # data exceptions: their messages quote the value
         what = "a text is not valid UTF-8" if code == "22021" else "the server cannot read a value"
-        return OperatorError(f"{doing}: {what} ({code})", hint="mend the row, or leave the table out")
+        return OperatorError(f"{doing}: {what} ({code})", hint="repair the row, or leave the table out")
     hint = "grant what is missing to the connector's role" if code == "42501" else None
     return OperatorError(f"{doing}: {reason} ({code})", hint=hint)
 
 
 def identifier(*names: str) -> str:
-    """A name as SQL writes it, quoted where it must be: for statements shown to a person."""
+    """Write a name as SQL does, quoted where it must be: for statements shown to a person."""
     return ".".join(
         name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"' for name in names
     )

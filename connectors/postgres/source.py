@@ -36,13 +36,13 @@ _KEEPALIVE: Final = ord("k")
 
 
 class PostgresSource:
-    """One database's logical WAL through one slot and one publication."""
+    """Follows one database's logical WAL through one slot and one publication."""
 
     name = "postgresql"
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
-        self._held = continuity.Held(config.slot, config.publication)
+        self._names = continuity.SlotAndPublication(config.slot, config.publication)
         self._params = session.parameters(config.source.url, f"cdc {config.name}")
         self._sql: psycopg2.extensions.connection | None = None
         self._replication: ReplicationConnection | None = None
@@ -63,12 +63,12 @@ class PostgresSource:
         self._upkeep = Upkeep(self._sql, catalog, slot=self._config.slot, heartbeat_s=self._config.source.heartbeat_s)
         found = server.look(catalog)
         self.database, self._version = found.database, found.version
-        raise_first(server.refusals(found, session.place(self._params)))
-        session.tell_of_weak_tls(session.place(self._params), session.weakness(self._params))
+        raise_first(server.refusals(found, session.endpoint(self._params)))
+        session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
         self._captured = catalog.captured(self._config.source.tables, self._config.source.keys)
         self._followed = Followed(self._config, self._captured)
         self._replication = ReplicationConnection(self._params)
-        identity = continuity.identity(self._replication, database=self.database, held=self._held)
+        identity = continuity.identity(self._replication, database=self.database, names=self._names)
         self._timeline = identity[LINEAGE]
         return identity
 
@@ -76,12 +76,12 @@ class PostgresSource:
         return tuple(captured.table for captured in self._captured)
 
     def captured(self) -> tuple[Captured, ...]:
-        """`tables` with what reading them by SQL needs."""
+        """Return `tables` with what reading them by SQL needs."""
         return self._captured
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
-        raise_first(continuity.refusals(catalog, walsender, self._held, state, here=here, tables=self.tables()))
+        raise_first(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=self.tables()))
         self._members = state.carried
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 
@@ -122,7 +122,7 @@ class PostgresSource:
         assembler = Assembler()
         while True:
             upkeep.tend(following=True)
-            received = replication.receive_transactions(assembler.straight.transactions, resume, _AT_ONCE)
+            received = replication.receive_transactions(assembler.fast_path.transactions, resume, _AT_ONCE)
             self._reach(replication, received.end)
             if received.whole:
                 yield TransactionBatch(received.whole)
@@ -172,11 +172,11 @@ class PostgresSource:
         begin: messages.Begin,
         first: tuple[list[Change], bytes | None],
     ) -> Iterator[Change | Message]:
-        """What a transaction changes, of which the `first` changes have come, and maybe a message behind them."""
+        """Give what a transaction changes, of which the `first` changes have come, and maybe a message behind them."""
         upkeep, untended = self._tended(), 0
         begun = iter([first])
         while True:
-            changes, received = next(begun, None) or replication.receive_changes(assembler.straight.changes, _AT_ONCE)
+            changes, received = next(begun, None) or replication.receive_changes(assembler.fast_path.changes, _AT_ONCE)
             yield from changes
             untended += len(changes) + 1
             if received is None or untended >= _TENDED_EVERY:
@@ -194,7 +194,7 @@ class PostgresSource:
                 self._keepalive(replication, received, between=False)
                 continue
             end = fast_path.commit(received)
-            change = assembler.straight.change(received) if end is None else None
+            change = assembler.fast_path.change(received) if end is None else None
             if change is not None:
                 yield change
                 continue
@@ -238,7 +238,7 @@ class PostgresSource:
             replication.status(every_s=0)
 
     def _reach(self, replication: ReplicationConnection, lsn: int) -> None:
-        """Between two transactions, the log was read up to here."""
+        """Note that between two transactions the log was read up to here."""
         if lsn > self._read_to:
             self._read_to = lsn
             replication.written(lsn)
@@ -249,7 +249,7 @@ class PostgresSource:
         assembler.learn(relation, table)
 
     def _look(self) -> None:
-        """Now and then, with nothing to read: are the captured tables still the ones the log has rows of?"""
+        """Check now and then, with nothing to read, that the captured tables are still the ones the log has rows of."""
         if time.monotonic() - self._looked_s >= _LOOK_S:
             self._followed.look(self._catalog())
             self._looked_s = time.monotonic()
@@ -296,5 +296,5 @@ class PostgresSource:
 
 
 def open_source(config: ConnectorConfig) -> PostgresSource:
-    """The registry's entry. Connects to nothing yet."""
+    """Make the source, for the registry. Connects to nothing yet."""
     return PostgresSource(config)

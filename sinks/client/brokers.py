@@ -1,4 +1,4 @@
-"""The brokers of a cluster: which leads what, which coordinates whom, and the connections to them."""
+"""Finds the brokers of a cluster (which leads a partition, which coordinates an id) and keeps connections to them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final, TypeAlias
 from kafka.errors import UnknownTopicOrPartitionError
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
-from sinks.client.connection import LOOK_S, Connection, LostError, Way
+from sinks.client.connection import LOOK_S, Connection, ConnectionConfig, LostError
 
 _COORDINATE_S: Final = 15.0
-"""How long is waited for a coordinator: one that is frozen has a successor by then."""
+"""How long to wait for a coordinator: one that is frozen has a successor by then."""
 _PORT: Final = 9092
 _MANY_KEYS: Final = 4
-"""From this version on FindCoordinator takes several keys."""
+"""From this version on FindCoordinator takes many keys."""
 
 _BY_NAME: Final = 12
-"""The last version of Metadata of which every answer names the topics asked for."""
+"""The last version of Metadata whose answers always name the topics asked for."""
 
 Address: TypeAlias = tuple[str, int]
 
@@ -33,9 +33,9 @@ class AnswerError(Exception):
 class Brokers:
     """Asks for leaders and coordinators when they are needed, and again once they are forgotten."""
 
-    def __init__(self, bootstrap_servers: str, way: Way) -> None:
+    def __init__(self, bootstrap_servers: str, config: ConnectionConfig) -> None:
         self._bootstrap = [_address(server) for server in bootstrap_servers.split(",")]
-        self._way = way
+        self._config = config
         self._addresses: dict[int, Address] = {}
         self._partitions: dict[str, int] = {}
         self._leaders: dict[str, dict[int, Address]] = {}
@@ -46,10 +46,10 @@ class Brokers:
         self._coordinating: Connection | None = None
 
     def partitions(self, topic: str) -> int:
-        """How many a topic has that was looked up."""
+        """Return how many partitions a topic has that was looked up."""
         return self._partitions[topic]
 
-    def doubt(self) -> None:
+    def ask_another(self) -> None:
         """Ask another broker the next time."""
         self._asked_first += 1
         if self._asking is not None:
@@ -63,49 +63,49 @@ class Brokers:
             self._look_up(unknown)
 
     def leaders(self, topic: str) -> Mapping[int, Address]:
-        """Where the records of each partition go, as it was found; one that has no leader just now is left out."""
+        """Return where the records of each partition go, as last looked up, without partitions that have no leader."""
         return self._leaders[topic]
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Others may lead them by now."""
+        """Look the topics up again the next time: other brokers may lead them by now."""
         for topic in topics:
             self._leaders.pop(topic, None)
 
-    def to(self, broker: Address) -> Connection:
-        """The connection for records, which nothing else is sent on. Raises LostError."""
+    def connection(self, broker: Address) -> Connection:
+        """Return the connection for records, which nothing else is sent on. Raises LostError."""
         found = self._open.get(broker)
         if found is None or not found.usable:
-            self.lost(broker)
-            found = self._open[broker] = Connection(*broker, self._way)
+            self.drop(broker)
+            found = self._open[broker] = Connection(*broker, self._config)
         return found
 
-    def lost(self, broker: Address) -> None:
-        """The connection for records is no more."""
+    def drop(self, broker: Address) -> None:
+        """Close the connection for records, which is not used any more."""
         gone = self._open.pop(broker, None)
         if gone is not None:
             gone.close()
 
     def coordinator(self, transactional_id: str) -> Connection:
-        """The connection to the coordinator. Raises AnswerError where there is none just now, or LostError."""
+        """Return the connection to the coordinator. Raises AnswerError where there is none just now, or LostError."""
         if self._coordinating is None or not self._coordinating.usable:
-            self.no_coordinator()
+            self.drop_coordinator()
             if self._coordinator is None:
                 self._coordinator = self._find(transactional_id)
             try:
-                self._coordinating = Connection(*self._coordinator, self._way)
+                self._coordinating = Connection(*self._coordinator, self._config)
             except LostError:
                 self._coordinator = None
                 raise
-            self._coordinating.answer_s = min(_COORDINATE_S, self._way.answer_s)
+            self._coordinating.answer_s = min(_COORDINATE_S, self._config.answer_s)
         return self._coordinating
 
-    def coordinating(self) -> Connection | None:
-        """The connection to the coordinator, if there is one that can be used; makes none."""
+    def open_coordinator(self) -> Connection | None:
+        """Return the connection to the coordinator, if there is one that can be used; makes none."""
         found = self._coordinating
         return found if found is not None and found.usable else None
 
-    def no_coordinator(self, *, moved: bool = False) -> None:
-        """The connection to the coordinator is no more; `moved`: another broker may be it by now."""
+    def drop_coordinator(self, *, moved: bool = False) -> None:
+        """Close the connection to the coordinator; `moved`: another broker may be it by now."""
         gone, self._coordinating = self._coordinating, None
         if gone is not None:
             gone.close()
@@ -113,10 +113,10 @@ class Brokers:
             self._coordinator = None
 
     def close(self) -> None:
-        """Safe to call twice."""
-        self.no_coordinator()
+        """Close all connections; safe to call twice."""
+        self.drop_coordinator()
         for broker in list(self._open):
-            self.lost(broker)
+            self.drop(broker)
         if self._asking is not None:
             self._asking.close()
             self._asking = None
@@ -176,11 +176,11 @@ class Brokers:
         first = self._asked_first % len(known)
         for broker in known[first:] + known[:first]:
             try:
-                self._asking = Connection(*broker, self._way)
+                self._asking = Connection(*broker, self._config)
             except LostError as exc:
                 lost = exc
             else:
-                self._asking.answer_s = min(LOOK_S, self._way.answer_s)
+                self._asking.answer_s = min(LOOK_S, self._config.answer_s)
                 return self._asking
         raise lost or LostError("no broker is named")  # there is always one
 

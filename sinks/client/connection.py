@@ -1,6 +1,6 @@
-"""One connection to a broker: TLS, login, versions; then requests, each answered before the next is sent.
+"""Connects to one broker (TLS, login, versions); then it sends requests, each answered before the next is sent.
 
-Messages and logins are kafka-python's; the socket is ours, since a commit must not wait for anybody's event loop.
+Messages and logins are kafka-python's; the socket is ours, since a commit must not wait for an event loop.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from cdc.model.errors import OperatorError
 from sinks.client import produce_request
-from sinks.client.produce_request import Said, Sent
+from sinks.client.produce_request import ErrorCodes, TopicBatches
 
 _LARGEST_ANSWER: Final = 100_000_000
 LOOK_S: Final = 10.0
-"""How long is waited for what a broker answers out of its memory, and for a connection."""
+"""How long to wait for a connection, and for what a broker answers from memory."""
 _LIFETIME_USED: Final = 0.85
-"""Of the time for which a broker believes a login: then there is a new connection, between two requests."""
+"""After this part of a login's lifetime there is a new connection, between two requests."""
 _API_VERSIONS: Final = 3
 _SOFTWARE: Final = "cdc-toolkit"
-_PART_BYTES: Final = 64 * 1024
-"""What is sent at once, or a little more."""
+_CHUNK_BYTES: Final = 64 * 1024
+"""How much is sent at once; it may be a little more."""
 
 
 class LostError(Exception):
-    """The connection is no more, or an answer did not come in time: whether a request was carried out is unknown."""
+    """The connection is lost, or an answer did not come in time: whether a request was carried out is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How brokers are reached: kafka-python's names, as `sinks.topics.topics.python_client` gives them."""
+class ConnectionConfig:
+    """Says how brokers are reached, by kafka-python's names, as `sinks.topics.topics.python_client` gives them."""
 
     client_id: str
     answer_s: float
-    """How long an answer is waited for."""
+    """How long to wait for an answer."""
     options: Mapping[str, Any] = field(repr=False)
 
     @property
     def protocol(self) -> str:
-        """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        """Return PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         return str(self.options.get("security_protocol", "PLAINTEXT")).upper()
 
     def trust(self) -> ssl.SSLContext:
-        """Whom to believe. Raises OSError for a file that cannot be read."""
+        """Return which certificates are trusted. Raises OSError for a file that cannot be read."""
         context = ssl.create_default_context(cafile=self.options.get("ssl_cafile"))
         context.check_hostname = bool(self.options.get("ssl_check_hostname", True))
         if self.options.get("ssl_certfile"):
@@ -68,17 +68,17 @@ class Way:
 
 
 class Connection:
-    """Connected and logged in. Raises LostError where nobody answers, OperatorError where one is not believed."""
+    """Is connected and logged in. Raises LostError where nobody answers, OperatorError where one is not trusted."""
 
-    def __init__(self, host: str, port: int, way: Way) -> None:
+    def __init__(self, host: str, port: int, config: ConnectionConfig) -> None:
         self.where = f"{host}:{port}"
-        self._way = way
-        self.answer_s = min(LOOK_S, way.answer_s)
+        self._config = config
+        self.answer_s = min(LOOK_S, config.answer_s)
         self._correlation_id = 0
         self._awaited: Any = None
         self._expires_s = float("inf")
         self.features: Mapping[str, int] = {}
-        """Finalized ones of the cluster, by name."""
+        """The cluster's finalized features, by name."""
         self._versions: dict[int, tuple[int, int]] = {}
         try:
             self._socket = socket.create_connection((host, port), timeout=self.answer_s)
@@ -87,23 +87,25 @@ class Connection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if way.protocol.endswith("SSL"):
+            if config.protocol.endswith("SSL"):
                 self._encrypt(host)
             self._agree()
-            if way.protocol.startswith("SASL"):
+            if config.protocol.startswith("SASL"):
                 self._log_in(host)
         except BaseException:
             self.close()
             raise
-        self.answer_s = way.answer_s
+        self.answer_s = config.answer_s
 
     @property
     def usable(self) -> bool:
-        """Whether the next request may be sent: it is connected, as far as one can tell, and its login holds."""
-        return time.monotonic() < self._expires_s and not self.readable()  # what comes unasked is the connection's end
+        """Tell whether the next request may be sent: it is connected, as far as one can tell, and its login holds."""
+        return (
+            time.monotonic() < self._expires_s and not self.readable()
+        )  # what comes without a request is the end of the connection
 
     def version(self, request: Any, most: int | None = None) -> int:  # noqa: ANN401 - a message's class
-        """The newest that both know. Raises OperatorError where there is none."""
+        """Return the newest version that both know. Raises OperatorError where there is none."""
         oldest, newest = self._versions.get(request.API_KEY, (0, -1))
         found = min(newest, request.max_version if most is None else most)
         if found < oldest:
@@ -117,7 +119,7 @@ class Connection:
         """Send a message and wait for its answer."""
         if request.API_VERSION is None:
             request.API_VERSION = self.version(type(request))
-        request.with_header(correlation_id=self._next_id(), client_id=self._way.client_id)
+        request.with_header(correlation_id=self._next_id(), client_id=self._config.client_id)
         self._send([request.encode(framed=True, header=True)])
         kind = request.header.get_response_class()
         self._awaited = kind, lambda answer: kind.decode(io.BytesIO(answer))
@@ -127,30 +129,30 @@ class Connection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
-    def produce(self, version: int, sent: Sent, *, transactional_id: str, timeout_ms: int) -> None:
+    def produce(self, version: int, sent: TopicBatches, *, transactional_id: str, timeout_ms: int) -> None:
         """Send batches; `produced` gives what comes back."""
         pieces = produce_request.request(
             version,
             sent,
             correlation_id=self._next_id(),
-            client_id=self._way.client_id,
+            client_id=self._config.client_id,
             transactional_id=transactional_id,
             timeout_ms=timeout_ms,
         )
         self._send(pieces)
-        self._awaited = ProduceResponse[version], partial(said, version)
+        self._awaited = ProduceResponse[version], partial(error_codes, version)
 
     def readable(self) -> bool:
-        """Whether something has come."""
+        """Tell whether something has come."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
-    def produced(self) -> Said:
+    def produced(self) -> ErrorCodes:
         """Wait for the answer to `produce`."""
-        found: Said = self._answer()
+        found: ErrorCodes = self._answer()
         return found
 
     def _answer(self) -> Any:  # noqa: ANN401 - a message
@@ -169,14 +171,14 @@ class Connection:
             raise LostError(f"{self.where}: an answer that cannot be read") from exc
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Close the socket; safe to call twice."""
         with suppress(OSError):
             self._socket.close()
 
     def _send(self, pieces: Sequence[bytes]) -> None:
         self._socket.settimeout(self.answer_s)
         try:
-            for part in _parts(pieces):
+            for part in _chunks(pieces):
                 self._socket.sendall(part)
         except OSError as exc:
             raise LostError(f"{self.where}: {exc.strerror or exc}") from exc
@@ -199,7 +201,7 @@ class Connection:
 
     def _encrypt(self, host: str) -> None:
         try:
-            trust = self._way.trust()
+            trust = self._config.trust()
         except OSError as exc:
             raise self._not_trusted(str(exc)) from exc
         try:
@@ -217,7 +219,7 @@ class Connection:
         )
 
     def _agree(self) -> None:
-        """Ask for the versions of requests."""
+        """Ask which versions of requests the broker takes."""
         asked = ApiVersionsRequest(
             version=_API_VERSIONS, client_software_name=_SOFTWARE, client_software_version=_SOFTWARE
         )
@@ -228,9 +230,9 @@ class Connection:
         self.features = {each.name: each.max_version_level for each in answer.finalized_features or ()}
 
     def _log_in(self, host: str) -> None:
-        mechanism = str(self._way.options.get("sasl_mechanism", ""))
+        mechanism = str(self._config.options.get("sasl_mechanism", ""))
         try:
-            login = get_sasl_mechanism(mechanism)(host=host, **{**self._way.options, "sasl_mechanism": mechanism})
+            login = get_sasl_mechanism(mechanism)(host=host, **{**self._config.options, "sasl_mechanism": mechanism})
             answer = self.ask(SaslHandshakeRequest(mechanism=mechanism, version=1))
             if answer.error_code:
                 raise self._not_let_in(f"it knows {', '.join(answer.mechanisms)}, not {mechanism}")
@@ -254,13 +256,13 @@ class Connection:
         )
 
 
-def _parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in larger parts. A large piece is one by itself: it is not copied, and never are all at once."""
+def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Join pieces to larger chunks. A large piece is a chunk by itself: it is not copied, and never are all at once."""
     small: list[bytes] = []
     size = 0
     for piece in pieces:
-        large = len(piece) >= _PART_BYTES
-        if small and (large or size >= _PART_BYTES):
+        large = len(piece) >= _CHUNK_BYTES
+        if small and (large or size >= _CHUNK_BYTES):
             yield b"".join(small)
             small, size = [], 0
         if large:
@@ -272,8 +274,8 @@ def _parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(small)
 
 
-def said(version: int, answer: bytes) -> Said:
-    """The codes of an answer to `produce`, without its header."""
+def error_codes(version: int, answer: bytes) -> ErrorCodes:
+    """Return the codes of an answer to `produce`, without its header."""
     usual = produce_request.codes(version, answer)
     if usual is not None:
         return usual

@@ -1,4 +1,4 @@
-"""Why no broker answers, asked of the client that says it best and soonest."""
+"""Finds out why no broker answers, from the client that says it best and soonest."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def refuse_untrusted(servers: str, options: Mapping[str, str]) -> None:
 
 
 def unreachable(servers: str) -> RetryableError:
-    """No broker answers."""
+    """Return the error that says that no broker answers."""
     return RetryableError(f"Kafka at {servers} cannot be reached", hint="is it running, and is the address right?")
 
 
 def _complaint(servers: str, options: Mapping[str, str]) -> KafkaError | None:
-    """What explains that no broker is believed or believes us; None where one answers, or nothing explains it."""
+    """Return why no broker trusts us or is trusted; None where one answers, or nothing explains it."""
     heard: list[KafkaError] = []
     settings: dict[str, Any] = {**options, "bootstrap.servers": servers, "error_cb": heard.append}
     try:
         client = AdminClient(settings, logger=log)
-    except KafkaException as exc:  # an authority's file that cannot be read, say
+    except KafkaException as exc:  # for example, the file of an authority cannot be read
         return exc.args[0] if exc.args and isinstance(exc.args[0], KafkaError) else None
     deadline = time.monotonic() + _HEARD_WITHIN_S
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""A Produce request around batches that are not copied, and the codes of the usual answer. No I/O.
+"""Writes a Produce request around batches that are not copied, and reads the codes of the usual answer. No I/O.
 
 kafka-python's own copies each batch twice, and makes an object of each partition's answer.
 
@@ -15,7 +15,7 @@ from typing import Final
 from sinks.client.varints import read_unsigned, unsigned
 
 OLDEST, NEWEST = 3, 12
-"""With transactions; with names of topics in the place of their ids."""
+"""The versions with transactions, and with names of topics rather than ids."""
 IMPLICIT: Final = 12
 """From this version on a broker adds a partition to the transaction by itself (KIP-890)."""
 
@@ -26,16 +26,16 @@ _NO_TAGS: Final = b"\0"
 _PARTITION: Final = struct.Struct(">ihqqqBBB")
 """Number, error, three offsets and times; no record's error, no message, no tags: as nearly every answer has it."""
 
-Sent = Mapping[str, Sequence[tuple[int, bytes, bytes]]]
-"""By topic: partition, a batch's header, its records."""
-Said = Sequence[tuple[str, Sequence[tuple[int, int]]]]
-"""By topic: partition, error code."""
+TopicBatches = Mapping[str, Sequence[tuple[int, bytes, bytes]]]
+"""Are by topic: partition, a batch's header, its records."""
+ErrorCodes = Sequence[tuple[str, Sequence[tuple[int, int]]]]
+"""Are by topic: partition, error code."""
 
 
 def request(
-    version: int, sent: Sent, *, correlation_id: int, client_id: str, transactional_id: str, timeout_ms: int
+    version: int, sent: TopicBatches, *, correlation_id: int, client_id: str, transactional_id: str, timeout_ms: int
 ) -> list[bytes]:
-    """The frame, in pieces."""
+    """Return the frame, in pieces."""
     flexible = version >= _FLEXIBLE
     tags = _NO_TAGS if flexible else b""
     client = client_id.encode()
@@ -59,8 +59,8 @@ def request(
     return pieces
 
 
-def codes(version: int, answer: bytes) -> Said | None:
-    """What an answer says, without its header; None where it says more than most do, or is written the older way."""
+def codes(version: int, answer: bytes) -> ErrorCodes | None:
+    """Read what an answer says, without its header; None for an older version, or where it says more than most do."""
     if version < _FLEXIBLE:
         return None
     count, at = read_unsigned(answer, 0)
@@ -89,5 +89,5 @@ def _text(text: bytes, *, flexible: bool) -> bytes:
 
 
 def _count(number: int, *, flexible: bool) -> bytes:
-    """Of an array's elements, or a text's bytes."""
+    """Write the number of an array's elements, or of a text's bytes."""
     return unsigned(number + 1) if flexible else number.to_bytes(4)

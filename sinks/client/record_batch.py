@@ -1,4 +1,4 @@
-"""A batch as a broker takes it: header, checksum, compressed records. No I/O.
+"""Writes a batch as a broker takes it: header, checksum, compressed records. No I/O.
 
 https://kafka.apache.org/documentation/#recordbatch, big-endian; the checksum is of all behind it:
 
@@ -28,18 +28,18 @@ _TRANSACTIONAL: Final = 0x10
 _MAGIC: Final = 2
 _NO_EPOCH: Final = -1
 _COUNTED: Final = HEADER.size + BEHIND.size - 12
-"""Of a batch's length, which is of what is behind it: base offset and length itself do not count."""
+"""What a batch's length counts of its header: not the base offset, not the length itself."""
 
 
 class Codec(NamedTuple):
-    """How records are compressed: Kafka's number for it."""
+    """Names a compression by Kafka's number for it, and compresses records."""
 
     number: int
     compress: Compress
 
 
 def _lz4(records: bytes) -> bytes:
-    """Java reads blocks that do not depend on each other; of 64 kB, as its own and librdkafka's are."""
+    """Compress in blocks that do not depend on each other, as Java reads them; of 64 kB, as Java and librdkafka do."""
     frame = lz4.frame.compress(records, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False)
     return bytes(frame)
 
@@ -57,14 +57,14 @@ CODECS: Final = {
 
 
 class Identity(NamedTuple):
-    """Who writes: a broker takes nothing of an id's older epochs."""
+    """Says which producer writes: a broker takes nothing of an id's older epochs."""
 
     producer_id: int
     epoch: int
 
 
 def header(records: bytes, count: int, *, codec: int, at_ms: int, identity: Identity, sequence: int) -> bytes:
-    """What stands before `records`, which are compressed as `codec` says."""
+    """Return what stands before `records`, which are compressed as `codec` says."""
     behind = BEHIND.pack(
         codec | _TRANSACTIONAL, count - 1, at_ms, at_ms, identity.producer_id, identity.epoch, sequence, count
     )
@@ -72,7 +72,7 @@ def header(records: bytes, count: int, *, codec: int, at_ms: int, identity: Iden
 
 
 def first(records: bytes) -> tuple[bytes, bytes | None]:
-    """Key and value of the first record of a batch, which is not compressed."""
+    """Return key and value of the first record of a batch that is not compressed."""
     at = 0
 
     def number() -> int:

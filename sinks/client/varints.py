@@ -1,4 +1,4 @@
-"""Numbers as Kafka writes them in few bytes: seven bits a byte, the lowest first."""
+"""Reads and writes numbers as Kafka does in few bytes: seven bits a byte, the lowest first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _REMEMBERED: Final = 1 << 13
 
 
 def unsigned(number: int) -> bytes:
-    """As requests have them."""
+    """Write a number as requests have it."""
     if number <= _SEVEN:
         return bytes((number,))
     if number < 1 << 14:
@@ -37,5 +37,5 @@ def read_unsigned(data: bytes, at: int) -> tuple[int, int]:
 
 @lru_cache(_REMEMBERED)
 def zigzag(number: int) -> bytes:
-    """As records have them: 0, -1, 1, -2, … are 0, 1, 2, 3, …"""
+    """Write a number as records have it: 0, -1, 1, -2, … are 0, 1, 2, 3, …"""
     return unsigned((number << 1) ^ (number >> 63))

@@ -1,4 +1,4 @@
-"""Records on their way to brokers: encoded as they come, by partition. In C, where there is `cdc.encode.compiled`.
+"""Encodes records into batches as they come, by partition. In C, where there is `cdc.encode.compiled`.
 
 A record (https://kafka.apache.org/documentation/#record), all numbers but the second zigzag varints:
 
@@ -19,7 +19,7 @@ from sinks.client.varints import zigzag
 
 
 class Batch(NamedTuple):
-    """Records of one partition, in order."""
+    """Holds records of one partition, in order."""
 
     topic: str
     partition: int
@@ -28,18 +28,18 @@ class Batch(NamedTuple):
 
 
 Partitions = Callable[[str], tuple[int, str | None]]
-"""How many partitions a topic has, and the topic that a copy of each record goes to, unless it is a tombstone."""
+"""Returns how many partitions a topic has, and the topic that a copy of each record, but no tombstone, goes to."""
 
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _NO_VALUE: Final = b"\x01"
 _AROUND: Final = 40
-"""What a record has around its key and value, at most."""
+"""How many bytes a record has around its key and value, at most."""
 
 
-class _Part:
-    """What waits of a partition."""
+class _PartitionRecords:
+    """Holds the records of a partition that wait."""
 
     __slots__ = ("count", "records")
 
@@ -49,7 +49,7 @@ class _Part:
 
 
 class PlainBatches:
-    """What an open transaction holds that was not taken yet."""
+    """Holds those records of an open transaction that were not taken yet."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class PlainBatches:
     ) -> None:
         """`begin` is called before the first record of a transaction; `partitions` before the first of a topic.
 
-        `send` is called whenever so much more waits than when it was called last: it may take it. A batch is of
-        `batch_bytes` at most, unless a single record is larger.
+        `send` is called each time `most_records` or `most_bytes` more wait, and may take them. A batch has at most
+        `batch_bytes`, unless a single record is larger.
         """
         self._begin, self._send, self._partitions = begin, send, partitions
         self._most_records, self._most_bytes, self._batch_bytes = most_records, most_bytes, batch_bytes
@@ -72,8 +72,8 @@ class PlainBatches:
         self.clear()
 
     def clear(self) -> None:
-        """No transaction is open; what waits is forgotten."""
-        self._waiting: dict[tuple[str, int], _Part] = {}
+        """Forget what waits; no transaction is open."""
+        self._waiting: dict[tuple[str, int], _PartitionRecords] = {}
         self._full: list[Batch] = []
         self._begun = False
         self.records = self.bytes = 0
@@ -84,7 +84,7 @@ class PlainBatches:
         self._due_records, self._due_bytes = self._most_records, self._most_bytes
 
     def add(self, topic: str, key: bytes, value: bytes | None) -> None:
-        """One more, and one more of the topic's log."""
+        """Add a record, and the same record to the topic's log if it has one."""
         if not self._begun:
             self._begin()
             self._begun = True
@@ -106,7 +106,7 @@ class PlainBatches:
     def _append(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
         found = self._waiting.get((topic, partition))
         if found is None:
-            found = self._waiting[topic, partition] = _Part()
+            found = self._waiting[topic, partition] = _PartitionRecords()
         count, key_size = found.count, len(key)
         size = key_size if value is None else key_size + len(value)
         if count and len(found.records) + size + _AROUND > self._batch_bytes:
@@ -124,25 +124,25 @@ class PlainBatches:
         self.waiting_bytes += size
 
     def partitions(self) -> int:
-        """Of how many partitions records wait."""
+        """Return of how many partitions records wait."""
         return len(self._waiting)
 
     def take(self) -> list[Batch]:
-        """What waits: of a partition the oldest batch first."""
+        """Return what waits: of a partition the oldest batch first."""
         waiting, self._waiting = self._waiting, {}
         taken, self._full = self._full, []
-        taken += [Batch(*at, part.count, bytes(part.records)) for at, part in waiting.items()]
+        taken += [Batch(*at, found.count, bytes(found.records)) for at, found in waiting.items()]
         self._taken()
         return taken
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where Java's default partitioner puts a key."""
+    """Return the partition where Java's default partitioner puts a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def murmur2(key: bytes) -> int:
-    """As `org.apache.kafka.common.utils.Utils.murmur2`, unsigned."""
+    """Hash as `org.apache.kafka.common.utils.Utils.murmur2` does, unsigned."""
     size = len(key)
     found = _SEED ^ size
     whole = size >> 2

@@ -1,8 +1,8 @@
-"""The broker that coordinates the transactions of an id: who may write, what to, and when all of it is visible.
+"""Talks to the broker that coordinates a transactional id: who may write, where, and when all of it becomes visible.
 
 https://cwiki.apache.org/confluence/display/KAFKA/KIP-98, and version 2 of that protocol (KIP-890) where the cluster has
-it on. Requests to the coordinator have no number by which copies could be told apart: `interrupted` tells of one that
-may have been sent twice.
+it on. Requests to the coordinator have no sequence by which copies could be told apart: `interrupted` says that one may
+have been sent twice.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ _FEATURE: Final = "transaction.version"
 _SECOND: Final = 2
 _NOT_IN_TWO_PHASES: Final = 5
 _MOST_ADDED: Final = 3
-"""From version 4 on AddPartitionsToTxn is the brokers' own."""
+"""From version 4 on AddPartitionsToTxn is for brokers only."""
 _GIVES_EPOCH: Final = 5
 """From this version on EndTxn gives the next transaction's epoch."""
 
 
 class Coordinator:
-    """Of one id. All methods raise RefusedError, LostError when waiting has not helped, OperatorError."""
+    """Runs transactions of one id. Raises RefusedError, LostError when waiting has not helped, OperatorError."""
 
     def __init__(self, brokers: Brokers, waiting: Waiting, *, transactional_id: str, timeout_ms: int) -> None:
         self._brokers, self._waiting = brokers, waiting
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self.identity = Identity(-1, -1)
-        self.second = False
-        """Whether transactions go by version 2."""
+        self.version_2 = False
+        """Whether transactions follow version 2 of the protocol."""
         self._added: set[tuple[str, int]] = set()
-        self.began = False
+        self.in_transaction = False
         """Whether it may hold a transaction open."""
         self.interrupted = False
-        """Whether a request may have been sent twice: whatever is under way of it must meet another epoch."""
+        """Whether a request may have been sent twice: a copy in flight must meet another epoch."""
         self.fences_itself = False
-        """Whether a copy of what began this epoch may be under way, which would end it as another producer does."""
+        """Whether a copy of what began this epoch may be in flight, which would fence it as another producer does."""
 
     def begin_epoch(self, within_s: float) -> None:
-        """Shut out whoever has used this id before; what was open of it is ended on return."""
-        self.began = self.interrupted = self.fences_itself = False
+        """Fence all who have used this id before; on return, what was open of it has ended."""
+        self.in_transaction = self.interrupted = self.fences_itself = False
         self._added.clear()
-        self._waiting.heard_well()
-        self._brokers.no_coordinator()  # a new connection says by which version transactions go now
-        self.second = self._connection(Patience(within_s)).features.get(_FEATURE, 0) >= _SECOND
+        self._waiting.accepted()
+        self._brokers.drop_coordinator()  # a new connection says which version of transactions holds now
+        self.version_2 = self._connection(Patience(within_s)).features.get(_FEATURE, 0) >= _SECOND
         answer = self._ask(
             lambda connection: InitProducerIdRequest(
                 transactional_id=self._id,
@@ -66,12 +66,12 @@ class Coordinator:
         self.fences_itself, self.interrupted = self.interrupted, False
         self.identity = Identity(answer.producer_id, answer.producer_epoch)
 
-    def add(self, places: set[tuple[str, int]]) -> None:
-        """The transaction is about to write to these topics' partitions. In version 2 brokers add them."""
-        partitions = places - self._added
+    def add_partitions(self, written: set[tuple[str, int]]) -> None:
+        """Tell that the transaction is about to write to these partitions. In version 2 brokers add them."""
+        partitions = written - self._added
         if not partitions:
             return
-        self.began = True
+        self.in_transaction = True
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
             by_topic.setdefault(topic, []).append(partition)
@@ -87,29 +87,29 @@ class Coordinator:
         )
         self._added.update(partitions)
 
-    def end(self) -> None:
-        """Make visible what was written in the transaction, all of it at once."""
+    def commit(self) -> None:
+        """Commit: all that was written in the transaction becomes visible at once."""
         answer = self._ask(lambda connection: self._ending(connection, committed=True))
-        self.began = False
+        self.in_transaction = False
         self._added.clear()
-        if self.second:
+        if self.version_2:
             self.identity = Identity(answer.producer_id, answer.producer_epoch)
 
-    def give_up(self) -> None:
-        """End what is open, if the coordinator can be told at once; else whoever comes next does."""
-        connection = self._brokers.coordinating()
-        if self.began and connection is not None:
+    def abort(self) -> None:
+        """Abort what is open, if the coordinator can be told at once; else the next producer of this id does."""
+        connection = self._brokers.open_coordinator()
+        if self.in_transaction and connection is not None:
             connection.answer_s = _CLOSE_S
             with suppress(LostError, RefusedError, OperatorError):
                 connection.ask(self._ending(connection, committed=False))
-        self.began = False
+        self.in_transaction = False
 
-    def version(self, connection: Connection, request: type[Any], second: int) -> int:
-        """Of a request that says by which version of the protocol a transaction goes: from `second` on the second."""
-        if not self.second:
+    def request_version(self, connection: Connection, request: type[Any], second: int) -> int:
+        """Return a version of a request that tells the protocol's: from `second` on it means version 2."""
+        if not self.version_2:
             return connection.version(request, second - 1)
         version = connection.version(request, second)
-        if version < second:  # a broker of before, back in the cluster
+        if version < second:  # an older broker is back in the cluster
             raise RefusedError(code_of(codes.UnsupportedVersionError))
         return version
 
@@ -119,7 +119,7 @@ class Coordinator:
             producer_id=self.identity.producer_id,
             producer_epoch=self.identity.epoch,
             committed=committed,
-            version=self.version(connection, EndTxnRequest, _GIVES_EPOCH),
+            version=self.request_version(connection, EndTxnRequest, _GIVES_EPOCH),
         )
 
     def _ask(self, make: Callable[[Connection], Any], within_s: float | None = None) -> Any:  # noqa: ANN401
@@ -130,16 +130,16 @@ class Coordinator:
             try:
                 answer = connection.ask(make(connection))
             except LostError as exc:
-                self._brokers.no_coordinator()
+                self._brokers.drop_coordinator()
                 self.interrupted = True
                 self._waiting.wait(patience, exc)
                 continue
             code = _worst(answer)
             if code == 0:
-                self._waiting.heard_well()
+                self._waiting.accepted()
                 return answer
             if code in MOVED or self._waiting.may_be_stale(code):
-                self._brokers.no_coordinator(moved=True)
+                self._brokers.drop_coordinator(moved=True)
             elif code not in PASSING:
                 raise RefusedError(code)
             self._waiting.wait(patience, RefusedError(code))
@@ -149,7 +149,7 @@ class Coordinator:
 
 
 def _worst(answer: Any) -> int:  # noqa: ANN401 - a message
-    """The error of an answer; of one about partitions that of the first which is about the partition itself."""
+    """Return an answer's error; of one about partitions the first that is about the partition itself."""
     if not hasattr(answer, "results_by_topic_v3_and_below"):
         return int(answer.error_code)
     said = [

@@ -1,13 +1,41 @@
-"""The transactional producer: whole batches, each partition's in order, each once; committed together or not at all.
+"""The producer writes batches in Kafka transactions: each batch once and in order, all of a transaction or nothing.
 
-It follows https://cwiki.apache.org/confluence/display/KAFKA/KIP-98 and, where the cluster has it on, version 2 of that
-protocol (KIP-890): brokers add partitions to the transaction by themselves, every transaction has an epoch of its own.
+Why every source transaction reaches the topics exactly once:
 
-A broker has one request of ours at a time, with one batch of each of its partitions in it. What was not answered, or
-answered with an error that passes, is sent again, first of all, under the same sequence, by which brokers tell copies
-apart. Requests to the coordinator have none: one that may have been sent twice is told of by `interrupted`.
+1. Events and the position behind them are in one Kafka transaction; `sinks.kafka` writes the position last. Kafka
+   commits a transaction in all its partitions or in none, and shows readers of read_committed only what is committed
+   (KIP-98). So there are never events without their position, nor a position without its events.
+2. One producer writes at a time. `begin_epoch` (InitProducerId) raises the epoch of the transactional id. It returns
+   once what an older epoch had open has ended: what was being committed is committed, all else is aborted. From then on
+   brokers refuse every request of an older epoch. Only then is the position read, to the end of its topic: nothing that
+   was sent before can still change it. This is fencing by the id alone. KIP-447 fences by consumer group, for input
+   from Kafka topics; our input is a database log, and the position is a record of ours.
+3. Within an epoch each batch has a sequence, by which a broker recognizes a batch that is sent again, also after its
+   partition has moved to another leader. Each broker has one request of ours in flight, with one batch of each of its
+   partitions. What was not answered, or answered with an error that passes, is sent again before anything newer.
+   So no batch is written twice, and none overtakes another.
+4. The source is acknowledged only with a position that a committed transaction holds (`cdc.capture.pipeline`). What is
+   behind the position can always be read again.
 
-Why ours: docs/adr/0015-a-producer-of-our-own.md.
+What a crash, or an answer that never comes, leads to:
+
+| when | Kafka has | the next session finds |
+|---|---|---|
+| before EndTxn is sent | an open transaction, which nobody sees | the old position: the source sends again |
+| EndTxn was sent | a transaction, committed or not | after `begin_epoch` the position says which |
+| after the answer to EndTxn | the transaction, committed | the new position: what is sent again is dropped |
+
+An EndTxn that arrives after `begin_epoch` has an older epoch and is refused, so the second row has no third outcome.
+
+Requests to the coordinator have no sequence: a copy that arrives late may act on the next transaction. In version 1 of
+the protocol transactions share an epoch, so a late EndTxn would end the next one in its middle. `interrupted` therefore
+says that a request may have been sent twice, and the sink begins a new epoch before it writes anything else
+(docs/adr/0010). In version 2 (KIP-890, where the cluster has it on) each transaction has an epoch of its own, which
+the answer to EndTxn gives; brokers add partitions to the transaction by themselves, and write no batch outside one. In
+version 1 partitions are added before their first batch is sent, but a batch that arrives after an abort may be written
+outside any transaction: there `close` aborts only where nothing is in flight, else the next `begin_epoch` does.
+
+Why it is ours: docs/adr/0015. https://cwiki.apache.org/confluence/display/KAFKA/KIP-98
 """
 
 from __future__ import annotations
@@ -23,7 +51,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from sinks.client import produce_request
 from sinks.client.brokers import Address, AnswerError, Brokers
-from sinks.client.connection import Connection, LostError, Way
+from sinks.client.connection import Connection, ConnectionConfig, LostError
 from sinks.client.record_batch import Codec, header
 from sinks.producer.batches import Batch
 from sinks.producer.coordinator import Coordinator
@@ -37,29 +65,29 @@ _WRITTEN: Final = {0, code_of(codes.DuplicateSequenceNumberError)}
 
 @dataclass(slots=True)
 class _Pending:
-    """A batch that was handed over."""
+    """Holds a batch that was handed over."""
 
     count: int
     records: bytes
-    """As they are sent."""
+    """They are as sent: compressed."""
     alone: bytes
-    """The record as it was, where it is the only one: then it may be what is refused. Else nothing."""
+    """The record, not compressed, if it is the only one: then it may be what is refused. Else empty."""
     at_ms: int
     sequence: int | None = None
-    """Given when it is sent first, and kept."""
+    """It is given when the batch is first sent, and kept when it is sent again."""
 
 
-_Flight: TypeAlias = dict[str, dict[int, _Pending]]
-"""A request: by topic and partition."""
+_Request: TypeAlias = dict[str, dict[int, _Pending]]
+"""Is what one broker is sent at once, by topic and partition."""
 
 
 class Producer:
-    """Of one transactional id. All methods raise RefusedError, LostError when waiting has not helped, OperatorError."""
+    """Produces as one transactional id. Raises RefusedError, LostError when waiting has not helped, OperatorError."""
 
     def __init__(
-        self, bootstrap_servers: str, way: Way, *, transactional_id: str, timeout_ms: int, codec: Codec
+        self, bootstrap_servers: str, config: ConnectionConfig, *, transactional_id: str, timeout_ms: int, codec: Codec
     ) -> None:
-        self._brokers = Brokers(bootstrap_servers, way)
+        self._brokers = Brokers(bootstrap_servers, config)
         self._waiting = Waiting(bootstrap_servers, self._brokers)
         self._coordinator = Coordinator(
             self._brokers, self._waiting, transactional_id=transactional_id, timeout_ms=timeout_ms
@@ -68,42 +96,42 @@ class Producer:
         self._codec = codec
         self._sequences: dict[tuple[str, int], int] = {}
         self._unwritten: dict[str, dict[int, list[_Pending]]] = {}
-        """By topic and partition, oldest first; the first may be on its way."""
-        self._flying: dict[Address, tuple[Connection, _Flight]] = {}
-        self._failing: Patience | None = None
-        """Since something was not taken that was sent."""
+        """Holds batches by topic and partition, oldest first; the first may be in flight."""
+        self._in_flight: dict[Address, tuple[Connection, _Request]] = {}
+        self._patience: Patience | None = None
+        """Runs since something that was sent was not taken."""
 
     @property
     def interrupted(self) -> bool:
-        """Whether a request may have been sent twice: whatever is under way of it must meet another epoch."""
+        """Tell whether a request may have been sent twice: a copy in flight must meet another epoch."""
         return self._coordinator.interrupted
 
     @property
     def fences_itself(self) -> bool:
-        """Whether a copy of what began this epoch may be under way, which would end it as another producer does."""
+        """Tell whether a copy of what began this epoch may be in flight, which would fence it as others do."""
         return self._coordinator.fences_itself
 
     def begin_epoch(self, within_s: float) -> None:
-        """Shut out whoever has used this id before; what was open of it is ended on return."""
+        """Fence all who have used this id before; on return, what was open of it has ended."""
         self._sequences.clear()
         self._unwritten.clear()
-        for broker in self._flying:
-            self._brokers.lost(broker)
-        self._flying.clear()
-        self._failing = None
+        for broker in self._in_flight:
+            self._brokers.drop(broker)
+        self._in_flight.clear()
+        self._patience = None
         self._coordinator.begin_epoch(within_s)
 
     def partitions(self, topic: str, beside: Iterable[str] = ()) -> int:
-        """How many the topic has; those `beside` are looked up with it, as they will be asked for next."""
+        """Return how many partitions a topic has; `beside` are looked up with it, as they will be asked for next."""
         self._waiting.patiently(lambda: self._brokers.look_up((topic, *beside)), Patience(ABSENT_S))
         return self._brokers.partitions(topic)
 
     def ready(self) -> bool:
-        """Whether all that was handed over has been written; waits for no answer."""
-        for broker in [broker for broker, (connection, _) in self._flying.items() if connection.readable()]:
-            self._land(broker)
-        if self._unwritten and not self._flying:
-            self._take_off()
+        """Tell whether all that was handed over has been written; waits for no answer."""
+        for broker in [broker for broker, (connection, _) in self._in_flight.items() if connection.readable()]:
+            self._receive(broker)
+        if self._unwritten and not self._in_flight:
+            self._send_requests()
         return not self._unwritten
 
     def send(self, batches: list[Batch]) -> None:
@@ -112,65 +140,67 @@ class Producer:
         compress = self._codec.compress
         pending: dict[str, dict[int, list[_Pending]]] = {}
         batches.reverse()
-        while batches:  # each is let go when it is compressed
+        while batches:  # each is released as soon as it is compressed
             topic, partition, count, records = batches.pop()
             made = _Pending(count, compress(records), records if count == 1 else b"", at_ms)
             pending.setdefault(topic, {}).setdefault(partition, []).append(made)
         self.flush()
         self._unwritten = pending
-        self._take_off()
+        self._send_requests()
 
     def flush(self) -> None:
         """Return when all that was handed over has been written."""
-        while self._unwritten or self._flying:
-            self._go_on()
+        while self._unwritten or self._in_flight:
+            self._receive_and_send()
 
     def commit(self) -> None:
-        """Make visible what was handed over since the last commit, all of it at once."""
+        """Make all that was handed over since the last commit visible at once."""
         self.flush()
-        self._coordinator.end()
-        if self._coordinator.second:  # the next transaction has an epoch of its own
+        self._coordinator.commit()
+        if self._coordinator.version_2:  # the next transaction has an epoch of its own
             self._sequences.clear()
 
     def close(self) -> None:
-        """Let go. What is open is given up at once where the coordinator can be told, else by whoever comes next."""
-        # in version 1 a batch that may be under way could still be written behind the abort, into no transaction
-        if self._coordinator.second or not (self._flying or self.interrupted):
-            self._coordinator.give_up()
+        """Abort what is open if the coordinator can be told at once, else the next producer does; close connections."""
+        # in version 1 a batch in flight could still be written behind the abort, outside any transaction
+        if self._coordinator.version_2 or not (self._in_flight or self.interrupted):
+            self._coordinator.abort()
         self._brokers.close()
 
-    def _go_on(self) -> None:
-        """Wait for what is on its way, and send what waits."""
-        for broker in list(self._flying):
-            self._land(broker)
-        self._take_off()
+    def _receive_and_send(self) -> None:
+        """Wait for the answers to what is in flight, then send what waits."""
+        for broker in list(self._in_flight):
+            self._receive(broker)
+        self._send_requests()
 
-    def _take_off(self) -> None:
-        """Send every broker the oldest batch of each of its partitions; none has anything to answer."""
+    def _send_requests(self) -> None:
+        """Send every broker the oldest batch of each of its partitions; no broker has a request in flight."""
         try:
             self._brokers.look_up(self._unwritten)
         except AnswerError as exc:
             if exc.code not in PASSING:
                 raise RefusedError(exc.code) from exc
-            self._later(RefusedError(exc.code))
+            self._pause(RefusedError(exc.code))
             return
         except LostError as exc:
-            self._later(exc)
+            self._pause(exc)
             return
-        flights = self._flights()
-        if not self._coordinator.second:
-            places = {(topic, number) for flight in flights.values() for topic, of in flight.items() for number in of}
-            self._coordinator.add(places)
-        for broker, flight in flights.items():
+        requests = self._requests()
+        if not self._coordinator.version_2:
+            partitions = {
+                (topic, number) for request in requests.values() for topic, of in request.items() for number in of
+            }
+            self._coordinator.add_partitions(partitions)
+        for broker, request in requests.items():
             try:
-                self._produce(broker, flight)
+                self._produce(broker, request)
             except LostError as exc:
-                self._brokers.forget(flight)
+                self._brokers.forget(request)
                 self._lost(broker, exc)
 
-    def _flights(self) -> dict[Address, _Flight]:
-        """What goes to which broker."""
-        found: dict[Address, _Flight] = {}
+    def _requests(self) -> dict[Address, _Request]:
+        """Return the request to send to each broker."""
+        found: dict[Address, _Request] = {}
         sizes: dict[Address, int] = {}
         leaderless = set()
         for topic, partitions in self._unwritten.items():
@@ -189,15 +219,15 @@ class Producer:
                 found[broker][topic][partition] = queue[0]
         if leaderless:
             self._brokers.forget(leaderless)
-            self._later(RefusedError(code_of(codes.LeaderNotAvailableError)))
+            self._pause(RefusedError(code_of(codes.LeaderNotAvailableError)))
         return found
 
-    def _produce(self, broker: Address, flight: _Flight) -> None:
-        connection = self._brokers.to(broker)
-        version = self._coordinator.version(connection, ProduceRequest, produce_request.IMPLICIT)
+    def _produce(self, broker: Address, request: _Request) -> None:
+        connection = self._brokers.connection(broker)
+        version = self._coordinator.request_version(connection, ProduceRequest, produce_request.IMPLICIT)
         codec, identity = self._codec.number, self._coordinator.identity
         sent: dict[str, list[tuple[int, bytes, bytes]]] = {}
-        for topic, partitions in flight.items():
+        for topic, partitions in request.items():
             made = sent[topic] = []
             for partition, each in partitions.items():
                 records, count = each.records, each.count
@@ -207,24 +237,24 @@ class Producer:
                     self._sequences[topic, partition] = (sequence + count) % _SEQUENCES
                 begin = header(records, count, codec=codec, at_ms=each.at_ms, identity=identity, sequence=sequence)
                 made.append((partition, begin, records))
-        self._coordinator.began = True
-        self._flying[broker] = connection, flight
+        self._coordinator.in_transaction = True
+        self._in_flight[broker] = connection, request
         connection.produce(version, sent, transactional_id=self._id, timeout_ms=_DELIVERY_MS)
 
-    def _land(self, broker: Address) -> None:
-        """Wait for a broker's answer to what is on its way to it."""
-        connection, flight = self._flying[broker]
+    def _receive(self, broker: Address) -> None:
+        """Wait for a broker's answer to the request in flight to it."""
+        connection, request = self._in_flight[broker]
         try:
             answer = connection.produced()
         except LostError as exc:
             self._lost(broker, exc)
             return
-        del self._flying[broker]
+        del self._in_flight[broker]
         passing = 0
         for topic, said in answer:
-            flown, waiting = flight.get(topic, {}), self._unwritten.get(topic, {})
+            asked, waiting = request.get(topic, {}), self._unwritten.get(topic, {})
             for partition, code in said:
-                each = flown.pop(partition, None)
+                each = asked.pop(partition, None)
                 if each is None:
                     continue
                 if code in _WRITTEN:
@@ -240,26 +270,26 @@ class Producer:
                     raise RefusedError(code, Batch(topic, partition, each.count, each.alone))
             if not waiting:
                 self._unwritten.pop(topic, None)
-        if any(flight.values()):
+        if any(request.values()):
             raise RefusedError(code_of(codes.UnknownError))
         if passing:
-            self._later(RefusedError(passing))
+            self._pause(RefusedError(passing))
         else:
-            self._failing = None
-            self._waiting.heard_well()
+            self._patience = None
+            self._waiting.accepted()
 
     def _lost(self, broker: Address, reason: LostError) -> None:
-        """What was on its way may have been written: it is sent again, by the same numbers."""
-        self._brokers.lost(broker)
-        found = self._flying.pop(broker, None)
+        """Close a connection; what was in flight may have been written, and is sent again under the same sequences."""
+        self._brokers.drop(broker)
+        found = self._in_flight.pop(broker, None)
         if found is not None:
             self._coordinator.interrupted = True
             self._brokers.forget(found[1])
-        self._later(reason)
+        self._pause(reason)
 
-    def _later(self, reason: Exception) -> None:
-        """Pause before it is tried again. Raises `reason` when trying has not helped for long."""
-        if self._failing is None:
+    def _pause(self, reason: Exception) -> None:
+        """Pause before the next try. Raises `reason` when trying has not helped for long."""
+        if self._patience is None:
             absent = isinstance(reason, RefusedError) and reason.code == ABSENT
-            self._failing = Patience(ABSENT_S) if absent else Patience()
-        self._waiting.wait(self._failing, reason)
+            self._patience = Patience(ABSENT_S) if absent else Patience()
+        self._waiting.wait(self._patience, reason)

@@ -1,4 +1,4 @@
-"""What passes if one waits: which answers of brokers, for how long, and what is said of it meanwhile."""
+"""Decides which answers of brokers pass if one waits, for how long, and what is logged meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S: Final = 120.0
 ABSENT_S: Final = 30.0
 """How long a broker may say that a topic is not there, which it does for a moment after it was made."""
 STALE_S: Final = 5.0
-"""How long another broker may know better that says we are fenced off."""
+"""For how long being fenced may be an outdated answer, which another broker would not give."""
 
 _PAUSE_FIRST_S: Final = 0.002
 _PAUSE_LONGEST_S: Final = 0.5
@@ -26,7 +26,7 @@ _COMPLAIN_S: Final = 30.0
 
 
 def code_of(error: type[codes.KafkaError]) -> int:
-    """Kafka's number of an error."""
+    """Return Kafka's number of an error."""
     return int(error.errno)
 
 
@@ -49,9 +49,9 @@ PASSING: Final = {
     code_of(codes.FencedLeaderEpochError),
     code_of(codes.UnknownLeaderEpochError),
 }
-"""What passes, if one waits or asks another broker."""
+"""Errors that pass, if one waits or asks another broker."""
 FENCED: Final = {code_of(codes.ProducerFencedError), code_of(codes.InvalidProducerEpochError)}
-"""What is said to a producer whose place another one has taken."""
+"""Errors that a producer is given once another one of its id has fenced it."""
 
 log = logging.getLogger("cdc")
 
@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 class RefusedError(Exception):
     """A broker has answered with an error that does not pass; `batch` is what it was about, where it was one.
 
-    Its records only if it has no more than one.
+    The batch has its records only if there is just one.
     """
 
     def __init__(self, code: int, batch: Batch | None = None) -> None:
@@ -76,14 +76,14 @@ def _now_s() -> float:
 
 @dataclass(slots=True)
 class Patience:
-    """How long something that passes is waited for, and with which pauses."""
+    """Says how long something that passes is waited for, and with which pauses."""
 
     within_s: float = PATIENCE_S
     began_s: float = field(default_factory=_now_s)
     pause_s: float = _PAUSE_FIRST_S
 
     def wait(self, reason: Exception) -> None:
-        """Pause, longer each time. Raises `reason` when it has been too long."""
+        """Pause; after a while log it, and ask another broker: one cut off from the others knows of no changes."""
         if time.monotonic() - self.began_s > self.within_s:
             raise reason
         time.sleep(self.pause_s)
@@ -91,30 +91,30 @@ class Patience:
 
     @property
     def long(self) -> bool:
-        """Whether it has been waited for a while."""
+        """Tell whether it has been waited for a while."""
         return self.pause_s >= _PAUSE_LONGEST_S
 
 
 class Waiting:
-    """Of one producer."""
+    """Waits on behalf of one producer."""
 
     def __init__(self, servers: str, brokers: Brokers) -> None:
-        """`servers` are named where somebody has to be told."""
+        """Name `servers` in what is logged."""
         self._servers = servers
         self._brokers = brokers
         self._fenced_s: float | None = None
-        """When it was first said, with no word to the contrary since, that another producer has taken over."""
+        """When a broker first said that another producer has taken over, if none has denied it since."""
         self._complained_s = float("-inf")
 
-    def heard_well(self) -> None:
-        """A broker takes this producer for the one that may write."""
+    def accepted(self) -> None:
+        """Note that a broker takes this producer for the one that may write."""
         self._fenced_s = None
 
     def may_be_stale(self, code: int) -> bool:
-        """Whether another broker may know better that says we are fenced off.
+        """Tell whether the broker that says we are fenced may be outdated, so that another broker would not say it.
 
-        One that was frozen goes on for a moment as if it still coordinated or led, by what it knew then. Who is fenced
-        off in truth stays so.
+        A broker that was frozen goes on for a moment as if it still coordinated or led, by what it knew then. A
+        producer that is really fenced stays fenced.
         """
         if code not in FENCED:
             return False
@@ -123,7 +123,7 @@ class Waiting:
         return now - self._fenced_s < STALE_S
 
     def patiently(self, look: Callable[[], _T], patience: Patience) -> _T:
-        """What any broker says. Raises RefusedError, and LostError when waiting has not helped."""
+        """Return what any broker says. Raises RefusedError, and LostError when waiting has not helped."""
         while True:
             try:
                 return look()
@@ -138,11 +138,11 @@ class Waiting:
         """After a while say so, and ask another broker: one that is cut off from the others knows of no changes."""
         patience.wait(reason)
         if patience.long:
-            self._brokers.doubt()
+            self._brokers.ask_another()
             self._complain(reason)
 
     def _complain(self, reason: Exception) -> None:
-        """Say, now and then, what is waited for."""
+        """Log, at most once in a while, what is waited for."""
         now = time.monotonic()
         if now - self._complained_s > _COMPLAIN_S:
             self._complained_s = now

@@ -1,4 +1,4 @@
-"""Following topics as any reader would: read_committed, without a consumer group that outlives it."""
+"""Follows topics as any reader would: read_committed, without a consumer group that outlives it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _NEW_TOPICS_S: Final = 5.0
 
 
 def any_table(prefix: str) -> str:
-    """Topics of tables: two dots after the prefix's start."""
+    """Return a pattern of tables' topics: two dots after the prefix's start."""
     return rf"{re.escape(prefix)}\.[^.]+\.[^.]+"
 
 
 def any_event(prefix: str) -> str:
-    """Topics of tables, and that of messages."""
+    """Return a pattern of tables' topics and that of messages."""
     return rf"{any_table(prefix)}|{re.escape(log_topic(prefix, '', 'message'))}"
 
 
 def one_table(prefix: str, schema: str, table: str) -> str:
-    """One table's topic."""
+    """Return a pattern of one table's topic."""
     return re.escape(f"{prefix}.{escape(schema)}.{escape(table)}")
 
 
 class Follower:
-    """All partitions of the topics that match, those that appear later too. Use as a context manager."""
+    """Reads all partitions of the topics that match, also those that appear later. Use as a context manager."""
 
     def __init__(self, config: KafkaConfig, pattern: str, *, from_beginning: bool) -> None:
         self._servers = config.bootstrap_servers
@@ -70,7 +70,7 @@ class Follower:
         self._consumer.close()
 
     def records(self) -> Iterator[tuple[str, int, int, bytes | None, bytes | None]]:
-        """Topic, partition, offset, key, value; without end."""
+        """Give topic, partition, offset, key, value; without end."""
         while True:
             try:
                 polled = self._consumer.poll(timeout_ms=500)

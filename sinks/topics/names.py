@@ -1,4 +1,4 @@
-"""Topic names: one-to-one, so that two tables never share a topic. Pure."""
+"""Names topics one-to-one, so that two tables never share a topic. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ESCAPE: Final = re.compile(r"_u([0-9a-f]{4})")
 
 
 def escape(name: str) -> str:
-    """A schema's or table's name with Kafka's characters only; `unescape` is the way back."""
+    """Write a schema's or table's name with Kafka's characters only; `unescape` reverses it."""
     return _ILLEGAL.sub(lambda match: "".join(f"_u{unit:04x}" for unit in _utf16(match.group())), name)
 
 
 def unescape(name: str) -> str:
-    """What `escape` was given."""
+    """Return what `escape` was given."""
     units = _ESCAPE.sub(lambda match: chr(int(match.group(1), 16)), name)
     return units.encode("utf-16", "surrogatepass").decode("utf-16")
 
@@ -31,7 +31,7 @@ def _utf16(text: str) -> list[int]:
 
 
 def table_topic(prefix: str, schema: str, table: str) -> str:
-    """``<prefix>.<schema>.<table>``. Raises ConfigError for a name Kafka has no room for."""
+    """Return ``<prefix>.<schema>.<table>``. Raises ConfigError for a name Kafka has no room for."""
     name = f"{prefix}.{escape(schema)}.{escape(table)}"
     if len(name) > LONGEST:
         raise ConfigError(
@@ -42,32 +42,32 @@ def table_topic(prefix: str, schema: str, table: str) -> str:
 
 
 def table_of(topic: str) -> str | None:
-    """The table, as ``schema.table``, whose topic this is; None where it is none's."""
+    """Return the table, as ``schema.table``, whose topic this is; None for any other topic."""
     _, *names = topic.split(".")
     return ".".join(map(unescape, names)) if len(names) == _NAMES_IN_TOPIC else None
 
 
 def schema_topic(prefix: str) -> str:
-    """Every version of every table; shared by the connectors of a prefix."""
+    """Name the topic of every version of every table, which the connectors of a prefix share."""
     return f"{prefix}.schema"
 
 
 def position_topic(prefix: str, connector: str) -> str:
-    """Where one connector stands. One dot, so it is no table's topic."""
+    """Name the topic of one connector's position. It has one dot, so it is no table's topic."""
     return f"{prefix}.position-{connector}"
 
 
 def signal_topic(prefix: str, connector: str) -> str:
-    """What is asked of one connector."""
+    """Name the topic of commands to one connector."""
     return f"{prefix}.signal-{connector}"
 
 
 def log_topic(prefix: str, connector: str, log: Log) -> str:
-    """One of the topics that are no table. One dot, as above. Dead letters are a connector's own."""
+    """Name a topic that is no table's. It has one dot, as above. Dead letters are a connector's own."""
     return f"{prefix}.dead-letter-{connector}" if log == "dead-letter" else f"{prefix}.{log}"
 
 
 def position_of(topic: str) -> tuple[str, str] | None:
-    """Prefix and connector of a position topic; None for any other."""
+    """Return prefix and connector of a position topic; None for any other."""
     prefix, found, connector = topic.partition(".position-")
     return (prefix, connector) if found and "." not in prefix + connector else None

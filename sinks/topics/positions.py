@@ -1,4 +1,4 @@
-"""The position topic: where a connector stands, and, under a key of its own, the last error it met."""
+"""Reads the position topic: a connector's position, and, under a key of its own, the last error it met."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from cdc.config.config import KafkaConfig
 from cdc.model.errors import CdcError
 from cdc.model.state import State
 from sinks.topics.names import position_of, position_topic
 from sinks.topics.read_back import read_to_end
+from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
 from sinks.topics.topics import Topics
 
 _REPORT_S: Final = 3.0
@@ -25,7 +26,7 @@ log = logging.getLogger("cdc.kafka")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the position topic says."""
+    """Holds what the position topic says."""
 
     state: State | None
     committed_at_ms: int
@@ -37,8 +38,8 @@ class Standing:
 def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) -> Standing:
     """Read the topic, read_committed. Raises OperatorError for a damaged record.
 
-    `fenced`: nobody else can have a transaction open, and one that is being ended is waited for. Else what is
-    committed now is told, also where a killed connector has left one open.
+    `fenced`: nobody else can have a transaction open, and one that is just ending is waited for. Else it returns what
+    is committed now, also where a killed connector has left a transaction open.
     """
     topic = position_topic(config.prefix, connector)
     last: bytes | None = None
@@ -56,9 +57,9 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
 
 
 def read_neighbours(config: KafkaConfig, connector: str) -> list[tuple[str, State]]:
-    """Prefix and position of the other connectors of this prefix, and of this name's under other prefixes.
+    """Return prefix and position of the prefix's other connectors, and of this name's under other prefixes.
 
-    A position that is damaged or may not be read says nothing about us: its own connector's start tells of it.
+    A position that is damaged or may not be read is left out: the start of its own connector reports it.
     """
     with Topics(config.bootstrap_servers, config.options) as topics:
         names = [found for topic in sorted(topics.names()) if (found := position_of(topic)) is not None]
@@ -76,29 +77,19 @@ def read_neighbours(config: KafkaConfig, connector: str) -> list[tuple[str, Stat
 
 
 def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:
-    """Leave an error for `cdc status` to find; best effort, three seconds, no part of any transaction."""
+    """Write an error for `cdc status` to find; best effort, three seconds, no part of any transaction."""
     value = {
         "at_ms": time.time_ns() // 1_000_000,
         "kind": type(error).__name__,
         "message": error.message,
         "hint": error.hint,
     }
+    topic = position_topic(config.prefix, connector)
     try:
-        producer = Producer(
-            {
-                **config.options,
-                "bootstrap.servers": config.bootstrap_servers,
-                "message.timeout.ms": int(_REPORT_S * 1000),
-                "allow.auto.create.topics": "false",
-            },
-            logger=log,
-        )
-        topic = position_topic(config.prefix, connector)
-        if producer.list_topics(topic, timeout=_REPORT_S).topics[topic].error is not None:
-            return  # it has never run: there is nowhere to leave it, and nobody looks
-        producer.produce(topic, orjson.dumps(value), _error_key(connector))
-        producer.flush(_REPORT_S)
-    except (KafkaException, BufferError) as exc:
+        write_record(config, topic, _error_key(connector), orjson.dumps(value), within_s=_REPORT_S)
+    except NoTopicError:
+        pass  # it has never run: there is nowhere to leave it, and nobody looks
+    except (NotTakenError, KafkaException, BufferError) as exc:
         log.debug("the error could not be left: %s", exc)
 
 

@@ -1,4 +1,4 @@
-"""Reading topics back, from their beginning to the end they had when reading began."""
+"""Reads topics back, from their beginning to the end they had when reading began."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def read_to_end(
     *,
     open_too: bool = True,
 ) -> Generator[Message, None, None]:
-    """Every record the topic held at the call, in order within each partition.
+    """Give every record the topic held at the call, in order within each partition.
 
-    Under read_committed the end is still the partition's end, not the last stable offset: an open transaction there is
-    waited for. Raises RetryableError if the end does not come into reach. Without `open_too`, what stands behind the
-    beginning of an open transaction (which a killed connector may have left) is not waited for.
+    Under read_committed the end is still the high watermark, not the last stable offset: it waits for an open
+    transaction to end. Raises RetryableError if that takes too long. Without `open_too` it reads to the last stable
+    offset, and does not wait for an open transaction, which a killed connector may have left.
     """
     settings = {**_reading(bootstrap_servers, options), "isolation.level": isolation}
     try:
         bounds = _bounds(bootstrap_servers, options, topic, "read_uncommitted" if open_too else isolation)
-        # Not before: a consumer that is not given its partitions at once looks for them a second later.
+        # Make it only now: a consumer that is not given its partitions at once looks for them a second later.
         with closing(Consumer(settings, logger=log)) as consumer:
             yield from _read(consumer, bootstrap_servers, topic, bounds)
     except KafkaException as exc:
@@ -57,13 +57,13 @@ def read_to_end(
         ) from exc
 
 
-def read_what_is(
+def read_without_waiting(
     bootstrap_servers: str, options: Mapping[str, str], topic: str
 ) -> Generator[tuple[Message, bool], None, None]:
-    """Every record the topic holds, waiting for nobody: first what is committed, and True.
+    """Give every record the topic holds, waiting for nobody: first what is committed, and True.
 
-    Then what stands behind the beginning of a transaction that is still open, which nobody can tell the outcome of
-    before that one ends, and False.
+    Then, with False, what is behind the last stable offset: a transaction is open there, and while it is, nobody knows
+    which of these records will be committed.
     """
     settings = _reading(bootstrap_servers, options)
     try:
@@ -82,7 +82,7 @@ def read_what_is(
 
 
 def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str]:
-    """A consumer that reads a topic once. What it fetches ahead is memory that is not given back: 64 MB by default."""
+    """Configure a consumer that reads a topic once. Memory of records fetched ahead stays taken: 64 MB by default."""
     return {
         "queued.max.messages.kbytes": "4096",
         **options,
@@ -97,9 +97,9 @@ def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, st
 def _bounds(
     bootstrap_servers: str, options: Mapping[str, str], topic: str, isolation: Isolation
 ) -> dict[int, tuple[int, int]]:
-    """Each partition's first offset and end: the last stable offset under read_committed, else the high watermark.
+    """Return each partition's first offset and end: last stable offset if read_committed, else high watermark.
 
-    A topic that is not led yet is waited for.
+    Waits for a topic that has no leader yet.
     """
     probe = Consumer(
         {
@@ -114,14 +114,14 @@ def _bounds(
     with closing(probe):
         while True:
             try:
-                return _asked(probe, topic)
+                return _offsets(probe, topic)
             except KafkaException as exc:
                 if exc.args[0].code() not in _TOO_EARLY or time.monotonic() > until:
                     raise
             time.sleep(0.05)
 
 
-def _asked(probe: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+def _offsets(probe: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     found = probe.list_topics(topic, timeout=15).topics[topic]
     if found.error is not None:
         raise KafkaException(found.error)

@@ -1,16 +1,17 @@
-"""The signal topic: what `cdc snapshot` asks of a connector, under a key each, until its tombstone says it was done."""
+"""The signal topic holds what `cdc snapshot` asks of a connector, each under a key; a tombstone says it was done."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.config.config import KafkaConfig
 from cdc.model.errors import OperatorError
 from sinks.topics.names import signal_topic
 from sinks.topics.read_back import read_to_end
+from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
 
 _ASK_S = 15.0
 _AT_ONCE = 100
@@ -19,7 +20,7 @@ log = logging.getLogger("cdc.kafka")
 
 
 class Commands:
-    """The commands that wait; reads what is there first, then whatever comes, and never waits for it."""
+    """Reads the commands that wait: those that are there, then those that come; never waits for one."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str], topic: str) -> None:
         self._waiting: dict[bytes, bytes] = {}
@@ -42,17 +43,17 @@ class Commands:
         self._consumer.assign([TopicPartition(topic, 0, end)])
 
     def waiting(self) -> list[tuple[bytes, bytes]]:
-        """Those not answered, oldest first."""
+        """Return those not answered, oldest first."""
         for _ in range(_AT_ONCE):
             message = self._consumer.poll(0)
             if message is None:
                 break
-            if message.error() is None:  # what goes wrong with the broker, the producer hears too
+            if message.error() is None:  # the producer notices as well when a broker fails
                 self._hear(message.key(), message.value())
         return list(self._waiting.items())
 
     def answered(self, key: bytes) -> None:
-        """Not to be given again by this reader."""
+        """Do not give this command again."""
         self._waiting.pop(key, None)
 
     def close(self) -> None:
@@ -68,24 +69,13 @@ class Commands:
 def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes) -> None:
     """Leave a command for a connector. Raises OperatorError where it has never run."""
     topic = signal_topic(config.prefix, connector)
-    refused: list[object] = []
+    where = f"Kafka at {config.bootstrap_servers}: topic {topic}"
     try:
-        producer = Producer(
-            {
-                **config.options,
-                "bootstrap.servers": config.bootstrap_servers,
-                "message.timeout.ms": int(_ASK_S * 1000),
-                "allow.auto.create.topics": "false",
-            },
-            logger=log,
-        )
-        if producer.list_topics(topic, timeout=_ASK_S).topics[topic].error is not None:
-            raise OperatorError(
-                f"connector {connector} has never run: topic {topic} is not there", hint="cdc run first"
-            )
-        producer.produce(topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
-        left = producer.flush(_ASK_S)
+        write_record(config, topic, key, value, within_s=_ASK_S)
+    except NoTopicError as exc:
+        msg = f"connector {connector} has never run: topic {topic} is not there"
+        raise OperatorError(msg, hint="cdc run first") from exc
+    except NotTakenError as exc:
+        raise OperatorError(f"{where} takes nothing", hint="is it running?") from exc
     except (KafkaException, BufferError) as exc:
-        raise OperatorError(f"Kafka at {config.bootstrap_servers}: topic {topic} cannot be written") from exc
-    if left or refused:
-        raise OperatorError(f"Kafka at {config.bootstrap_servers}: topic {topic} takes nothing", hint="is it running?")
+        raise OperatorError(f"{where} cannot be written") from exc

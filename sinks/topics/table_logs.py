@@ -1,4 +1,4 @@
-"""Which topics of tables have a log beside them. No I/O: the sink asks once for each batch of a topic."""
+"""Tells which tables' topics have a log beside them. No I/O: the sink asks once for each batch of a topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALWAYS: Final = "-1"
 
 
 class TableLogs:
-    """Of one sink."""
+    """Knows the logs of one sink's tables."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._log, self._partitions = config.log, config.partitions
@@ -24,7 +24,7 @@ class TableLogs:
         self._tables: dict[str, str] = {}
 
     def of(self, topic: str) -> str | None:
-        """The log of a table's topic. Raises ConfigError for a name Kafka has no room for."""
+        """Return the log of a table's topic. Raises ConfigError for a name Kafka has no room for."""
         try:
             return self._logs[topic]
         except KeyError:
@@ -42,15 +42,15 @@ class TableLogs:
         return found
 
     def all(self, topics: Sequence[str]) -> list[str]:
-        """The logs that topics of tables have."""
+        """Return the logs that these tables' topics have."""
         return [log for log in map(self.of, topics) if log is not None]
 
     def written_for(self, topic: str) -> str:
-        """The table's topic of a log; any other as it is."""
+        """Return the table's topic of a log; any other topic as it is."""
         return self._tables.get(topic, topic)
 
     def wanted(self, topics: Sequence[str]) -> list[Wanted]:
-        """The logs as they must be: as many partitions as the tables' topics, so that keys lie in the same ones."""
+        """Return the logs as they must be: as many partitions as tables' topics, so that keys lie in the same ones."""
         if self._log is None:
             return []
         kept = {"retention.ms": str(self._log.retention_ms), "retention.bytes": _ALWAYS}

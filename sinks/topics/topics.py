@@ -1,4 +1,4 @@
-"""Topics as they must be: made where missing, refused, with the command that mends them, where wrong."""
+"""Makes topics that are missing, and refuses those that are wrong, with the command that repairs them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger("cdc")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A topic as it must be. `partitions` None: any number."""
+    """Describes a topic as it must be. `partitions` None: any number."""
 
     name: str
     partitions: int | None
@@ -49,7 +49,7 @@ class Wanted:
 
     @classmethod
     def events(cls, name: str, partitions: int) -> Wanted:
-        """A table's topic: compacted, tombstones kept for a week, room for wide rows."""
+        """Describe a table's topic: compacted, tombstones kept for a week, room for wide rows."""
         return cls(
             name,
             partitions,
@@ -62,12 +62,12 @@ class Wanted:
 
     @classmethod
     def log(cls, name: str, partitions: int | None, kept: Mapping[str, str]) -> Wanted:
-        """A topic in which nothing replaces anything: forgotten as `kept` says, else by the broker's measure."""
+        """Describe a topic in which no record replaces another: kept as `kept` says, else by the broker's settings."""
         return cls(name, partitions, {"cleanup.policy": "delete", "max.message.bytes": str(LARGEST_RECORD), **kept})
 
     @classmethod
-    def ledger(cls, name: str) -> Wanted:
-        """A topic of our own records: compacted, one partition, hence one order."""
+    def internal(cls, name: str) -> Wanted:
+        """Describe a topic of our own records: compacted, one partition, hence one order."""
         return cls(
             name,
             1,
@@ -82,18 +82,18 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """A topic as it is."""
+    """Describes a topic as it is."""
 
     partitions: int
     replicas: int
     allowed: frozenset[str]
-    """What this user may do with it."""
+    """The operations this user may do on it."""
     settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """How many there are, and the settings of one."""
+    """Holds how many brokers there are, and the settings of one."""
 
     count: int
     settings: Mapping[str, str]
@@ -111,7 +111,7 @@ def _specs(wanted: Sequence[Wanted], replication_factor: int | None) -> dict[str
 
 
 def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """kafka-python's names for librdkafka's options. Raises ConfigError for one it has no name for."""
+    """Translate librdkafka's options to kafka-python's. Raises ConfigError for one it has no name for."""
     unknown = sorted(o for o in options if o.startswith(_ONE_SIDED) and o not in _CLIENT)
     if unknown:
         raise ConfigError(f"sink.options: {', '.join(unknown)} is not known here", hint=f"known: {', '.join(_CLIENT)}")
@@ -122,7 +122,7 @@ def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[st
 
 
 def weakness(options: Mapping[str, str]) -> str | None:
-    """What connections with these options do not check though they are encrypted; None where nothing is left out."""
+    """Return what connections with these options leave unchecked though encrypted; None where nothing is left out."""
     encrypted = options.get("security.protocol", "").upper().endswith("SSL")
     if encrypted and options.get("ssl.endpoint.identification.algorithm", _HOST_CHECKED) != _HOST_CHECKED:
         return "the broker's certificate is not checked to be that host's (ssl.endpoint.identification.algorithm)"
@@ -133,13 +133,13 @@ def weakness(options: Mapping[str, str]) -> str | None:
 
 @functools.cache
 def tell_of_weakness(bootstrap_servers: str, weak: str | None) -> None:
-    """Say once for each cluster what its connections do not check."""
+    """Log once for each cluster what its connections do not check."""
     if weak is not None:
         log.warning("Kafka at %s: %s", bootstrap_servers, weak)
 
 
 class Topics:
-    """One admin connection. Use as a context manager. Raises RetryableError while no broker answers."""
+    """Holds one admin connection. Use as a context manager. Raises RetryableError while no broker answers."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
         self._servers = bootstrap_servers
@@ -161,18 +161,18 @@ class Topics:
         self._admin.close()
 
     def exists(self, topic: str) -> bool:
-        """Whether there is a topic of this name."""
+        """Tell whether there is a topic of this name."""
         return topic in self.names()
 
     def names(self) -> set[str]:
-        """All topics this user sees."""
+        """Return all topics this user sees."""
         try:
             return set(self._admin.list_topics())
         except KafkaError as exc:
             raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
 
     def check(self, wanted: Sequence[Wanted]) -> list[Wanted]:
-        """The topics that are missing. Raises OperatorError for one that exists and is wrong."""
+        """Return the topics that are missing. Raises OperatorError for one that exists and is wrong."""
         try:
             existing = self._existing([w.name for w in wanted])
         except KafkaError as exc:
@@ -181,7 +181,7 @@ class Topics:
         return [w for w in wanted if w.name not in existing]
 
     def refusals(self, wanted: Sequence[Wanted]) -> list[OperatorError]:
-        """All that is wrong with those of the topics that exist: `check` raises the first."""
+        """Return all that is wrong with those of the topics that exist: `check` raises the first."""
         return list(self._refusals(wanted, self.existing([w.name for w in wanted])))
 
     def _refusals(self, wanted: Sequence[Wanted], existing: Mapping[str, Existing]) -> Iterator[OperatorError]:
@@ -191,7 +191,7 @@ class Topics:
                 yield from self._compare(topic, existing[topic.name])
 
     def _look_alikes(self, wanted: Sequence[Wanted]) -> Iterator[OperatorError]:
-        """Kafka's metrics write a dot as an underscore: it makes no topic that differs by these alone."""
+        """Refuse names that differ only by dot and underscore: Kafka's metrics mix them up, it makes no such topic."""
         seen = {name.replace(".", "_"): name for name in self.names()}
         for topic in wanted:
             other = seen.setdefault(topic.name.replace(".", "_"), topic.name)
@@ -221,7 +221,7 @@ class Topics:
         )
 
     def rehearse(self, wanted: Sequence[Wanted], *, replication_factor: int | None) -> list[OperatorError]:
-        """What the broker would say to `create`; nothing is made."""
+        """Return what the broker would say to `create`; nothing is made."""
         if not wanted:
             return []
         specs = _specs(wanted, replication_factor)
@@ -232,7 +232,7 @@ class Topics:
         return []
 
     def broker(self) -> Broker:
-        """The cluster as its brokers describe it."""
+        """Describe the cluster as its brokers do."""
         try:
             cluster = self._admin.describe_cluster()
             number = str(cluster["brokers"][0]["broker_id"])
@@ -246,7 +246,7 @@ class Topics:
         return Broker(len(cluster["brokers"]), settings)
 
     def existing(self, names: Sequence[str]) -> dict[str, Existing]:
-        """Those that exist, by name."""
+        """Return those that exist, by name."""
         try:
             return self._existing(names)
         except KafkaError as exc:
@@ -290,7 +290,7 @@ class Topics:
                 hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
                 f"--add-config delete.retention.ms={wanted_kept}",
             )
-        yield from self._forgetting(topic, settings, tool)
+        yield from self._retention_refusals(topic, settings, tool)
         if topic.partitions is not None and partitions != topic.partitions:
             yield OperatorError(
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
@@ -299,8 +299,8 @@ class Topics:
                 f"kafka-topics.sh {tool} --delete --topic {topic.name}",
             )
 
-    def _forgetting(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:
-        """Of a log that is forgotten earlier than it should be."""
+    def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:
+        """Refuse a log that would be deleted earlier than it should be."""
         for setting in ("retention.ms", "retention.bytes"):
             wanted, found = topic.configs.get(setting), settings.get(setting)
             if wanted is None or found is None or int(found) < 0 or 0 <= int(wanted) <= int(found):

@@ -17,7 +17,7 @@ import pymysql
 from cdc.dev import mariadb, mysql
 from cdc.dev.mysqld import DATABASE
 from cdc.dev.process import Launch, Server
-from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.positions import BinlogPosition
 from tests.faults.origin import Deck, Origin
 from tests.faults.stage import Stage
 from tests.faults.workload import KINDS, TABLES, Kind, Skipped, Writer
@@ -195,10 +195,10 @@ class Mysql(Origin):
     def log_end(self) -> int:
         return self._end().commit
 
-    def _end(self) -> Place:
+    def _end(self) -> BinlogPosition:
         newer = self.server.name == "mysql"
         file, offset, *_ = self._sql("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")[0]
-        return Place(str(file), int(str(offset)))
+        return BinlogPosition(str(file), int(str(offset)))
 
     def end_readers(self, connector: str) -> None:
         self._kill("command LIKE 'Binlog Dump%'")

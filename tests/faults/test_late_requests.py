@@ -80,7 +80,7 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def _speaks(sink: KafkaSink) -> int:
     """The version by which a fenced sink's transactions go."""
     assert sink._producer is not None
-    return SECOND if sink._producer._coordinator.second else FIRST
+    return SECOND if sink._producer._coordinator.version_2 else FIRST
 
 
 def _half_seen(broker: Broker, sink: KafkaSink) -> bool:

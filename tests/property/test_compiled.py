@@ -22,7 +22,7 @@ from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Table
 from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.events import TableColumn
-from connectors.mysql.binlog.positions import GtidSet, Place
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows import row_images
 from connectors.mysql.rows import transactions as grouping
@@ -231,7 +231,7 @@ def test_changes_that_have_come_are_what_each_message_says(messages: Sequence[An
         return told
 
     found = []
-    for kind in (postgres.PlainStraight, module("connectors.postgres.pgoutput.compiled").Straight):
+    for kind in (postgres.PlainFastPath, module("connectors.postgres.pgoutput.compiled").Straight):
         made = kind()
         made.learn(CAPTURED, len(TABLE.columns), TABLE)
         found.append(read(made))
@@ -303,7 +303,7 @@ def test_transactions_that_have_come_are_what_their_messages_say(
         if len(changed) > 40:
             changed[data.draw(st.sampled_from([0, 25, 33, len(changed) - 1]))] = data.draw(st.integers(0, 255))
             sent[which] = bytes(changed[: data.draw(st.one_of(st.just(len(changed)), st.integers(1, len(changed))))])
-    plain = received(postgres.PlainStraight, sent, after, most)
+    plain = received(postgres.PlainFastPath, sent, after, most)
     found = received(module("connectors.postgres.pgoutput.compiled").Straight, sent, after, most)
     # of an old row the plain one makes nothing, and leaves the transaction there
     assume(all(of == "more" or of[4] is None or of[4][25:26] not in (b"U", b"D") for of in plain))
@@ -325,7 +325,7 @@ def test_what_is_held_of_transactions_is_bounded() -> None:
             [pgoutput.Begin(16, 946_684_800_000_000, 1), *[wide] * 9, pgoutput.Commit(16, 24)],
         )
     )
-    for kind in (postgres.PlainStraight, module("connectors.postgres.pgoutput.compiled").Straight):
+    for kind in (postgres.PlainFastPath, module("connectors.postgres.pgoutput.compiled").Straight):
         told = received(kind, of_one, 0, 1000)
         assert [(len(of[0]), len(of[3])) for of in told] == [(2, 1), (0, 0)] * 3  # then comes what ends the open one
         (whole, _, begun, changes, message, said), *_ = received(kind, of_many, 0, 1000)
@@ -426,7 +426,7 @@ def test_rows_that_were_read_are_written_as_each_is_plainly(rows_: list[Any], be
 
 
 def _plainly(change: Change, frame: PlainFrame) -> tuple[bytes, bytes] | None:
-    """By the plain encoder, what the fast path takes."""
+    """The plain encoder encodes what the fast path takes."""
     of = encoder(change.table)
     row = change.before if change.op is Op.DELETE else change.after
     if row is None or (change.op is Op.DELETE and change.after is not None):
@@ -750,7 +750,7 @@ class Dump:
         self._at = 0
         self._at_once = at_once
 
-    def straight(self, read: Callable[[bytearray, int], Any]) -> Any:
+    def read_buffered(self, read: Callable[[bytearray, int], Any]) -> Any:
         found = read(self._buffer, self._at) if self._at_once else None
         if found is None:
             return None
@@ -782,7 +782,7 @@ def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction]
     found: list[Transaction] = []
     at_once = 0
     try:
-        for frame in made._frames(dump, Place("b%.000007", 4)):  # type: ignore[arg-type]
+        for frame in made._frames(dump, BinlogPosition("b%.000007", 4)):  # type: ignore[arg-type]
             several = frame.transactions if isinstance(frame, TransactionBatch) else []
             at_once += len(several)
             for transaction in [frame] if isinstance(frame, Transaction) else several:

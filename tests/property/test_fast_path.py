@@ -121,7 +121,7 @@ def test_a_row_message_says_what_it_says_plainly(message: Any, lsn: int, data: s
     for _ in range(data.draw(st.integers(0, 2))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     sent = bytes(payload[: data.draw(st.one_of(st.just(len(payload)), st.integers(0, len(payload))))])
-    change = made.straight.change(b"w" + struct.pack(">qqq", lsn, 1, 2) + sent)
+    change = made.fast_path.change(b"w" + struct.pack(">qqq", lsn, 1, 2) + sent)
     if change is not None:
         read = messages.decode(sent)
         assert isinstance(read, Insert | Update | messages.Delete)
@@ -137,7 +137,7 @@ def test_a_row_message_says_what_it_says_plainly(message: Any, lsn: int, data: s
 )
 def test_nearly_all_row_messages_are_taken(message: Insert | Update) -> None:
     assume(len(message.new) == len(NAMES))
-    assert assembler().straight.change(b"w" + bytes(24) + pgoutput_encoder.encode(message)) is not None
+    assert assembler().fast_path.change(b"w" + bytes(24) + pgoutput_encoder.encode(message)) is not None
 
 
 @given(
@@ -172,7 +172,7 @@ GONE = st.builds(messages.Delete, st.just(CAPTURED), st.tuples(*[GOOD] * 3), st.
 @given(st.one_of(OLD, GONE))
 def test_what_says_something_of_the_old_row_is_taken(message: Update | messages.Delete) -> None:
     made = assembler()
-    change = made.straight.change(b"w" + bytes(24) + pgoutput_encoder.encode(message))
+    change = made.fast_path.change(b"w" + bytes(24) + pgoutput_encoder.encode(message))
     assert change is not None
     assert change == made.change(message, 0)
     if change.op is Op.DELETE:
@@ -183,22 +183,22 @@ def test_what_says_something_of_the_old_row_is_taken(message: Update | messages.
 def test_a_row_message_that_ends_early_or_late_is_left_alone() -> None:
     made = assembler()
     sent = b"w" + bytes(24) + pgoutput_encoder.encode(Insert(CAPTURED, (b"1", None, b"a value")))
-    assert made.straight.change(sent) is not None
+    assert made.fast_path.change(sent) is not None
     for length in range(len(sent)):
-        assert made.straight.change(sent[:length]) is None
-    assert made.straight.change(sent + b"n") is None
+        assert made.fast_path.change(sent[:length]) is None
+    assert made.fast_path.change(sent + b"n") is None
 
 
 def test_a_relation_that_is_captured_no_more_is_left_alone() -> None:
     """And one that got another column is read with it."""
     made = assembler()
     sent = b"w" + bytes(24) + pgoutput_encoder.encode(Insert(CAPTURED, (b"1", None, None)))
-    assert made.straight.change(sent) is not None
+    assert made.fast_path.change(sent) is not None
     wider = RELATION._replace(columns=(*RELATION.columns, RelationColumn("more", 25, -1, in_identity=False)))
     made.learn(wider, TABLE)
-    assert made.straight.change(sent) is None
+    assert made.fast_path.change(sent) is None
     made.learn(RELATION, None)
-    assert made.straight.change(sent) is None
+    assert made.fast_path.change(sent) is None
 
 
 UUIDS = st.uuids().map(str)

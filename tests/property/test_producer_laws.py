@@ -14,23 +14,23 @@ from sinks.producer.producer import Producer
 from tests.scripted_brokers import (
     ANSWER_LOST,
     CONCURRENT,
+    CONFIG,
     LATE,
     NOT_COORDINATOR,
     NOT_LEADER,
     REQUEST_LOST,
     SEND_FAILS,
     SILENCE,
-    WAY,
     Clock,
     Cluster,
     Done,
-    Place,
+    Partition,
     batch,
 )
 
-PLACES: list[Place] = [("t", 0), ("t", 1), ("t", 2), ("u", 0)]
+PARTITIONS: list[Partition] = [("t", 0), ("t", 1), ("t", 2), ("u", 0)]
 LOSSES = (SEND_FAILS, REQUEST_LOST, ANSWER_LOST, SILENCE, LATE)
-WRITES = st.tuples(st.just("send"), st.lists(st.tuples(st.sampled_from(PLACES), st.integers(1, 3)), max_size=6))
+WRITES = st.tuples(st.just("send"), st.lists(st.tuples(st.sampled_from(PARTITIONS), st.integers(1, 3)), max_size=6))
 FAULTS = st.one_of(
     st.tuples(st.just("produce"), st.sampled_from([*LOSSES, NOT_LEADER, 7, CONCURRENT, Done(7), Done(20)])),
     st.tuples(st.sampled_from(["add", "end"]), st.sampled_from([*LOSSES, NOT_COORDINATOR, CONCURRENT])),
@@ -38,13 +38,13 @@ FAULTS = st.one_of(
     st.tuples(st.just("metadata"), st.sampled_from([REQUEST_LOST, SILENCE, 3, 5])),
     st.tuples(st.just("connect"), st.just("refused")),
 )
-ONE = [(PLACES[0], 1)]
+ONE = [(PARTITIONS[0], 1)]
 STEPS = st.one_of(
     WRITES,
     st.tuples(st.sampled_from(["flush", "ready", "close", "cut", "silent"]), st.none()),
     st.tuples(st.sampled_from(["commit", "arrive"]), st.none()),
     st.tuples(st.just("fail"), FAULTS),
-    st.tuples(st.just("lead"), st.tuples(st.sampled_from(PLACES), st.integers(1, 2))),
+    st.tuples(st.just("lead"), st.tuples(st.sampled_from(PARTITIONS), st.integers(1, 2))),
     st.tuples(st.just("coordinate"), st.integers(1, 2)),
 )
 
@@ -55,30 +55,30 @@ class _Run:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._written = 0
-        self._open: list[tuple[Place, bytes]] = []
-        self.expected: dict[Place, list[bytes]] = {place: [] for place in PLACES}
+        self._open: list[tuple[Partition, bytes]] = []
+        self.expected: dict[Partition, list[bytes]] = {partition: [] for partition in PARTITIONS}
         self._begin()
 
     def _begin(self) -> None:
         self._open = []
-        self._producer = Producer("one:1,two:2", WAY, transactional_id="id", timeout_ms=1, codec=CODECS["none"])
+        self._producer = Producer("one:1,two:2", CONFIG, transactional_id="id", timeout_ms=1, codec=CODECS["none"])
         self._producer.begin_epoch(600)
 
-    def send(self, batches: list[tuple[Place, int]]) -> None:
+    def send(self, batches: list[tuple[Partition, int]]) -> None:
         made = []
-        for place, count in batches:
+        for partition, count in batches:
             values = [b"%d" % (self._written + n) for n in range(count)]
             self._written += count
-            made.append(batch(*place, *values))
-            self._open += [(place, value) for value in values]
+            made.append(batch(*partition, *values))
+            self._open += [(partition, value) for value in values]
         self._producer.send(made)
 
     def commit(self, _: None = None) -> None:
         if not self._open:
             return
         self._producer.commit()
-        for place, value in self._open:
-            self.expected[place].append(value)
+        for partition, value in self._open:
+            self.expected[partition].append(value)
         self._open = []
         assert self._cluster.open == set()
         if self._producer.interrupted:
@@ -109,7 +109,7 @@ class _Run:
     def fail(self, fault: tuple[str, Any]) -> None:
         self._cluster.fail(*fault)
 
-    def lead(self, to: tuple[Place, int]) -> None:
+    def lead(self, to: tuple[Partition, int]) -> None:
         self._cluster.leaders[to[0]] = to[1]
 
     def coordinate(self, broker: int) -> None:
@@ -133,4 +133,4 @@ def test_each_record_is_written_once_and_in_order(kind: dict[str, bool], steps: 
             getattr(run, step)(what)
         run.commit()
         cluster.arrive()
-        assert {place: cluster.committed(place) for place in PLACES} == run.expected
+        assert {partition: cluster.committed(partition) for partition in PARTITIONS} == run.expected

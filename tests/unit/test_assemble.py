@@ -83,7 +83,7 @@ def test_the_key_is_that_of_the_rows_time(case: str) -> None:
 
 @pytest.mark.parametrize("now", [None, today(NONE), today(relation("f", "x"), "x")])
 def test_without_a_key_nothing_is_guessed(now: Today | None) -> None:
-    """The statement that mends it is said."""
+    """The error names the statement that repairs it."""
     with pytest.raises(OperatorError, match=r"table s\.t has no key in the log") as caught:
         made(FULL, now)
     assert "ALTER TABLE s.t ADD PRIMARY KEY" in (caught.value.hint or "")

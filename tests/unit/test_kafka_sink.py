@@ -390,7 +390,7 @@ def test_of_many_partitions_more_is_sent_at_once(small: KafkaSink, twin: Twin) -
 
 
 def test_a_commit_sends_the_rest_with_the_position_last(small: KafkaSink, twin: Twin) -> None:
-    """Whatever waits, whether something is on its way or not."""
+    """All that waits is sent, whether a request is in flight or not."""
     twin.busy = True
     _gather(small, 50)
     twin.did.clear()

@@ -9,19 +9,19 @@ import pytest
 from cdc.model.errors import GapError, OperatorError, RetryableError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
-from connectors.mysql.binlog.positions import GtidSet, GtidState, Place
-from connectors.mysql.replication.continuity import Here, moved, refusals
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet, GtidState
+from connectors.mysql.replication.continuity import ServerLog, moved, refusals
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 FILES = {"b.000003": 300, "b.000004": 400}
-END = Place("b.000004", 900)
+END = BinlogPosition("b.000004", 900)
 
 
-def made_at(place: Place) -> int:
-    if place.file not in FILES:
+def made_at(position: BinlogPosition) -> int:
+    if position.file not in FILES:
         raise GapError("binlog purged: no such file", hint=CLOSE_THE_GAP)
-    return FILES[place.file]
+    return FILES[position.file]
 
 
 def state(lineage: str = A, *, views: bool = False, **offset: Any) -> State:
@@ -35,8 +35,8 @@ def state(lineage: str = A, *, views: bool = False, **offset: Any) -> State:
     )
 
 
-def here(lineage: str = A, executed: Any = None, purged: str | None = None, end: Place = END) -> Here:
-    return Here(lineage, end, "b.000003", executed, None if purged is None else GtidSet.parse(purged))
+def here(lineage: str = A, executed: Any = None, purged: str | None = None, end: BinlogPosition = END) -> ServerLog:
+    return ServerLog(lineage, end, "b.000003", executed, None if purged is None else GtidSet.parse(purged))
 
 
 def gtids(text: str) -> GtidSet:
@@ -55,7 +55,7 @@ def gtids(text: str) -> GtidSet:
         (state("7", gtids="0-7-5"), here("7", executed=GtidState.parse("0-7-5"))),
     ],
 )
-def test_what_can_be_followed(then: State, now: Here) -> None:
+def test_what_can_be_followed(then: State, now: ServerLog) -> None:
     assert list(refusals(then, now, made_at)) == []
 
 
@@ -87,21 +87,21 @@ def test_what_can_be_followed(then: State, now: Here) -> None:
         ),
     ],
 )
-def test_verdicts(then: State, now: Here, verdict: str) -> None:
+def test_verdicts(then: State, now: ServerLog, verdict: str) -> None:
     (found,) = refusals(then, now, made_at)
     assert isinstance(found, GapError)
     assert found.message.startswith(verdict)
     assert "--after-gap" in str(found.hint)
 
 
-def test_when_the_order_of_positions_starts_anew() -> None:
-    """A fail-over, and a server that counts its files anew though it continues by GTIDs; not where files go."""
+def test_when_the_order_of_positions_begins_again() -> None:
+    """A fail-over, and a server that continues by GTIDs but renumbers its files; not where files are removed."""
     with_gtids = state(gtids=f"{A}:1-5")
     whole = gtids(f"{A}:1-9,{B}:1")
     assert not moved(with_gtids, here(executed=whole), made_at)
     assert moved(with_gtids, here(B, executed=whole), made_at)
     assert moved(state(gtids=f"{A}:1-5", made_at=299), here(executed=whole), made_at)
-    assert moved(with_gtids, here(executed=whole, end=Place("b.000001", 9)), made_at)
+    assert moved(with_gtids, here(executed=whole, end=BinlogPosition("b.000001", 9)), made_at)
     assert not moved(state(gtids=f"{A}:1-5", file="b.000001"), here(executed=whole), made_at)
 
 

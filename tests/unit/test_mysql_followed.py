@@ -9,7 +9,7 @@ from cdc.config.config import SourceConfig
 from cdc.model.change import Op, Table
 from connectors.mysql.binlog import events, table_map
 from connectors.mysql.binlog.events import TableColumn
-from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.statements import Altered, Filled
@@ -18,7 +18,7 @@ from tests.mysql_encoder import header
 
 ID = TableColumn("id", table_map.LONGLONG, 0, nullable=False, unsigned=False)
 NOTE = TableColumn("note", table_map.VARCHAR, 80, nullable=True, charset="utf8mb4")
-AT = Place("b.000001", 4)
+AT = BinlogPosition("b.000001", 4)
 NAME = ("d", "t")
 
 
@@ -50,15 +50,15 @@ def test_a_table_stays_one_object_while_the_log_describes_it_alike() -> None:
     assert table(of, short) is first
 
 
-def test_after_ddl_a_table_is_described_anew() -> None:
+def test_after_ddl_a_table_is_described_again() -> None:
     """The next row has what the catalog says of its rows by then, though its columns are the same."""
     of, map_ = followed(ID), told(ID)
     before = table(of, map_)
     catalog: Any = SimpleNamespace(find=lambda *_: captured(ID, marks=("2",)))
-    assert list(of.told(Altered(NAME), AT, lambda: catalog)) == []
+    assert list(of.of_statement(Altered(NAME), AT, lambda: catalog)) == []
     after = table(of, map_)
     assert (before.marks, after.marks) == (("1",), ("2",))
-    (others,) = of.told(Filled(NAME), AT, lambda: catalog)
+    (others,) = of.of_statement(Filled(NAME), AT, lambda: catalog)
     assert (others.op, others.table.marks) == (Op.READ, ("2",))
 
 

@@ -13,7 +13,7 @@ from cdc.model.change import Op
 from cdc.model.errors import OperatorError, RetryableError
 from connectors.mysql.binlog import events, parser
 from connectors.mysql.binlog.events import Header
-from connectors.mysql.rows.transactions import Committed, Grouper, Held, Passed
+from connectors.mysql.rows.transactions import Committed, Grouper, Passed, TransactionBuffer
 from tests.mysql_encoder import encode, header
 
 XID = (1, b"x", b"")
@@ -60,12 +60,12 @@ def fed(group: Grouper, made: Iterable[Any]) -> list[Committed | Passed]:
 
 
 def names(done: Committed) -> list[str]:
-    return [type(event).__name__ for event, _ in done.rows.held.read(lambda raw: pytest.fail("in memory"))]
+    return [type(event).__name__ for event, _ in done.rows.buffer.read(lambda raw: pytest.fail("in memory"))]
 
 
 @pytest.mark.parametrize("ending", ["xid", "commit"])
 def test_a_transaction(ending: str) -> None:
-    """Its place is that of its last event; it resumes behind it."""
+    """Its commit position is that of its last event; reading resumes behind it."""
     log, group = Log(), grouper()
     made = [log.gtid(), log.query("BEGIN"), log.map(), log.rows(), log.rows()]
     made.append(log.xid() if ending == "xid" else log.query("COMMIT"))
@@ -179,7 +179,7 @@ def test_a_crash_in_a_transaction_ends_it() -> None:
 
 def test_a_large_transaction_is_held_in_a_file() -> None:
     """In order, each with its offset; read again as often as asked."""
-    log, held = Log(), Held(limit_bytes=250)
+    log, held = Log(), TransactionBuffer(limit_bytes=250)
     made = [log.rows() for _ in range(5)]
     for n, event in enumerate(made):
         held.add(event, b"%d" % n * 100, n)
@@ -234,7 +234,7 @@ def test_what_is_prepared_and_compressed_comes_at_its_commit() -> None:
     (done,) = fed(group, [log.gtid(2), log.query("XA COMMIT X'78',X'',1")])
     assert isinstance(done, Committed)
     assert names(done) == ["TableMap", "Rows"]
-    assert [event.header.type for event, _ in done.rows.held.read(lambda raw: parser.parse(raw, done.rows.described))]
+    assert [event.header.type for event, _ in done.rows.buffer.read(lambda raw: parser.parse(raw, done.rows.described))]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_what_is_compressed_is_judged_as_if_it_were_not(inner: list[events.Event
 def test_a_full_disk_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the folder, and what to set; it is tried again, for room may be made."""
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Path("/dev/full").open("w+b", buffering=0))  # noqa: SIM115
-    log, held = Log(), Held(limit_bytes=250)
+    log, held = Log(), TransactionBuffer(limit_bytes=250)
     held.add(log.rows(), b"x" * 200, 4)
     with pytest.raises(RetryableError, match=f"does not fit into {tempfile.gettempdir()}") as caught:
         held.add(log.rows(), b"x" * 100, 204)

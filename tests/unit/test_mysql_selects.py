@@ -80,7 +80,7 @@ def test_cuts_lie_between_the_ends() -> None:
 
 
 def test_a_view_sees_what_it_surely_saw() -> None:
-    """By GTID or by place; what the other kind names was not seen for sure."""
+    """By GTID or by binlog position; what the other kind names was not seen for sure."""
     uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
     by_set, by_place = BinlogView(None, GtidSet.parse(f"{uuid}:1-5")), BinlogView(1 << 32 | 500, None)
     assert by_set.sees(f"{uuid}:5")

@@ -13,7 +13,7 @@ def test_an_url_is_taken_apart() -> None:
     found = address("mysql://us%40er:p%3Ass%2F@db.example:3307/?ssl-ca=/ca.pem")
     assert (found.host, found.port, found.user, found.password) == ("db.example", 3307, "us@er", "p:ss/")
     assert (found.ssl_mode, found.ssl_ca) == ("verify_identity", "/ca.pem")
-    assert found.place == "db.example:3307"
+    assert found.endpoint == "db.example:3307"
     assert "p:ss" not in repr(found)
     assert address("mariadb://u@[::1]").ssl_mode == "preferred"
 

@@ -12,7 +12,7 @@ from cdc.model.change import Idle, Offset
 from cdc.model.errors import GapError
 from connectors.mysql import source
 from connectors.mysql.binlog import events
-from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server
 from connectors.mysql.source import MysqlSource
 from tests.mysql_encoder import encode, header
@@ -34,7 +34,7 @@ class BusyWithOthers:
             yield encode(gtid._replace(header=gtid.header._replace(log_pos=1000 * n)))
             yield encode(made._replace(header=made.header._replace(log_pos=1000 * n + 500)))
 
-    def straight(self, _read: object) -> None: ...
+    def read_buffered(self, _read: object) -> None: ...
 
     def receive(self) -> bytes:
         return next(self._events)
@@ -51,7 +51,7 @@ def test_the_loop_has_its_turn_while_others_write(monkeypatch: pytest.MonkeyPatc
     """What is pending is committed, a stop is heard, and the position moves, however far behind the connector is."""
     monkeypatch.setattr(source, "_WAIT_S", 0.05)
     made = MysqlSource(CONFIG)
-    frames = made._frames(BusyWithOthers(), Place("b.000001", 4))  # type: ignore[arg-type]
+    frames = made._frames(BusyWithOthers(), BinlogPosition("b.000001", 4))  # type: ignore[arg-type]
     assert isinstance(next(frames), Idle)
     first = made.position()[1]
     assert isinstance(next(frames), Idle)
@@ -65,10 +65,10 @@ class Scripted:
         self.asked: object = None
         self._script = iter(script)
 
-    def follow(self, place: Place) -> None:
-        self.asked = place
+    def follow(self, begin: BinlogPosition) -> None:
+        self.asked = begin
 
-    def straight(self, _read: object) -> None: ...
+    def read_buffered(self, _read: object) -> None: ...
 
     def receive(self) -> bytes | None:
         event = next(self._script)
@@ -115,13 +115,13 @@ def followed(monkeypatch: pytest.MonkeyPatch, offset: Offset, *script: events.Ev
     for frame in made.stream(offset):
         assert isinstance(frame, Idle)
         yield made.position()[0]
-    assert dump.asked == Place(str(offset["file"]), int(offset["pos"]))
+    assert dump.asked == BinlogPosition(str(offset["file"]), int(offset["pos"]))
 
 
 def test_what_is_prepared_is_remembered_through_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is read again from where it begins, also if a session ends before it has come that far; its file's too.
 
-    The file of that place is not the one being read: each has the time at which it was begun.
+    The file of that position is not the one being read: each has the time at which it was begun.
     """
     start: Offset = {"file": "b.000001", "pos": 4, "made_at": 11, "gtids": "0-42-1"}
     first = laid(300, *prepared(2, b"x"), *alone(3))

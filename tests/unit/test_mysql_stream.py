@@ -12,14 +12,14 @@ import pytest
 from cdc.model.errors import GapError, ProtocolError, RetryableError
 from connectors.mysql.binlog.parser import PAYLOAD
 from connectors.mysql.replication import dump_stream
-from connectors.mysql.replication.dump_stream import Binlog
+from connectors.mysql.replication.dump_stream import BinlogDump
 
 
 @pytest.fixture
-def wire() -> Iterator[tuple[Binlog, socket.socket]]:
+def wire() -> Iterator[tuple[BinlogDump, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.settimeout(0)
-    dump = Binlog.__new__(Binlog)
+    dump = BinlogDump.__new__(BinlogDump)
     dump._where, dump._server_id, dump._connector = "MySQL at x", 7, "c"
     dump._connection = SimpleNamespace(_sock=ours, open=False)
     dump._buffer, dump._at, dump._parts, dump._heard_s = bytearray(), 0, [], time.monotonic()
@@ -33,7 +33,7 @@ def packet(payload: bytes, number: int = 1) -> bytes:
     return len(payload).to_bytes(3, "little") + bytes([number]) + payload
 
 
-def test_events_come_whole_however_they_were_sent(wire: tuple[Binlog, socket.socket]) -> None:
+def test_events_come_whole_however_they_were_sent(wire: tuple[BinlogDump, socket.socket]) -> None:
     dump, server = wire
     sent = packet(b"\x00first") + packet(b"\x00" + b"x" * 1000) + packet(b"\x00")
     for n in range(0, len(sent), 7):
@@ -46,7 +46,9 @@ def test_events_come_whole_however_they_were_sent(wire: tuple[Binlog, socket.soc
         assert [dump.receive(), dump.receive()] == [b"%d" % n] * 2
 
 
-def test_an_event_of_more_than_a_packet(wire: tuple[Binlog, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_of_more_than_a_packet(
+    wire: tuple[BinlogDump, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A packet of the greatest size says that more follows, also if that is nothing."""
     dump, server = wire
     monkeypatch.setattr(dump_stream, "_WHOLE", 10)
@@ -58,7 +60,7 @@ def test_an_event_of_more_than_a_packet(wire: tuple[Binlog, socket.socket], monk
 
 
 def test_a_long_compressed_transaction_is_in_a_file(
-    wire: tuple[Binlog, socket.socket], monkeypatch: pytest.MonkeyPatch
+    wire: tuple[BinlogDump, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be a gigabyte, and is nothing that must be in memory at once."""
     dump, server = wire
@@ -78,7 +80,7 @@ def test_a_long_compressed_transaction_is_in_a_file(
     assert dump.receive() == b"next"
 
 
-def test_a_dead_connection_is_noticed(wire: tuple[Binlog, socket.socket]) -> None:
+def test_a_dead_connection_is_noticed(wire: tuple[BinlogDump, socket.socket]) -> None:
     dump, server = wire
     dump._heard_s = time.monotonic() - dump_stream.SILENT_S + 5
     assert dump.receive() is None
@@ -99,7 +101,7 @@ def test_a_dead_connection_is_noticed(wire: tuple[Binlog, socket.socket]) -> Non
     ],
 )
 def test_what_is_no_event(
-    wire: tuple[Binlog, socket.socket], payload: bytes, error: type[Exception], said: str
+    wire: tuple[BinlogDump, socket.socket], payload: bytes, error: type[Exception], said: str
 ) -> None:
     dump, server = wire
     server.sendall(packet(payload))

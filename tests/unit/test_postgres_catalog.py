@@ -60,7 +60,7 @@ def test_of_what_was_committed_before_the_session_it_has_seen_enough(catalog: An
 
 
 @pytest.mark.parametrize("commit", [BEGAN, BEGAN + 1, None])
-def test_of_what_is_newer_it_asks_anew(catalog: Answering, commit: int | None) -> None:
+def test_it_asks_again_about_what_is_newer(catalog: Answering, commit: int | None) -> None:
     """And from then on, of all tables: what it saw first is let go."""
     assert catalog.met(7, commit) == "as they are"
     assert catalog.met(8, BEGAN - 1) == "as they are"

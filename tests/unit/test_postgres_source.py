@@ -245,11 +245,11 @@ def test_a_table_renamed_to_a_name_that_is_captured_is_taken_up(monkeypatch: pyt
         _read(frames)
 
 
-def test_a_table_made_anew_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_made_again_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number is another: the publication may not carry it, and no row would ever say so."""
     monkeypatch.setattr(TheCatalog, "now", {9: ("s", "orders")})
     _, _, frames = _source()
-    with pytest.raises(RetryableError, match="dropped and made anew"):
+    with pytest.raises(RetryableError, match="dropped and made again"):
         _read(frames)
 
 

@@ -91,7 +91,7 @@ def test_ready_says_whether_all_is_written(opened: Producer, cluster: Cluster) -
 
 
 def test_what_waits_behind_another_batch_goes_once_that_is_written(opened: Producer, cluster: Cluster) -> None:
-    """Whoever asks whether all is written has the rest sent, else nothing is on its way while more gathers."""
+    """Asking whether all is written sends the rest, else nothing would be in flight while more gathers."""
     opened.send([batch("t", 0, b"1"), batch("t", 0, b"2")])
     assert not opened.ready()
     assert cluster.order("produce", "read") == [(1, "produce"), (1, "read"), (1, "produce")]
@@ -195,7 +195,7 @@ def test_version_2_is_not_spoken_with_a_broker_of_before(
 
 @ONLY_SECOND
 def test_closing_lets_go_whatever_the_coordinator_speaks(opened: Producer, cluster: Cluster) -> None:
-    """One of before cannot be told in version 2: whoever comes next ends what is open."""
+    """In version 2 an older coordinator cannot be told: the next producer aborts what is open."""
     opened.send([batch("t", 0, b"1")])
     cluster.newest[EndTxnRequest] = 4
     try:
@@ -259,7 +259,7 @@ def test_partitions_are_added_again_in_another_epoch(opened: Producer, cluster: 
 
 @ONLY_FIRST
 def test_partitions_that_were_not_added_are_added_again(opened: Producer, cluster: Cluster) -> None:
-    """Of several the error that is one partition's own counts, not that the others were not tried."""
+    """The error that is one partition's own counts, not that the others were not tried."""
     places = [("t", n) for n in range(20)]
     cluster.partitions["t"] = len(places)
     cluster.fail("add", {place: CONCURRENT if place == ("t", 7) else NOT_TRIED for place in places})
@@ -295,7 +295,7 @@ def test_closing_asks_for_nothing_where_nothing_is_open(opened: Producer, cluste
 
 @ONLY_FIRST
 def test_closing_leaves_open_what_is_on_its_way_in_version_1(opened: Producer, cluster: Cluster) -> None:
-    """It could arrive behind the end, as records of no transaction: whoever comes next shuts it out."""
+    """It could arrive behind the end, outside any transaction: the next producer fences it."""
     cluster.silent = True
     opened.send([batch("t", 0, b"1")])
     opened.close()
@@ -304,7 +304,7 @@ def test_closing_leaves_open_what_is_on_its_way_in_version_1(opened: Producer, c
 
 @ONLY_FIRST
 def test_closing_leaves_open_what_may_be_on_its_way_in_version_1(opened: Producer, cluster: Cluster) -> None:
-    """A request whose connection was lost is on its way as well, though nobody waits for its answer any more."""
+    """A request whose connection was lost is in flight as well, though nobody waits for its answer any more."""
     cluster.fail("produce", ANSWER_LOST)
     opened.send([batch("t", 0, b"1")])
     opened.flush()
@@ -327,7 +327,7 @@ def test_closing_gives_up_what_is_on_its_way_in_version_2(opened: Producer, clus
 def test_closing_asks_for_nothing_behind_a_commit_that_may_come_late_in_version_1(
     opened: Producer, cluster: Cluster
 ) -> None:
-    """It is left to whoever comes next to see which way it went."""
+    """It is left to the next producer to see whether it was committed."""
     opened.send([batch("t", 0, b"1")])
     cluster.fail("end", ANSWER_LOST, *[CONCURRENT] * 400)
     with pytest.raises(RefusedError):

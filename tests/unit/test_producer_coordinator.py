@@ -28,7 +28,7 @@ LOADING, NOT_ALLOWED, UNAUTHORIZED_ID = 14, 29, 53
 
 
 def test_a_transaction_under_way_is_waited_for(opened: Producer, cluster: Cluster, clock: Clock) -> None:
-    """By whoever begins an epoch, adds partitions, or ends: each time in longer pauses."""
+    """To begin an epoch, to add partitions, to end: each time with longer pauses."""
     for what in ("begin", "end") if cluster.second else ("begin", "add", "end"):
         cluster.fail(what, *[CONCURRENT] * 4)
     opened.begin_epoch(10)

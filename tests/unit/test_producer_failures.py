@@ -68,7 +68,7 @@ def test_a_leader_is_looked_for_until_it_is_known(opened: Producer, cluster: Clu
 
 
 @LOSSES
-def test_a_connection_that_is_lost_is_made_anew(opened: Producer, cluster: Cluster, loss: str) -> None:
+def test_a_connection_that_is_lost_is_made_again(opened: Producer, cluster: Cluster, loss: str) -> None:
     """The same batch goes first, under the same number, and is written once; it may have been sent twice."""
     cluster.fail("produce", loss)
     opened.send([batch("t", 0, b"1", b"2"), batch("t", 1, b"3"), batch("t", 0, b"4")])
@@ -84,7 +84,7 @@ def test_a_connection_that_is_lost_is_made_anew(opened: Producer, cluster: Clust
 
 
 def test_a_connection_that_ended_meanwhile_interrupts_nothing(opened: Producer, cluster: Cluster) -> None:
-    """Brokers end those that are idle: nothing was on its way."""
+    """Brokers end those that are idle: nothing was in flight."""
     for _ in range(2):
         opened.send([batch("t", 0, b"1")])
         opened.commit()
@@ -269,7 +269,7 @@ def test_records_are_not_tried_for_ever(opened: Producer, cluster: Cluster, cloc
     assert patience_s < clock.now_s - began_s < patience_s + 1
 
 
-def test_patience_is_had_anew_for_each_trouble(opened: Producer, cluster: Cluster, clock: Clock) -> None:
+def test_patience_begins_again_for_each_trouble(opened: Producer, cluster: Cluster, clock: Clock) -> None:
     """One that has passed says nothing of the next."""
     for _ in range(5):
         cluster.fail("produce", *[NOT_LEADER] * 100)

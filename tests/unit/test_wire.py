@@ -14,7 +14,7 @@ from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest, Produ
 
 from sinks.client import produce_request
 from sinks.client.connection import Connection, LostError
-from tests.scripted_server import Asked, Broker, Connecting, metadata, way
+from tests.scripted_server import Asked, Broker, Connecting, connection_config, metadata
 
 PAYLOAD: Final = b"a row of somebody's"
 METADATA, PRODUCE = 3, 0
@@ -113,7 +113,7 @@ def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(LostError, match=rf"127\.0\.0\.1:{port}: Connection refused"):
-        Connection("127.0.0.1", port, way())
+        Connection("127.0.0.1", port, connection_config())
 
 
 def test_an_answer_to_another_request_is_none(connect: Connecting) -> None:

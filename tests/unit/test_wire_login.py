@@ -15,7 +15,7 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from cdc.model.errors import OperatorError
 from sinks.client import connection as wire
 from sinks.client.connection import LostError
-from tests.scripted_server import Asked, Connecting, Script, agree, metadata, way
+from tests.scripted_server import Asked, Connecting, Script, agree, connection_config, metadata
 
 SECRET: Final = "hunter2"
 LOGIN: Final[dict[str, object]] = {
@@ -151,9 +151,9 @@ def test_a_login_is_not_used_to_its_end(connect: Connecting) -> None:
     assert not connection.usable
 
 
-def test_a_way_tells_no_secret() -> None:
+def test_a_connection_config_tells_no_secret() -> None:
     """Wherever it is printed."""
-    made = way(LOGIN)
+    made = connection_config(LOGIN)
     assert SECRET not in f"{made} {made!r}"
     assert made.protocol == "SASL_PLAINTEXT"
 

@@ -1,7 +1,7 @@
-"""The servers' character sets: collation numbers to names, bytes to text exactly as the servers convert them. Pure.
+"""Knows the servers' character sets: collation numbers to names, bytes to the text the servers make of them. Pure.
 
 All bytes, and all sequences of two (EUC-JP: three), were compared with CONVERT(… USING utf8mb4) of MySQL 9.7 and
-MariaDB 10.11. Where Python's codec differs the tables here have the server's way: sets that Python has not at all,
+MariaDB 10.11. Where Python's codec differs, the tables here do as the server does: for sets that Python does not have,
 holes of cp1252, private areas of the Japanese ones. What the server would print as a question mark is an error here.
 
 https://dev.mysql.com/doc/refman/en/charset-charsets.html https://mariadb.com/kb/en/supported-character-sets-and-collations/
@@ -67,7 +67,7 @@ _CHARSETS: Final = {n: name for name, ranges in _COLLATIONS.items() for numbers 
 
 
 def of_collation(number: int) -> str:
-    """The character set of a collation; ``collation <number>`` for one that is not known, which `decoder` refuses."""
+    """Return a collation's character set; ``collation <number>`` for an unknown one, which `decoder` refuses."""
     known = _CHARSETS.get(number - _NOPAD.start if number in _NOPAD else number)
     return known or f"collation {number}"
 
@@ -80,7 +80,7 @@ _MAX_BYTES: Final = {
 
 
 def max_bytes(charset: str) -> int:
-    """Bytes of the set's longest character: what the servers count a CHAR(n) by."""
+    """Return the bytes of the set's longest character, by which the servers count a CHAR(n)."""
     return _MAX_BYTES.get(charset, 1)
 
 
@@ -113,7 +113,7 @@ _CODECS: Final = {
     "utf16le": "utf-16-le",
     "utf32": "utf-32-be",
 }
-"""Where Python's codec and the server's agree."""
+"""Names Python's codec where it agrees with the server's."""
 
 _HOLE: Final = "\ufffe"
 """No character, as codecs.charmap_decode has it."""
@@ -168,7 +168,7 @@ class _Multibyte(NamedTuple):
 
 
 def _private_areas() -> dict[bytes, str]:
-    """The user-defined rows of EUC-JP: 940 of two bytes, 940 of three."""
+    """Return the user-defined rows of EUC-JP: 940 of two bytes, 940 of three."""
     rows = [(prefix, high) for prefix in (b"", b"\x8f") for high in range(0xF5, 0xFF)]
     return {
         prefix + bytes((high, low)): chr(0xE000 + 94 * row + low - 0xA1)
@@ -243,9 +243,9 @@ _MULTIBYTE: Final[dict[str, _Multibyte]] = {
 
 @cache
 def decoder(charset: str) -> Decode:
-    """Bytes of that character set to text.
+    """Return what decodes bytes of that character set to text.
 
-    It raises ValueError, without the bytes, on what is not valid. LookupError for a set that is not known here.
+    It raises ValueError, without the bytes, on what is not valid. Raises LookupError for a set that is not known here.
     """
     if charset in _MULTIBYTE:
         return _by_multibyte(charset, _MULTIBYTE[charset])
@@ -314,7 +314,7 @@ def _ucs2(raw: bytes) -> str:
 
 
 def to_utf8(charset: str) -> Callable[[bytes], bytes] | None:
-    """Bytes of that set to what a session over utf8mb4 gets; None where that is the same. Raises as `decoder` does."""
+    """Return what makes bytes of that set UTF-8; None where they are already. Raises as `decoder` does."""
     if charset in AS_UTF8:
         return None
     decode = decoder(charset)
@@ -324,7 +324,7 @@ def to_utf8(charset: str) -> Callable[[bytes], bytes] | None:
 
 
 def lenient(charset: str, raw: bytes) -> str:
-    """A statement's text: what is not valid in the set (literals of bytes) as backslash escapes."""
+    """Decode a statement's text: what is not valid in the set (literals of bytes) as backslash escapes."""
     try:
         return decoder(charset)(raw)
     except (ValueError, LookupError):

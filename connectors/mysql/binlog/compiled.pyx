@@ -443,7 +443,7 @@ cdef class _Of:
 
 
 cdef class Small:
-    """Reads small transactions of MySQL at once, which lie whole in a buffer, as packets. See `straight.small`."""
+    """Reads small transactions of MySQL at once, which lie whole in a buffer, as packets. See `fast_path.small`."""
 
     cdef bint checksum, by_gtid
     cdef dict begins, maps
@@ -471,7 +471,7 @@ cdef class Small:
         nothing that was seen before, and behind `most` changes.
         """
         cdef Py_buffer view
-        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)  # while it is held, whoever is called cannot change its size
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)  # while it is held, nothing that is called can change its size
         try:
             return self.several(&view, begin, of_file, done, most)
         finally:
@@ -491,7 +491,7 @@ cdef class Small:
         while count < most and passed < most:
             try:
                 taken = self.one(view, at, number << 32, done)
-            except Exception:  # whoever reads it event by event says what is wrong
+            except Exception:  # reading it event by event says what is wrong
                 break
             if taken == 0:
                 break

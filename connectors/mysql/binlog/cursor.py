@@ -1,4 +1,4 @@
-"""Reading forward through bytes of a known end, with the protocol's integers. Not for the hot path: rows are generated.
+"""Reads forward through bytes of a known end. Not for the hot path: there, readers of rows are generated.
 
 Integers are little-endian. https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_basic_dt_integers.html
 """
@@ -14,7 +14,7 @@ _NULL: Final = 0xFB
 
 
 class Cursor:
-    """A place in `data`; nothing at or behind `end` is ever read."""
+    """Is a position in `data`; nothing at or behind `end` is ever read."""
 
     __slots__ = ("at", "data", "end")
 
@@ -25,26 +25,26 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Bytes before the end."""
+        """Return how many bytes are before the end."""
         return self.end - self.at
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Take the next `size` bytes."""
         start, self.at = self.at, self.at + size
         if self.at > self.end:
             raise ProtocolError(self.end, "the event ends early")
         return self.data[start : self.at]
 
     def rest(self) -> bytes:
-        """All up to the end."""
+        """Take all up to the end."""
         return self.take(self.left)
 
     def uint(self, size: int) -> int:
-        """An unsigned integer of `size` bytes."""
+        """Take an unsigned integer of `size` bytes."""
         return int.from_bytes(self.take(size), "little")
 
     def packed(self) -> int:
-        """A length-encoded integer."""
+        """Take a length-encoded integer."""
         first = self.uint(1)
         if first < _NULL:
             return first
@@ -54,7 +54,7 @@ class Cursor:
         return self.uint(size)
 
     def text(self, size: int) -> str:
-        """`size` bytes of UTF-8: names of the server."""
+        """Take `size` bytes of UTF-8: names of the server."""
         start = self.at
         try:
             return self.take(size).decode()
@@ -62,7 +62,7 @@ class Cursor:
             raise ProtocolError(start + exc.start, "a name that is not UTF-8") from exc
 
     def part(self, size: int) -> Cursor:
-        """The next `size` bytes as a cursor of their own; this one goes on behind them."""
+        """Take the next `size` bytes as a cursor of their own; this one goes on behind them."""
         start = self.at
         self.take(size)
         return Cursor(self.data, start, self.at)

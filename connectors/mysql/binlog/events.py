@@ -1,4 +1,4 @@
-"""The events of a binlog, as values. `connectors.mysql.binlog.parser` makes them; nothing here reads or decides.
+"""Defines the events of a binlog as values. `connectors.mysql.binlog.parser` makes them; nothing is read here.
 
 Names and numbers: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication_binlog_event.html and
 https://mariadb.com/kb/en/replication-protocol/. Times ending in `_us` are microseconds since 1970, in `_s` seconds.
@@ -74,11 +74,11 @@ ARTIFICIAL: Final = 0x20
 """Header flag: made for the reader, in no file."""
 
 IGNORABLE: Final = 0x80
-"""Header flag: the server says that whoever does not know the event may go on."""
+"""Header flag: the server says that a reader that does not know the event may go on."""
 
 
 class Header(NamedTuple):
-    """What every event begins with.
+    """Begins every event.
 
     `log_pos` is where the event ends in its file, the lower 32 bits of it; 0 in artificial events, in the
     FORMAT_DESCRIPTION that a dump begins with in the middle of a file, and in the events of a compressed transaction.
@@ -93,7 +93,7 @@ class Header(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The type's name; its number where it has none."""
+        """Return the type's name; its number where it has none."""
         return TYPE_NAMES.get(self.type, f"event type {self.type}")
 
     @property
@@ -102,7 +102,7 @@ class Header(NamedTuple):
 
 
 class FormatDescription(NamedTuple):
-    """The first event of a file: who wrote it, and whether events end in a CRC32."""
+    """Begins a file: it says who wrote it, and whether events end in a CRC32."""
 
     header: Header
     binlog_version: int
@@ -126,7 +126,7 @@ class Rotate(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A statement: DDL, BEGIN, COMMIT, XA …; rows of transactions are no statements unless the format is not ROW."""
+    """Holds a statement: DDL, BEGIN, COMMIT, XA …; changes of rows are statements only if the format is not ROW."""
 
     header: Header
     thread_id: int
@@ -142,14 +142,14 @@ class Query(NamedTuple):
 
 
 class Xid(NamedTuple):
-    """COMMIT of a transaction in a transactional engine."""
+    """Commits a transaction in a transactional engine."""
 
     header: Header
     xid: int
 
 
 class XaPrepare(NamedTuple):
-    """XA PREPARE, or XA COMMIT … ONE PHASE if `one_phase`: the end of a group of row events."""
+    """Ends a group of row events: XA PREPARE, or XA COMMIT … ONE PHASE if `one_phase`."""
 
     header: Header
     one_phase: bool
@@ -174,7 +174,7 @@ class Gtid(NamedTuple):
 
     @property
     def gtid(self) -> str:
-        """As GTID sets print it: ``uuid:gno``, ``uuid:tag:gno``."""
+        """Return it as GTID sets print it: ``uuid:gno``, ``uuid:tag:gno``."""
         return f"{self.uuid}:{self.tag}:{self.gno}" if self.tag else f"{self.uuid}:{self.gno}"
 
 
@@ -190,7 +190,7 @@ class AnonymousGtid(NamedTuple):
 
 
 class GtidIntervals(NamedTuple):
-    """One source's part of a GTID set; ends are inclusive."""
+    """Holds one source's part of a GTID set; ends are inclusive."""
 
     uuid: str
     tag: str
@@ -198,14 +198,14 @@ class GtidIntervals(NamedTuple):
 
 
 class PreviousGtids(NamedTuple):
-    """All that was executed before this file began."""
+    """Holds all that was executed before this file began."""
 
     header: Header
     sets: tuple[GtidIntervals, ...]
 
     @property
     def text(self) -> str:
-        """The set as the server prints it, but for line breaks."""
+        """Return the set as the server prints it, but without line breaks."""
         parts: list[str] = []
         last = None
         for uuid, tag, intervals in self.sets:
@@ -220,33 +220,33 @@ class PreviousGtids(NamedTuple):
 
 
 class TableColumn(NamedTuple):
-    """A column as a TABLE_MAP tells it, or the catalog (`values.from_catalog`). None: not told.
+    """Describes a column as a TABLE_MAP or the catalog does (`values.mapping.from_catalog`). None: not told.
 
     `binlog_row_metadata=FULL` tells all; MINIMAL neither names nor labels; MySQL 5.7 and MariaDB 10.4 only the types.
     """
 
     name: str | None
     type: int
-    """enum_field_types: `tablemap` has the names. Of ENUM, SET and STRING the true one, never the wrapper."""
+    """A number of enum_field_types, named in `table_map`; of ENUM, SET and STRING the true one, not the wrapper."""
     meta: int
     """By type: bytes of a string's longest value, bytes of a length, precision << 8 | scale, bits, fraction digits."""
     nullable: bool
     unsigned: bool | None = None
-    """Of numbers only."""
+    """Is told of numbers only."""
     charset: str | None = None
-    """Of text, ENUM and SET: ``utf8mb4``; ``binary`` for BINARY, VARBINARY and BLOB."""
+    """Is told of text, ENUM and SET: ``utf8mb4``; ``binary`` for BINARY, VARBINARY and BLOB."""
     labels: tuple[str, ...] | None = None
     geometry: int | None = None
     """0 any geometry, 1 point, 2 linestring, 3 polygon, 4–6 their multiples, 7 a collection."""
     dimension: int | None = None
-    """A vector's."""
+    """Is told of vectors only."""
     visible: bool | None = None
     declared: str = ""
     """COLUMN_TYPE, where the catalog told it: some types of MariaDB are in the log as BINARY only."""
 
 
 class TableMap(NamedTuple):
-    """What the rows that follow under `table_id` are rows of."""
+    """Describes the table of the rows that follow under `table_id`."""
 
     header: Header
     table_id: int
@@ -259,7 +259,7 @@ class TableMap(NamedTuple):
 
     @property
     def has_metadata(self) -> bool:
-        """Whether names were told, and so everything else (`binlog_row_metadata=FULL`)."""
+        """Tell whether the log has names, and so everything else (`binlog_row_metadata=FULL`)."""
         return bool(self.columns) and all(column.name is not None for column in self.columns)
 
 
@@ -269,13 +269,13 @@ STATEMENT_END: Final = 1
 
 @lru_cache
 def _whole(columns: int, *images: bytes) -> bool:
-    """Whether each image that there is has all columns; they are the same in nearly all events of a table."""
+    """Tell whether each image that there is has all columns; they are the same in nearly all events of a table."""
     every = (1 << columns) - 1
     return all(int.from_bytes(bits, "little") & every == every for bits in images if bits)
 
 
 class Rows(NamedTuple):
-    """Row images of one table, not yet taken apart: `rows.Reader` does."""
+    """Holds row images of one table as bytes, which `rows.row_images.Reader` decodes."""
 
     header: Header
     op: Op
@@ -290,19 +290,19 @@ class Rows(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the images have all columns: binlog_row_image=FULL in the session that wrote them."""
+        """Tell whether the images have all columns: binlog_row_image=FULL in the session that wrote them."""
         return _whole(self.column_count, self.before, self.after)
 
 
 class PartialUpdateRows(NamedTuple):
-    """Updates that hold parts of JSON documents (`binlog_row_value_options=PARTIAL_JSON`): not whole rows."""
+    """Holds parts of JSON documents, not whole rows (`binlog_row_value_options=PARTIAL_JSON`)."""
 
     header: Header
     table_id: int
 
 
 class Section(NamedTuple):
-    """Bytes of a file, from `begin` up to `end`."""
+    """Is a part of a file, from `begin` up to `end`."""
 
     file: IO[bytes]
     begin: int
@@ -310,24 +310,24 @@ class Section(NamedTuple):
 
 
 class TransactionPayload(NamedTuple):
-    """A compressed transaction (`binlog_transaction_compression`): `binlog.events` gives what is in it."""
+    """Holds a compressed transaction (`binlog_transaction_compression`), which `parser.events` unpacks."""
 
     header: Header
     compression: int
     """0 zstd, 255 none."""
     size: int
-    """Of the events inside, in bytes."""
+    """How many bytes the events inside have."""
     payload: bytes | Section
-    """In a file where it is long."""
+    """Is in a file where it is long."""
 
 
 class Heartbeat(NamedTuple):
-    """Nothing new at `position` of `file`; in no file."""
+    """Says that there is nothing new at `position` of `file`; it is in no file."""
 
     header: Header
     file: str
     position: int
-    """Of the first kind (27) only the lower 32 bits."""
+    """The first kind (27) has only its lower 32 bits."""
 
 
 class MariadbGtid(NamedTuple):
@@ -341,7 +341,7 @@ class MariadbGtid(NamedTuple):
     commit_id: int | None
     """The same for all that were committed together."""
     xid: tuple[int, bytes, bytes] | None
-    """Of an XA group: format id, gtrid, bqual."""
+    """Names an XA group: format id, gtrid, bqual."""
 
     @property
     def gtid(self) -> str:
@@ -349,7 +349,7 @@ class MariadbGtid(NamedTuple):
 
     @property
     def standalone(self) -> bool:
-        """One event follows and no COMMIT: DDL."""
+        """Tell whether one event follows and no COMMIT: DDL."""
         return bool(self.flags & 1)
 
     @property
@@ -370,7 +370,7 @@ class MariadbGtid(NamedTuple):
 
 
 class MariadbGtidList(NamedTuple):
-    """The last GTID of each domain and server before this file began: domain, server, sequence."""
+    """Holds the last GTID of each domain and server before this file began: domain, server, sequence."""
 
     header: Header
     gtids: tuple[tuple[int, int, int], ...]
@@ -378,28 +378,28 @@ class MariadbGtidList(NamedTuple):
 
 
 class AnnotateRows(NamedTuple):
-    """MariaDB: the statement behind the rows that follow."""
+    """Holds the statement that made the rows that follow (MariaDB)."""
 
     header: Header
     statement: str
 
 
 class RowsQuery(NamedTuple):
-    """MySQL: the statement behind the rows that follow."""
+    """Holds the statement that made the rows that follow (MySQL)."""
 
     header: Header
     statement: str
 
 
 class BinlogCheckpoint(NamedTuple):
-    """MariaDB: recovery would begin in `file`."""
+    """Says in which `file` recovery would begin (MariaDB)."""
 
     header: Header
     file: str
 
 
 class StartEncryption(NamedTuple):
-    """MariaDB: the file is encrypted on disk; what the server sends is not."""
+    """Says that the file is encrypted on disk, which what the server sends is not (MariaDB)."""
 
     header: Header
     scheme: int
@@ -413,19 +413,19 @@ class Stop(NamedTuple):
 
 
 class ViewChange(NamedTuple):
-    """MySQL's group replication: a member came or went. In a transaction of its own, without rows."""
+    """Says that a member of MySQL's group replication came or went, in a transaction of its own without rows."""
 
     header: Header
 
 
 class Ignorable(NamedTuple):
-    """Not known here, and marked by the server as of no consequence."""
+    """Is not known here, and the server has marked it as of no consequence."""
 
     header: Header
 
 
 class Unknown(NamedTuple):
-    """Not known here: whoever reads on may lose data."""
+    """Is not known here: a reader that goes on may lose data."""
 
     header: Header
 

@@ -1,14 +1,14 @@
-"""The short way of the events that most transactions are made of: MySQL's GTID, BEGIN, rows, XID. Pure.
+"""The fast path reads the events of most transactions: MySQL's GTID, BEGIN, rows, XID. Pure.
 
     33  u8 · 16 uuid · u64 gno · u8 2 · u64 · u64 · u56 commit time · packed length
      2  u32 thread · u32 seconds · what is the same for every BEGIN of one kind of session
     23-25 30-32  u48 table · u16 flags · [u16 size, extra data] · u8 columns · bits · row images
     16  u64 xid
 
-A reader gives None for what is laid out otherwise; the readers of `binlog` take that, and are its oracle.
+A reader gives None for what is laid out otherwise; the readers of `parser` take that, and are its oracle.
 
 Where there is `connectors.mysql.binlog.compiled`, small transactions that have come whole are read at once, without
-`binlog` and `grouping`.
+`parser` and `rows.transactions`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from connectors.mysql.binlog.events import Gtid, Header, Query, Rows, TableMap, 
 from connectors.mysql.binlog.positions import file_number
 
 Reader: TypeAlias = Callable[[Header, bytes, int], Gtid | Query | Rows | Xid | None]
-"""Of an event's header, its bytes, and where its checksum begins."""
+"""Reads an event, given its header, its bytes, and where its checksum begins."""
 
 Read: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
-"""As `rows` has it."""
+"""Reads a row image, as in `rows.row_images`."""
 
 _HEADER_SIZE: Final = 19
 _NUMBER: Final = Struct("<Q")
@@ -49,7 +49,7 @@ _MOST: Final = 1000
 
 
 class _Uuids(dict[bytes, str]):
-    """The text of a server's UUID."""
+    """Keeps the text of a server's UUID."""
 
     def __missing__(self, raw: bytes) -> str:
         if len(self) >= _MOST:
@@ -63,7 +63,7 @@ _BEGINS: Final[dict[bytes, Query]] = {}
 
 
 def gtid(header: Header, data: bytes, end: int) -> Gtid | None:
-    """Type 33, as servers since 8.0 write it, of a transaction that was first committed on this one."""
+    """Read type 33, as servers since 8.0 write it, of a transaction that was first committed on this one."""
     at = _HEADER_SIZE + 1 + _GTID.size
     if end <= at:
         return None
@@ -81,7 +81,7 @@ def gtid(header: Header, data: bytes, end: int) -> Gtid | None:
 
 
 def query(header: Header, data: bytes, end: int) -> Query | None:
-    """Type 2, a BEGIN like one that came before."""
+    """Read type 2, a BEGIN like one that came before."""
     begin = _BEGINS.get(data[_HEADER_SIZE + _NOT_THE_SAME : end])
     if begin is None:
         return None
@@ -90,7 +90,7 @@ def query(header: Header, data: bytes, end: int) -> Query | None:
 
 
 def learn(begin: Query, data: bytes, end: int) -> None:
-    """What the plain reader has made of a statement."""
+    """Remember what the plain reader has made of a statement."""
     if begin.statement == "BEGIN":
         if len(_BEGINS) >= _MOST:
             _BEGINS.clear()
@@ -98,14 +98,14 @@ def learn(begin: Query, data: bytes, end: int) -> None:
 
 
 def xid(header: Header, data: bytes, end: int) -> Xid | None:
-    """Type 16."""
+    """Read type 16."""
     if end != _HEADER_SIZE + _NUMBER.size:
         return None
     return tuple.__new__(Xid, (header, _NUMBER.unpack_from(data, _HEADER_SIZE)[0]))
 
 
 def _rows(op: Op, head: Struct) -> Reader:
-    """Of the first version, or of the second, which has extra data."""
+    """Read rows of the first version, or of the second, which has extra data."""
 
     def read(header: Header, data: bytes, end: int) -> Rows | None:
         at = _HEADER_SIZE + head.size
@@ -138,11 +138,11 @@ READERS: Final[dict[int, Reader]] = {
     **{30 + i: _rows(op, _ROWS_2) for i, op in enumerate(_OPS)},
     33: gtid,
 }
-"""By type."""
+"""The readers by type of event."""
 
 
-class Small(NamedTuple):
-    """Transactions that were read at once."""
+class SmallTransactions(NamedTuple):
+    """Holds transactions that were read at once."""
 
     transactions: list[Transaction]
     """Those that have changed something of what is captured."""
@@ -153,29 +153,29 @@ class Small(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file of the binlog."""
+    """Names a file of the binlog."""
 
     name: str
     quoted: bytes
-    """As JSON in a format."""
+    """Its name as JSON, for use in a format."""
     number: int
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Raises OperatorError for what is no binlog's name."""
+        """Look at a file's name. Raises OperatorError for one that is no binlog's."""
         return cls(name, dumps(name).replace(b"%", b"%%"), file_number(name))
 
 
 class ReadSmall(Protocol):
-    """Reads what lies in packets, from a place in the buffer on."""
+    """Reads what lies in packets, from an offset in the buffer on."""
 
     def __call__(
         self, buffer: bytearray, at: int, file: File, done: int, most: int, /
     ) -> tuple[int, list[Transaction], list[tuple[str, int, int]], int] | None:
-        """Where what was read ends in the buffer, and it; None: nothing was.
+        """Return where in the buffer reading has ended, and what was read; None: nothing was.
 
-        Of what was committed before the position `done`, changes and GTIDs are left out. It reads some more than `most`
-        changes.
+        Transactions committed before the position `done` are read without changes and GTIDs. It may read a few more
+        changes than `most`.
         """
 
 
@@ -186,12 +186,12 @@ def small(
     checksum: bool,
     by_gtid: bool,
 ) -> ReadSmall | None:
-    """What reads transactions of MySQL; None if there is nothing compiled.
+    """Return what reads small transactions of MySQL; None if there is nothing compiled.
 
-    `maps` are the table maps that came before, by their bytes. `known` tells, of rows under a map at an offset of a
-    file, the table, and what reads an image of all columns; None: it is not captured. Views know transactions
-    `by_gtid`, or by where they end.
-    What is not small, not whole, or in any way not what nearly all are, is left, with all behind it.
+    `maps` are the table maps that came before, by their bytes. `known` is given a map, its file and its offset; it
+    returns the table and what reads an image of all columns, or None where the table is not captured. `by_gtid`:
+    snapshots see transactions by their GTIDs, else by where they end.
+    It stops before the first transaction that is not small, not whole, or unusual in any respect.
     """
     compiled = built("connectors.mysql.binlog.compiled")
     if compiled is None:

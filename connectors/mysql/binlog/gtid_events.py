@@ -1,4 +1,4 @@
-"""GTID events of both servers: the bodies of types 33, 34, 35, 42 (MySQL), 162 and 163 (MariaDB). Pure.
+"""Reads the GTID events of both servers: types 33, 34, 35, 42 (MySQL), 162 and 163 (MariaDB). Pure.
 
     33 34  u8 flags · 16 uuid · i64 gno · [u8 2 · u64 last committed · u64 sequence number
            · [u56 immediate commit µs · [u56 original commit µs, if bit 55 was set]
@@ -46,7 +46,7 @@ _UNREAD_FIELDS: Final = range(9, 12)
 
 
 def _clocks(body: Cursor) -> tuple[int, int, int | None, int | None, int | None]:
-    """What later versions put behind the number, each part only if the ones before it are there."""
+    """Read what later versions put behind the number, each part only if the ones before it are there."""
     if body.left < 1 or body.uint(1) != _LOGICAL_CLOCK:
         return 0, 0, None, None, None
     last_committed, sequence_number = body.uint(8), body.uint(8)
@@ -61,20 +61,20 @@ def _clocks(body: Cursor) -> tuple[int, int, int | None, int | None, int | None]
 
 
 def gtid(header: Header, body: Cursor) -> Gtid:
-    """Type 33."""
+    """Read type 33."""
     body.take(1)
     uuid, gno = UUID(bytes=body.take(16)), body.uint(8)
     return Gtid(header, str(uuid), "", gno, *_clocks(body))
 
 
 def anonymous_gtid(header: Header, body: Cursor) -> AnonymousGtid:
-    """Type 34: laid out as 33, with nothing where the name would be."""
+    """Read type 34, which is laid out as 33 with nothing where the name would be."""
     body.take(1 + 16 + 8)
     return AnonymousGtid(header, *_clocks(body))
 
 
 def varlen(body: Cursor) -> int:
-    """An unsigned integer of mysql::serialization: the first byte's trailing ones say how many bytes follow it."""
+    """Read an unsigned integer of mysql::serialization: the first byte's trailing ones count the bytes behind it."""
     first = body.uint(1)
     more = 0
     while more < _VARLEN_MAX and first >> more & 1:
@@ -84,13 +84,13 @@ def varlen(body: Cursor) -> int:
 
 
 def signed_varlen(body: Cursor) -> int:
-    """A signed one: the sign is the lowest bit, negative numbers are inverted."""
+    """Read a signed integer: the sign is the lowest bit, negative numbers are inverted."""
     number = varlen(body)
     return ~(number >> 1) if number & 1 else number >> 1
 
 
 def tagged_gtid(header: Header, body: Cursor) -> Gtid:
-    """Type 42. Fields behind those read here, and of later versions, do not matter to a reader unless marked so."""
+    """Read type 42. Fields behind those read here, and of later versions, are left unless marked as needed."""
     start = body.at
     version, size, must_know = varlen(body), varlen(body), varlen(body)
     if version not in (0, 1):
@@ -113,7 +113,7 @@ def tagged_gtid(header: Header, body: Cursor) -> Gtid:
         elif field in _TAG_FIELDS or field in _UNREAD_FIELDS:
             numbers[field] = varlen(body)
         else:
-            break  # a later version's: it said that nobody must know
+            break  # a field of a later version, which is marked as not needed
         if numbers.get(field, 0) < 0:
             raise ProtocolError(at, f"a negative number in field {field} of a tagged GTID")
     if not uuid or 2 not in numbers:  # noqa: PLR2004 - the number
@@ -140,7 +140,7 @@ def _byte(body: Cursor) -> int:
 
 
 def previous_gtids(header: Header, body: Cursor) -> PreviousGtids:
-    """Type 35."""
+    """Read type 35."""
     count = body.uint(8)
     form = count >> 56
     if form not in (0, _TAGGED):
@@ -160,7 +160,7 @@ def previous_gtids(header: Header, body: Cursor) -> PreviousGtids:
 
 
 def mariadb_gtid(header: Header, body: Cursor) -> MariadbGtid:
-    """Type 162. What newer servers add behind (engines, ALTER in two phases, thread) is not read."""
+    """Read type 162. What newer servers add behind (engines, ALTER in two phases, thread) is not read."""
     sequence, domain, flags = body.uint(8), body.uint(4), body.uint(1)
     commit_id = body.uint(8) if flags & _GROUP_COMMIT_ID else None
     xid = None
@@ -171,7 +171,7 @@ def mariadb_gtid(header: Header, body: Cursor) -> MariadbGtid:
 
 
 def mariadb_gtid_list(header: Header, body: Cursor) -> MariadbGtidList:
-    """Type 163."""
+    """Read type 163."""
     count = body.uint(4)
     flags, count = count >> 28, count & (1 << 28) - 1
     if count * 16 > body.left:

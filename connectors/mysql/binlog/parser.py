@@ -1,9 +1,9 @@
-"""The binlog, version 4: bytes of an event in, one value out.
+"""Parses the binlog, version 4: bytes of an event in, one value out.
 
 `parse` takes one whole event, header to checksum, as the file holds it and a dump sends it behind its OK byte. Bytes
 that end early, go on too long, are of another protocol or do not match their checksum raise `ProtocolError`; nothing
 here reads, waits or remembers. A type that is not known comes out as `Unknown` (or `Ignorable`, where the server
-marked it so): whoever follows the log allows what it understands and stops at the rest.
+marked it so): the reader that follows the log takes what it understands and stops at the rest.
 
 Layout, little-endian; `[4 crc32]` of all before it at the end, if the FORMAT_DESCRIPTION says so:
 
@@ -13,14 +13,14 @@ Layout, little-endian; `[4 crc32]` of all before it at the end, if the FORMAT_DE
        2    query: u32 thread · u32 seconds · u8 schema size · u16 error · u16 size · variables · schema · 0 · text
       16    xid: u64
       38    xa prepare: u8 one phase · u32 format · u32 gtrid size · u32 bqual size · both
-      19    table map: see `tablemap`
+      19    table map: see `table_map`
    23-25    rows, 1st version: u48 table · u16 flags · packed n · n bits, twice in updates · row images
    30-32    rows, 2nd version: the same with, behind flags, u16 size (its own two bytes included) · extra data
    166-171  the same two, row images compressed
       165   query, text compressed
       40    transaction payload: (packed type · packed size · content)* · 0 · content; 1 size, 2 method, 3 full size
       27    heartbeat: file    41 heartbeat: (packed type · packed size · content)*; 1 file, 2 position
-    162 163 33 34 35 42  GTIDs: see `gtids`
+    162 163 33 34 35 42  GTIDs: see `gtid_events`
       29    rows query: u8 · text    160 annotate: text    161 checkpoint: u32 size, file    164 encryption: u8 · u32
 
 MariaDB compresses with zlib: u8 (0x80 | bytes of the size) · full size, big-endian · zlib stream.
@@ -75,7 +75,7 @@ _HEADER: Final = Struct("<IBIIIH")
 _QUERY: Final = Struct("<IIBHH")
 _CRC_SIZE: Final = 4
 _CRC_OF_ALL: Final = 0x2144DF1C
-"""The CRC32 of whatever ends in its own CRC32, and of nothing else."""
+"""The CRC32 of bytes that end in their own CRC32, and of no others."""
 _FORMAT: Final = 15
 _ROTATE: Final = 4
 _TABLE_MAP: Final = 19
@@ -88,14 +88,14 @@ _PLAIN: Final = 255
 _XA_PART_MAX: Final = 64
 _ZLIB_WIDTH_MAX: Final = 4
 _LONGEST_HEAD: Final = 1024
-"""Of a compressed transaction: header and fields before the content."""
+"""How long the header and the fields before the content of a compressed transaction may be."""
 _READ_SIZE: Final = 1 << 20
 _EVENT_MAX: Final = 1 << 30
 """What the servers allow an event, and so what a compressed part may grow to."""
 
 
 def parse(data: bytes, described: FormatDescription | None = None) -> Event:
-    """One event, which must fill `data` exactly. Raises ProtocolError.
+    """Parse one event, which must fill `data` exactly. Raises ProtocolError.
 
     `described` is the last FORMAT_DESCRIPTION, None while there was none: only what may come before it is taken then.
     """
@@ -119,14 +119,14 @@ def parse(data: bytes, described: FormatDescription | None = None) -> Event:
             raise ProtocolError(max(end, HEADER_SIZE), f"{header.name} does not match its checksum")
     if header.type == _TABLE_MAP:
         return _table_map(header, data, end, mariadb=described is not None and described.mariadb)
-    straight = READERS.get(header.type)
-    if straight is not None and (event := straight(header, data, end)) is not None:
+    fast = READERS.get(header.type)
+    if fast is not None and (event := fast(header, data, end)) is not None:
         return event
     return plain(header, data, end)
 
 
 def plain(header: Header, data: bytes, end: int) -> Event:
-    """What stands between header and checksum, field by field: the oracle of `straight`."""
+    """Read what stands between header and checksum, field by field: the oracle of `fast_path`."""
     reader = _READERS.get(header.type)
     if reader is None:
         return Ignorable(header) if header.flags & IGNORABLE else Unknown(header)
@@ -137,12 +137,12 @@ def plain(header: Header, data: bytes, end: int) -> Event:
 
 
 MAPS: Final[dict[tuple[bytes, bool], TableMap]] = {}
-"""By their bytes, and whether MariaDB wrote them."""
+"""Keeps table maps by their bytes, and whether MariaDB wrote them."""
 _MOST_MAPS: Final = 1000
 
 
 def _table_map(header: Header, data: bytes, end: int, *, mariadb: bool) -> TableMap:
-    """Each statement describes its tables, nearly always as the one before it did: the same bytes are read once."""
+    """Read a table map, once for the same bytes: each statement describes its tables nearly always as the last did."""
     known = data[HEADER_SIZE:end], mariadb
     found = MAPS.get(known)
     if found is not None:
@@ -159,7 +159,7 @@ PAYLOAD: Final = 40
 
 
 def parse_long(file: IO[bytes], described: FormatDescription | None) -> TransactionPayload:
-    """A compressed transaction that fills `file`, which stays open until `events` has been read."""
+    """Parse a compressed transaction that fills `file`, which stays open until `events` has been read."""
     if described is None:
         raise ProtocolError(4, "a compressed transaction before a FORMAT_DESCRIPTION_EVENT")
     size = file.seek(0, io.SEEK_END)
@@ -193,7 +193,7 @@ def _crc_of_file_matches(file: IO[bytes], end: int) -> bool:
 
 
 def events(payload: TransactionPayload, described: FormatDescription) -> Iterator[tuple[Event, bytes]]:
-    """What is in a compressed transaction, each event with its bytes, so that it never lies in memory whole.
+    """Give the events of a compressed transaction, each with its bytes, so that it never lies in memory whole.
 
     Inner events have no checksum of their own.
     """
@@ -226,7 +226,7 @@ class _Readable(Protocol):
 
 
 class _SectionReader:
-    """A section as a file that ends where it does; closing it leaves the file open."""
+    """Reads a section as a file that ends where it does; closing it leaves the file open."""
 
     def __init__(self, section: Section) -> None:
         self._file, self._left = section.file, section.end - section.begin
@@ -242,7 +242,7 @@ class _SectionReader:
 
 
 class _Plain:
-    """What zstd makes of a payload, read bit by bit."""
+    """Reads what zstd makes of a payload, bit by bit."""
 
     def __init__(self, source: _Readable) -> None:
         self._source = source
@@ -265,7 +265,7 @@ def _crc_matches(data: bytes) -> bool:
 
 
 def _format(header: Header, data: bytes) -> FormatDescription:
-    """Of servers since MySQL 5.6 and MariaDB 5.3, which end it with a checksum whatever the algorithm."""
+    """Read what servers since MySQL 5.6 and MariaDB 5.3 write, with a checksum at the end whatever the algorithm."""
     body = Cursor(data, HEADER_SIZE, len(data))
     version = body.uint(2)
     if version != _VERSION:
@@ -312,7 +312,7 @@ _TOO_MANY_DATABASES: Final = 254
 
 
 def _variables(body: Cursor) -> tuple[str, int | None]:
-    """character_set_client and the XID of DDL. What lies behind a code that is not known cannot be read.
+    """Read character_set_client and the XID of DDL. What lies behind an unknown code cannot be read.
 
     https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html
     """
@@ -360,7 +360,7 @@ _OPS: Final = (Op.CREATE, Op.UPDATE, Op.DELETE)
 
 
 def _rows(first: int, *, extra: bool, compressed: bool = False) -> dict[int, _Reader]:
-    """Readers of three row event types that begin with `first`."""
+    """Make readers of three row event types that begin with `first`."""
     return {first + i: _rows_reader(op, extra=extra, compressed=compressed) for i, op in enumerate(_OPS)}
 
 
@@ -384,7 +384,7 @@ def _rows_reader(op: Op, *, extra: bool, compressed: bool) -> _Reader:
 
 
 def _inflated(data: bytes) -> bytes:
-    """MariaDB's compressed part of an event."""
+    """Inflate MariaDB's compressed part of an event."""
     width = data[0] & 7 if data else 0
     if not data or data[0] & 0xF8 != 0x80 or not 1 <= width <= _ZLIB_WIDTH_MAX or len(data) <= width:  # noqa: PLR2004
         raise ProtocolError(HEADER_SIZE, "a compressed event that is not zlib")
@@ -406,7 +406,7 @@ def _partial_update_rows(header: Header, body: Cursor) -> PartialUpdateRows:
 
 
 def _fields(body: Cursor) -> dict[int, Cursor]:
-    """Content by type, up to type 0, which has no size."""
+    """Read content by type, up to type 0, which has no size."""
     fields = {}
     while kind := body.packed():
         fields[kind] = body.part(body.packed())
@@ -427,7 +427,7 @@ def _payload_size(found: int, told: int | None, at: int) -> int:
 
 
 def _payload_head(body: Cursor) -> tuple[int, int | None, int | None]:
-    """How it is compressed, its size as it is and as it was, if they are told."""
+    """Read how it is compressed, its size as it is and as it was, if they are told."""
     fields = _fields(body)
     size, compression, full_size = (fields[i].packed() if i in fields else None for i in (1, 2, 3))
     if compression is None:

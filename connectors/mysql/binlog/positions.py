@@ -1,4 +1,4 @@
-"""Places in a binlog, and sets of GTIDs: what a position of MySQL or MariaDB is made of. Pure.
+"""A binlog position and a set of GTIDs make up the position of a connector to MySQL or MariaDB. Pure.
 
 A binlog is a sequence of files ``name.NNNNNN``, the number with six digits and, past 999999, more: numbers are
 compared, never names. A commit position is the file's number and an offset in it, packed into 64 bits.
@@ -25,20 +25,20 @@ _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 _TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
 
-class Place(NamedTuple):
-    """An offset in a file of the binlog. A tuple because one is made for every event."""
+class BinlogPosition(NamedTuple):
+    """Is an offset in a file of the binlog. It is a tuple because one is made for every event."""
 
     file: str
     offset: int
 
     @property
     def number(self) -> int:
-        """The file's number."""
+        """Return the file's number."""
         return file_number(self.file)
 
     @property
     def commit(self) -> int:
-        """As a commit position. Raises OperatorError for one that does not fit."""
+        """Return it as a commit position. Raises OperatorError for one that does not fit."""
         if self.offset > _LARGEST:
             raise OperatorError(
                 f"the binlog file {self.file} has grown past 4 GiB, where its offsets cannot be told apart",
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 @lru_cache
 def file_number(file: str) -> int:
-    """``1000000`` of ``binlog.1000000``. Raises OperatorError for what is no binlog's name."""
+    """Return ``1000000`` of ``binlog.1000000``. Raises OperatorError for what is no binlog's name."""
     _, dot, digits = file.rpartition(".")
     if not dot or not digits.isascii() or not digits.isdigit():
         raise OperatorError(f"“{file}” is not the name of a binlog file")
@@ -60,19 +60,19 @@ def file_number(file: str) -> int:
 
 
 def file_named(like: str, number: int) -> str:
-    """The name of another file of the binlog that `like` belongs to."""
+    """Name another file of the binlog that `like` belongs to."""
     return f"{like.rpartition('.')[0]}.{number:06d}"
 
 
 class GtidSet:
-    """MySQL's: by server, and tag, the numbers of its transactions, as ranges with inclusive ends."""
+    """Holds, by MySQL server and tag, the numbers of its transactions, as ranges with inclusive ends."""
 
     def __init__(self, ranges: Mapping[tuple[str, str], Iterable[tuple[int, int]]] | None = None) -> None:
         self._ranges = {of: list(spans) for of, spans in (ranges or {}).items()}
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From the server's text: ``uuid:1-3:7,uuid:tag:1``. Raises OperatorError."""
+        """Read the server's text: ``uuid:1-3:7,uuid:tag:1``. Raises OperatorError."""
         made = cls()
         for member in text.replace("\n", "").split(","):
             if not member.strip():
@@ -92,12 +92,12 @@ class GtidSet:
         return made
 
     def add(self, gtid: str) -> None:
-        """One transaction more: ``uuid:7`` or ``uuid:tag:7``."""
+        """Add one transaction: ``uuid:7`` or ``uuid:tag:7``."""
         of, number = _name(gtid)
         self._add(*of, number, number)
 
     def add_numbers(self, uuid: str, first: int, last: int) -> None:
-        """Transactions without a tag, from the first number to the last."""
+        """Add transactions without a tag, from the first number to the last."""
         self._add(uuid, "", first, last)
 
     def _add(self, uuid: str, tag: str, first: int, last: int) -> None:
@@ -126,7 +126,7 @@ class GtidSet:
         return all(other._holds(of, *span) for of, spans in self._ranges.items() for span in spans)
 
     def without(self, gtids: Iterable[str]) -> GtidSet:
-        """A copy that lacks single transactions."""
+        """Copy the set without single transactions."""
         made = GtidSet(self._ranges)
         for gtid in gtids:
             of, number = _name(gtid)
@@ -151,7 +151,7 @@ class GtidSet:
         )
 
     def encode(self) -> bytes:
-        """As COM_BINLOG_DUMP_GTID takes it; with tags only where there are any: servers before 8.3 know none."""
+        """Write it as COM_BINLOG_DUMP_GTID takes it; with tags only if there are any: servers before 8.3 know none."""
         of = {name: spans for name, spans in sorted(self._ranges.items()) if spans}
         tagged = any(tag for _, tag in of)
         parts = [pack("<Q", 1 << 56 | len(of) << 8 | 1 if tagged else len(of))]
@@ -171,7 +171,7 @@ def _name(gtid: str) -> tuple[tuple[str, str], int]:
 
 
 def _mariadb(text: str, what: str) -> Iterator[tuple[int, int, int]]:
-    """Domain, server and sequence of each member."""
+    """Give domain, server and sequence of each member."""
     for member in filter(None, (part.strip() for part in text.split(","))):
         found = _MARIADB.fullmatch(member)
         if found is None:
@@ -180,23 +180,23 @@ def _mariadb(text: str, what: str) -> Iterator[tuple[int, int, int]]:
 
 
 class GtidPosition:
-    """MariaDB's: in each domain the last transaction, ``domain-server-sequence``."""
+    """Holds MariaDB's last transaction in each domain, ``domain-server-sequence``."""
 
     def __init__(self, last: Mapping[int, tuple[int, int]] | None = None) -> None:
         self._last = dict(last or {})
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``0-1-5,1-2-7``. Raises OperatorError."""
+        """Read ``0-1-5,1-2-7``. Raises OperatorError."""
         return cls({domain: (server, n) for domain, server, n in _mariadb(text, "position")})
 
     def add(self, gtid: str) -> None:
-        """One transaction more."""
+        """Add one transaction."""
         domain, server, sequence = gtid.split("-")
         self._last[int(domain)] = (int(server), int(sequence))
 
     def __le__(self, other: GtidState) -> bool:
-        """Whether `other` has its transactions. A domain alone does not tell: servers that part go on counting."""
+        """Tell whether `other` has its transactions. A domain alone does not: separated servers go on counting."""
         return all((domain, server, n) in other for domain, (server, n) in self._last.items())
 
     def __str__(self) -> str:
@@ -204,14 +204,14 @@ class GtidPosition:
 
 
 class GtidState:
-    """All that a MariaDB server has in its log: of each domain and server the last (`gtid_binlog_state`)."""
+    """Holds all that a MariaDB server has in its log: the last of each domain and server (`gtid_binlog_state`)."""
 
     def __init__(self, last: Mapping[tuple[int, int], int] | None = None) -> None:
         self._last = dict(last or {})
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``0-1-5,0-2-7``. Raises OperatorError."""
+        """Read ``0-1-5,0-2-7``. Raises OperatorError."""
         return cls({(domain, server): n for domain, server, n in _mariadb(text, "state")})
 
     def __contains__(self, gtid: tuple[int, int, int]) -> bool:

@@ -1,4 +1,4 @@
-"""Temporary files for transactions that are too long for memory."""
+"""Handles temporary files for transactions that are too long for memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdc.model.errors import RetryableError
 
 @contextmanager
 def on_disk() -> Iterator[None]:
-    """Inside, a disk that is full is told as what it is."""
+    """Turn a full disk inside into an error that says so."""
     try:
         yield
     except OSError as exc:

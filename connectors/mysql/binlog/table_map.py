@@ -1,4 +1,4 @@
-"""TABLE_MAP: the columns of the rows that follow. Pure.
+"""TABLE_MAP describes the columns of the rows that follow. Pure.
 
     u48 table id · u16 flags · u8 size, schema, 0 · u8 size, table, 0 · packed n · n × u8 type
     · packed size, n × metadata (size by type) · null bits · optional metadata: (u8 kind · packed size · content)*
@@ -119,7 +119,7 @@ _LABEL_CHARSETS, _LABEL_CHARSET_EACH, _VISIBLE, _DIMENSIONS = range(10, 14)
 
 
 def table_map(header: Header, body: Cursor, *, mariadb: bool) -> TableMap:
-    """Type 19. Raises ProtocolError, also for a kind of metadata or a type of column that is not known."""
+    """Read type 19. Raises ProtocolError, also for a kind of metadata or a type of column that is not known."""
     table_id, flags = body.uint(6), body.uint(2)
     schema, table = _name(body), _name(body)
     count = body.packed()
@@ -168,13 +168,13 @@ def check(kind: int, meta: int, at: int) -> None:
 
 
 def _resolved(kind: int, metas: Cursor) -> tuple[int, int]:
-    kind, meta = _told(kind, metas)
+    kind, meta = _true_type(kind, metas)
     check(kind, meta, metas.at)
     return kind, meta
 
 
-def _told(kind: int, metas: Cursor) -> tuple[int, int]:
-    """The true type and its metadata: ENUM, SET and CHAR are all STRING in the list of types.
+def _true_type(kind: int, metas: Cursor) -> tuple[int, int]:
+    """Return the true type and its metadata: ENUM, SET and CHAR are all STRING in the list of types.
 
     A CHAR whose bytes do not fit in a byte has bits 8 and 9 of its length, inverted, in the type's byte.
     """
@@ -197,7 +197,7 @@ def _told(kind: int, metas: Cursor) -> tuple[int, int]:
 
 
 class _Described:
-    """What the optional metadata says, by column."""
+    """Holds what the optional metadata says, by column."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -253,7 +253,7 @@ def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) ->
 
 
 class _Numbered:
-    """Column numbers by type: each kind of metadata counts the columns it is of."""
+    """Gives column numbers by type: each kind of metadata counts the columns it is of."""
 
     def __init__(self, columns: list[tuple[int, int]]) -> None:
         self._columns = columns

@@ -1,9 +1,7 @@
-"""What information_schema says of the captured tables. Reads only."""
+"""Asks information_schema about the captured tables. Reads only."""
 
 from __future__ import annotations
 
-import difflib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -12,11 +10,10 @@ from typing import Final
 from cdc.config.config import matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, raise_first
+from connectors import captured_tables
 from connectors.mysql import session
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.values import mapping
-
-log = logging.getLogger("cdc")
 
 _SYSTEM: Final = ("mysql", "sys", "information_schema", "performance_schema")
 _TABLES: Final = """
@@ -42,7 +39,7 @@ _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row of information_schema.TABLES."""
+    """Is a row of information_schema.TABLES."""
 
     schema: str
     name: str
@@ -65,7 +62,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured table and what reading it by SQL needs."""
+    """Holds a captured table and what reading it by SQL needs."""
 
     table: Table
     columns: tuple[TableColumn, ...]
@@ -84,35 +81,24 @@ class Catalog:
     def captured(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> tuple[Captured, ...]:
-        """The tables the patterns name, sorted by name. Raises OperatorError for one that cannot be captured."""
-        chosen = dict[str, Found]()
-        for found in self._matched(patterns):
-            if isinstance(found, OperatorError):
-                raise found
-            chosen[found.qualified] = found
-        for found in chosen.values():
-            raise_first(_refusals(found))
-        ordered = sorted(chosen.values(), key=lambda f: (f.schema, f.name))
-        return tuple(self.describe(found, keys.get(found.qualified, ())) for found in ordered)
+        """Return the tables the patterns name, sorted by name. Raises OperatorError for one that cannot be captured."""
+        chosen = captured_tables.chosen(self._matched(patterns), _refusals)
+        return tuple(self.describe(found, keys.get(found.qualified, ())) for found in chosen)
 
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> Iterator[tuple[str, OperatorError | None]]:
-        """Every pattern or table, and each reason why it cannot be captured; None where there is none."""
-        seen: set[str] = set()
-        for pattern in patterns:
-            for found in self._matched([pattern]):
-                if isinstance(found, OperatorError):
-                    yield pattern, found
-                elif found.qualified not in seen:
-                    seen.add(found.qualified)
-                    reasons: list[OperatorError | None] = list(_refusals(found))
-                    if found.type in _BASE:
-                        try:
-                            self.describe(found, keys.get(found.qualified, ()))
-                        except OperatorError as exc:
-                            reasons.append(exc)
-                    yield from ((found.qualified, reason) for reason in reasons or [None])
+        """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
+
+        def judge(found: Found) -> Iterator[OperatorError]:
+            yield from _refusals(found)
+            if found.type in _BASE:
+                try:
+                    self.describe(found, keys.get(found.qualified, ()))
+                except OperatorError as exc:
+                    yield exc
+
+        return captured_tables.refusals(patterns, self._matched, judge)
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[Found | OperatorError]:
         everything = self._tables()
@@ -132,18 +118,18 @@ class Catalog:
         ]
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
-        """One table as it is now; None where there is none. Raises OperatorError if it cannot be captured any more."""
+        """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""
         for found in self._tables(" AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s", (schema, name)):
             raise_first(_refusals(found))
             return self.describe(found, keys.get(found.qualified, ()))
         return None
 
     def exists(self, schema: str, name: str) -> bool:
-        """Whether a table has this name now."""
+        """Tell whether a table has this name now."""
         return bool(self._tables(" AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s", (schema, name)))
 
     def describe(self, found: Found, wanted: Sequence[str]) -> Captured:
-        """A table with its columns and key. Raises OperatorError where it has no key."""
+        """Describe a table with its columns and key. Raises OperatorError where it has no key."""
         parameters = (found.schema, found.name)
         told, columns, filled, nullable = [], list[Column](), set[str](), set[str]()
         rows = session.rows(self._connection, "reading the catalog", _COLUMNS, parameters)
@@ -165,12 +151,7 @@ class Catalog:
         primary = [name for (name,) in session.texts(self._connection, "reading the catalog", _KEY, parameters)]
         key = tuple(wanted or primary)
         if not key:
-            raise OperatorError(
-                f"table {found.qualified} has no primary key: its rows cannot be told apart in a topic",
-                hint=f"ALTER TABLE {found.sql} ADD PRIMARY KEY (…); or name the columns that tell them apart: "
-                f"tables: [{{table: {found.qualified}, key: [{', '.join(c.name for c in columns[:2])}]}}]; "
-                "or leave it out of tables",
-            )
+            raise captured_tables.no_primary_key(found, [c.name for c in columns])
         if wanted:
             self._must_tell_rows_apart(found, [c.name for c in columns], nullable, wanted)
         columns = [replace(column, filled=column.name in filled) for column in columns]
@@ -178,27 +159,15 @@ class Catalog:
         return Captured(table, tuple(told), found.rows, frozenset(filled))
 
     def _must_tell_rows_apart(self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]) -> None:
-        shown = ", ".join(key)
-        for name in key:
-            if name not in names:
-                near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-                raise OperatorError(
-                    f"table {found.qualified}: its key ({shown}) names {name}, which is not a column of it",
-                    hint=f"did you mean {near[0]}?" if near else f"its columns: {', '.join(names)}",
-                )
-            if name in nullable:
-                raise OperatorError(
-                    f"table {found.qualified}: column {name} of its key ({shown}) may be null, and a key never is",
-                    hint=f"ALTER TABLE {found.sql} MODIFY {mapping.quoted_name(name)} … NOT NULL",
-                )
+        captured_tables.check_key(
+            found, key, names, nullable,
+            lambda name: f"ALTER TABLE {found.sql} MODIFY {mapping.quoted_name(name)} … NOT NULL",
+        )  # fmt: skip
         unique: dict[str, set[str]] = {}
         for index, name in session.texts(self._connection, "reading the catalog", _UNIQUE, (found.schema, found.name)):
             unique.setdefault(index, set()).add(name)
         if not any(of <= set(key) for of in unique.values()):
-            log.warning(
-                "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
-                found.qualified, shown,
-            )  # fmt: skip
+            captured_tables.warn_not_unique(found, key)
 
 
 def _refusals(found: Found) -> Iterator[OperatorError]:
@@ -213,8 +182,8 @@ def _refusals(found: Found) -> Iterator[OperatorError]:
 
 
 def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
-    hint = (
-        f"did you mean {', '.join(near)}?" if near else "SHOW TABLES; is SELECT granted on it to the connector's user?"
+    near = captured_tables.did_you_mean(pattern, names, most=3)
+    return OperatorError(
+        f"tables: there is no table {pattern}, or it may not be read",
+        hint=near or "SHOW TABLES; is SELECT granted on it to the connector's user?",
     )
-    return OperatorError(f"tables: there is no table {pattern}, or it may not be read", hint=hint)

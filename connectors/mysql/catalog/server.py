@@ -1,4 +1,4 @@
-"""What the server itself must be before anything of it can be captured, and where its log stands."""
+"""Judges whether anything of the server can be captured, and finds where its log ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from cdc.model.errors import OperatorError
 from connectors.mysql import session
-from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.positions import BinlogPosition
 
 OLDEST_MYSQL: Final = (8, 0, 14)
 OLDEST_MARIADB: Final = (10, 5, 2)
@@ -27,7 +27,7 @@ SHORTEST_S: Final = 3 * _DAY_S
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One look at a server, as the user who looks sees it."""
+    """Holds one look at a server, as the user who looks sees it."""
 
     shown: str
     variables: dict[str, str]
@@ -48,24 +48,24 @@ class Server:
 
     @property
     def gtids(self) -> bool:
-        """Whether every transaction has a GTID by which a view and a position can be told exactly (MySQL)."""
+        """Tell whether every transaction has a GTID by which a view and a position can be told exactly (MySQL)."""
         return self.variables.get("gtid_mode", "").upper() == "ON"
 
     @property
     def lineage(self) -> str:
-        """Which server of its replication group this is."""
+        """Return which server of its replication group this is."""
         return self.variables.get("server_id", "") if self.mariadb else self.variables.get("server_uuid", "")
 
     @property
     def expires_s(self) -> int | None:
-        """How long the log is kept; None: for ever."""
+        """Return how long the log is kept; None: for ever."""
         seconds = int(float(self.variables.get("binlog_expire_logs_seconds") or 0))
         days = float(self.variables.get("expire_logs_days") or 0)
         return seconds or int(days * _DAY_S) or None
 
     @property
     def account(self) -> str:
-        """The user as GRANT names it."""
+        """Return the user as GRANT names it."""
         name, _, host = self.user.rpartition("@")
         return f"'{name}'@'{host}'"
 
@@ -84,7 +84,7 @@ def look(connection: session.Connection) -> Server:
 
 
 def refusals(server: Server, where: str) -> Iterator[OperatorError]:
-    """Why this server cannot be captured."""
+    """Give why this server cannot be captured."""
     oldest = OLDEST_MARIADB if server.mariadb else OLDEST_MYSQL
     of = server.variables
     if server.version < oldest:
@@ -125,7 +125,7 @@ def refusals(server: Server, where: str) -> Iterator[OperatorError]:
 
 
 def replicates(connection: session.Connection, server: Server) -> bool | None:
-    """Whether it is itself a replica of another server; None: we may not know, and it may have been one."""
+    """Tell whether it is itself a replica of another server; None: we may not know, and it may have been one."""
     statement = "SHOW ALL SLAVES STATUS" if server.mariadb else "SHOW REPLICA STATUS"
     if not server.mariadb and server.version < (8, 0, 22):
         statement = "SHOW SLAVE STATUS"
@@ -146,7 +146,7 @@ UNLOGGED: Final = "what it replicates from another server is not in its own log"
 
 
 def unlogged(connection: session.Connection, server: Server, where: str) -> Iterator[OperatorError | None]:
-    """Why what this server replicates would never come; None: we may not know whether it does."""
+    """Give why what this server replicates would never come; None: we may not know whether it replicates."""
     of = server.variables
     logs = of.get("log_replica_updates") or of.get("log_slave_updates", "ON")
     if logs.upper() in ("ON", "1"):
@@ -164,8 +164,8 @@ def unlogged(connection: session.Connection, server: Server, where: str) -> Iter
         yield None
 
 
-def status(connection: session.Connection, server: Server) -> tuple[Place, str]:
-    """Where the log ends, and MySQL's executed GTIDs, read no later than that. Raises OperatorError."""
+def status(connection: session.Connection, server: Server) -> tuple[BinlogPosition, str]:
+    """Return where the log ends, and MySQL's executed GTIDs, read no later than that. Raises OperatorError."""
     newer = not server.mariadb and server.version >= (8, 2)
     statement = "SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS"
     try:
@@ -180,22 +180,22 @@ def status(connection: session.Connection, server: Server) -> tuple[Place, str]:
     if not found:
         raise OperatorError("binlog off: the server writes none", hint="start the server with --log-bin")
     file, offset, *more = found[0]
-    return Place(file, int(offset)), more[2].replace("\n", "") if len(more) > 2 and not server.mariadb else ""  # noqa: PLR2004
+    return BinlogPosition(file, int(offset)), more[2].replace("\n", "") if len(more) > 2 and not server.mariadb else ""  # noqa: PLR2004
 
 
 def global_text(connection: session.Connection, name: str) -> str:
-    """A global variable that changes as the server runs."""
+    """Return a global variable that changes as the server runs."""
     ((value,),) = session.texts(connection, f"reading {name}", f"SELECT @@GLOBAL.{name}")
     return value.replace("\n", "")
 
 
 def files(connection: session.Connection) -> list[tuple[str, int]]:
-    """The binlog's files and their sizes, oldest first."""
+    """Return the binlog's files and their sizes, oldest first."""
     return [(row[0], int(row[1])) for row in session.texts(connection, "reading the log's files", "SHOW BINARY LOGS")]
 
 
 def prepared(connection: session.Connection) -> set[tuple[str, ...]] | None:
-    """What XA has prepared and nobody has ended; None where we may not know."""
+    """Return what XA has prepared and nobody has ended; None where we may not know."""
     try:
         return {tuple(row) for row in session.texts(connection, "reading what is prepared", "XA RECOVER")}
     except OperatorError:
@@ -204,7 +204,7 @@ def prepared(connection: session.Connection) -> set[tuple[str, ...]] | None:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One that is registered with the server."""
+    """Is registered with the server."""
 
     server_id: int
     host: str
@@ -212,7 +212,7 @@ class Replica:
 
 
 def replicas(connection: session.Connection, server: Server) -> list[Replica]:
-    """All who follow its log now. Raises OperatorError where we may not know."""
+    """Return all who follow its log now. Raises OperatorError where we may not know."""
     statement = "SHOW REPLICA HOSTS" if server.mariadb else "SHOW REPLICAS"
     if not server.mariadb and server.version < (8, 0, 22):
         statement = "SHOW SLAVE HOSTS"

@@ -1,4 +1,4 @@
-"""The dump connection, and whether the log still holds what a position needs.
+"""Holds the dump connection, and judges whether the log still has what a position needs.
 
 In: positions. Out: packets of the binlog; verdicts on gaps.
 `source` and `check` may import it.

@@ -1,4 +1,4 @@
-"""Whether a position and a server belong together, and whether the log between them is whole."""
+"""Judges whether a position and a server belong together, and whether the log between them is whole."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeAlias
 from cdc.model.errors import GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import State
-from connectors.mysql.binlog.positions import FIRST, GtidPosition, GtidSet, GtidState, Place
+from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
-    """What a server says of its log."""
+class ServerLog:
+    """Holds what a server says of its log."""
 
     lineage: str
-    end: Place
+    end: BinlogPosition
     first: str
     """The oldest file it has."""
     executed: GtidSet | GtidState | None
@@ -27,26 +27,29 @@ class Here:
     """Those of them that its files no longer have (MySQL)."""
 
 
-MadeAt: TypeAlias = Callable[[Place], int]
-"""Asks the server when the file of a place was begun, in seconds since 1970. Raises GapError if the log lacks it."""
+MadeAt: TypeAlias = Callable[[BinlogPosition], int]
+"""Asks the server when the file of a binlog position was begun, in seconds since 1970.
+
+Raises GapError if the log no longer has it.
+"""
 
 
-def place_of(state: State) -> Place:
-    """Where a position resumes."""
-    return Place(str(state.offset["file"]), int(state.offset["pos"]))
+def resumes_at(state: State) -> BinlogPosition:
+    """Return where a position resumes."""
+    return BinlogPosition(str(state.offset["file"]), int(state.offset["pos"]))
 
 
-def known_gtids(state: State, here: Here) -> GtidSet | GtidPosition | None:
-    """What the position has of all transactions, if both it and the server count by GTIDs."""
+def known_gtids(state: State, here: ServerLog) -> GtidSet | GtidPosition | None:
+    """Return what the position has of all transactions, if both it and the server count by GTIDs."""
     text = state.offset.get("gtids")
     if text is None or here.executed is None:
         return None
     return (GtidSet if isinstance(here.executed, GtidSet) else GtidPosition).parse(str(text))
 
 
-def refusals(state: State, here: Here, made_at: MadeAt) -> Iterator[OperatorError]:
-    """Why the log cannot be followed from `state` without a gap."""
-    known, then, place = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage), place_of(state)
+def refusals(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[OperatorError]:
+    """Give why the log cannot be followed from `state` without a gap."""
+    known, then, position = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage), resumes_at(state)
     if then != here.lineage and known is None:
         yield GapError(
             f"another server under the same name: the position is of server {then}, this is {here.lineage}, and "
@@ -83,7 +86,7 @@ def refusals(state: State, here: Here, made_at: MadeAt) -> Iterator[OperatorErro
             )
             return
     if then == here.lineage and not isinstance(known, GtidSet):
-        yield from _of_place(state, here, place, made_at)
+        yield from _of_file(state, here, position, made_at)
 
 
 def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPosition) -> bool:
@@ -92,38 +95,38 @@ def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPositio
     return isinstance(executed, GtidState) and isinstance(known, GtidPosition) and known <= executed
 
 
-def _of_place(state: State, here: Here, place: Place, made_at: MadeAt) -> Iterator[OperatorError]:
-    if place.number > here.end.number:
+def _of_file(state: State, here: ServerLog, position: BinlogPosition, made_at: MadeAt) -> Iterator[OperatorError]:
+    if position.number > here.end.number:
         yield GapError(
-            f"binlog reset: the position is in {place.file}, the server writes {here.end.file}: RESET MASTER, or "
+            f"binlog reset: the position is in {position.file}, the server writes {here.end.file}: RESET MASTER, or "
             "another data folder",
             hint=CLOSE_THE_GAP,
         )
         return
     try:
-        begun = made_at(place)
+        begun = made_at(position)
     except OperatorError as exc:
         yield exc
         return
     if int(state.offset.get("made_at", 0)) not in (0, begun):  # 0: nothing was read of it yet
         yield GapError(
-            f"binlog reset: {place.file} is not the file that the position is in: it was begun at another time",
+            f"binlog reset: {position.file} is not the file that the position is in: it was begun at another time",
             hint=CLOSE_THE_GAP,
         )
 
 
-def renumbered(state: State, here: Here, made_at: MadeAt) -> bool:
-    """Whether a server that continues by GTIDs has begun to count its files anew."""
-    place, then = place_of(state), int(state.offset.get("made_at", 0))
-    if place.number > here.end.number:
+def renumbered(state: State, here: ServerLog, made_at: MadeAt) -> bool:
+    """Tell whether a server that continues by GTIDs counts its files from the beginning again."""
+    position, then = resumes_at(state), int(state.offset.get("made_at", 0))
+    if position.number > here.end.number:
         return True
     try:
-        return then != 0 and made_at(Place(place.file, FIRST)) != then
+        return then != 0 and made_at(BinlogPosition(position.file, FIRST)) != then
     except GapError:
-        return False  # the file is gone, as files go
+        return False  # the file is gone, as files of a binlog are removed in time
 
 
-def moved(state: State, here: Here, made_at: MadeAt) -> bool:
-    """Whether the order of positions starts anew: another server, or its files are counted anew."""
+def moved(state: State, here: ServerLog, made_at: MadeAt) -> bool:
+    """Tell whether the order of positions begins again: at another server, or since its files are renumbered."""
     then = state.identity.get(LINEAGE, here.lineage)
     return then != here.lineage or (isinstance(known_gtids(state, here), GtidSet) and renumbered(state, here, made_at))

@@ -1,6 +1,21 @@
-"""The binlog dump connection: login and registration by the client libraries, then packets read off the socket here.
+"""The binlog dump connection logs in and registers by the client libraries; then packets are read off the socket here.
 
-Nothing here reconnects, and nothing is dropped: whatever follows the request is handed on, event by event.
+Why nothing is lost or published twice between two dumps:
+
+- The server holds nothing for us: it keeps its files as long as its settings say. The position is in Kafka alone, in
+  the transaction of the events before it, and `continuity` stops a start whose position is no longer in the files.
+- Nothing here reconnects, and nothing is dropped: all that follows the request is given on, event by event, in order.
+- A position is always between two transactions. `MysqlSource` moves it, and adds a GTID to its set, only after the
+  last event of the transaction has been read; the pipeline asks for it only after it has taken all changes. A session
+  that dies in the middle of a transaction therefore asks for it again, whole.
+- With GTIDs (MySQL) a dump asks for every transaction that is not in the set. This does not depend on files, so that
+  another server of the group can continue. What XA has prepared is left out of the set until it has ended, because its
+  rows are published only then.
+- Without them a dump asks for a binlog position: file and offset. Where XA has something prepared, the dump begins at
+  the oldest of it, and transactions that end before the position (`done`) are read but not published. A file of the
+  same name after a reset is another file; its time of creation (`made_at`) tells them apart.
+- MariaDB's GTIDs name the last transaction of each domain. A dump asks by them only after a fail-over; on the same
+  server it asks by binlog position.
 
     server  packet  u24 size · u8 number · 0x00 · event        (0xFE: end, 0xFF: error); 0xFFFFFF: more follows
     client  COM_BINLOG_DUMP       0x12 · u32 offset · u16 flags · u32 server id · file
@@ -27,7 +42,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
 from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
-from connectors.mysql.binlog.positions import GtidSet, Place
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.binlog.spill import on_disk
 
 HEARTBEAT_S: Final = 5
@@ -53,8 +68,8 @@ _NAMESPACE: Final = UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
 T = TypeVar("T")
 
 
-class Binlog:
-    """One dump. Registers as a replica named after the connector, so that the server can say who follows it.
+class BinlogDump:
+    """Is one dump. It registers as a replica named after the connector, so that the server can say who follows it.
 
     The server ends another dump of the same replica (MySQL: uuid, MariaDB: server_id).
     """
@@ -62,8 +77,8 @@ class Binlog:
     def __init__(
         self, at: session.Address, *, server_id: int, connector: str, uuid: str, mariadb: bool, waits: bool = True
     ) -> None:
-        """With `waits` off it is a look at what there is: nobody is registered, and the log ends where it ends."""
-        self._where = f"MySQL at {at.place}"
+        """Connect. Without `waits` it is a look at what there is: nobody is registered, the dump ends with the log."""
+        self._where = f"MySQL at {at.endpoint}"
         self._server_id = server_id
         self._connector = connector
         settings = [
@@ -96,9 +111,9 @@ class Binlog:
         except pymysql.Error as exc:
             raise self._refused(exc) from exc
 
-    def follow(self, place: Place) -> None:
+    def follow(self, begin: BinlogPosition) -> None:
         """Ask for everything from an offset on, which must be where an event begins."""
-        self._ask(pack("<BIHI", 0x12, place.offset, self._flags, self._server_id) + place.file.encode())
+        self._ask(pack("<BIHI", 0x12, begin.offset, self._flags, self._server_id) + begin.file.encode())
 
     def follow_gtids(self, gtids: GtidSet) -> None:
         """Ask a MySQL server for every transaction that is not in the set."""
@@ -120,10 +135,10 @@ class Binlog:
         connection._sock.settimeout(0)  # noqa: SLF001 - from here on it is read here
         self._heard_s = time.monotonic()
 
-    def straight(self, read: Callable[[bytearray, int], tuple[int, T] | None]) -> T | None:
-        """What `read` makes of what has come, behind what was taken, if it makes anything: then that is taken too.
+    def read_buffered(self, read: Callable[[bytearray, int], tuple[int, T] | None]) -> T | None:
+        """Return what `read` makes of the bytes that have come and are not taken; then it has taken them.
 
-        `read` gives where in the bytes it has ended.
+        `read` returns where in the bytes it has stopped, and what it has made; None takes nothing.
         """
         if self._parts or self._long is not None:  # inside a packet that was split
             return None
@@ -137,7 +152,7 @@ class Binlog:
         return made
 
     def receive(self) -> bytes | IO[bytes] | None:
-        """The next event; None: nothing more has come. Raises OperatorError, RetryableError.
+        """Return the next event; None: nothing more has come. Raises OperatorError, RetryableError.
 
         A compressed transaction of more than 16 MB is in a file, which is the caller's to close.
         """
@@ -148,7 +163,7 @@ class Binlog:
             end = begin + size
             if end < len(buffer) and end <= _RECEIVE_BYTES and size < _WHOLE and buffer[begin] == _OK and size:
                 self._at = end
-                return bytes(buffer[begin + 1 : end])  # as `_packet` and what follows would: most packets are so
+                return bytes(buffer[begin + 1 : end])  # as by `_packet`, but faster
         packet = self._packet()
         if not isinstance(packet, bytes):
             return packet
@@ -164,9 +179,9 @@ class Binlog:
         raise ProtocolError(0, f"a packet of unknown kind 0x{packet[0]:02x} in the binlog")
 
     def _packet(self) -> bytes | IO[bytes] | None:
-        """The next packet, of as many as it was split into; what has come of it so far is kept.
+        """Return the next packet, joined from what it was split into; what has come of it so far is kept.
 
-        A file has not the packet's first byte, only the event.
+        A file holds the event without the packet's first byte.
         """
         while True:
             while len(self._buffer) - self._at < _HEAD:
@@ -189,7 +204,7 @@ class Binlog:
         return long or (parts[0] if len(parts) == 1 else b"".join(parts))
 
     def _keep(self, part: bytes, *, more: bool) -> None:
-        """One part of a packet: in memory, as one row must be; a transaction need not."""
+        """Keep one part of a packet: in memory, as one row must be; a transaction need not."""
         if self._long is None and more and not self._parts and part[0] == _OK and part[_TYPE_AT] == PAYLOAD:
             self._long = tempfile.TemporaryFile(prefix="cdc-transaction-")  # noqa: SIM115 - closed by who reads it
             part = part[1:]
@@ -221,13 +236,13 @@ class Binlog:
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Until something comes, or the time is up."""
+        """Wait until something comes, or the time is up."""
         sock = self._connection._sock  # noqa: SLF001
         if sock is not None:
             select.select([sock], [], [], timeout_s)
 
     def read(self, within_s: float) -> bytes:
-        """The next event, waited for; one that begins a file of the log, and so is short."""
+        """Wait for the next event, which begins a file of the log, and so is short."""
         deadline = time.monotonic() + within_s
         while (event := self.receive()) is None:
             if time.monotonic() > deadline:
@@ -258,17 +273,17 @@ class Binlog:
 
 
 def replica_host(connector: str) -> str:
-    """The name a connector registers under, which the server shows."""
+    """Return the name a connector registers under, which the server shows."""
     return f"cdc-{connector}"[:60]
 
 
 def replica_uuid(config: ConnectorConfig) -> str:
-    """As which replica a connector registers: the same each time, so that the server drops what it had before."""
+    """Return as which replica a connector registers: always the same, so that the server drops what it had before."""
     return str(uuid5(_NAMESPACE, f"{config.sink.prefix}/{config.name}"))
 
 
 def refused_by_server(where: str, words: str, *, server_id: int, connector: str) -> CdcError:
-    """What the server's error 1236, which stands for a dozen reasons, means by its words."""
+    """Explain the server's error 1236, which stands for a dozen reasons, by its words."""
     told = " ".join(words.split())[:300]
     low = told.lower()
     if "same server_uuid" in low or "same server_id" in low or "same server-id" in low:

@@ -1,4 +1,4 @@
-"""Events of the binlog to transactions of changes: row images, statements, which table a row is of.
+"""Turns events of the binlog into transactions of changes: row images, statements, which table a row is of.
 
 In: events. Out: changes of the model.
 `source` imports it.

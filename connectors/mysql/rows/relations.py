@@ -1,4 +1,4 @@
-"""Which table a row of the log is of, as it was then: by what the log itself says of its columns and key."""
+"""Finds the table of a row in the log, as it was then: by what the log itself says of its columns and key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdc.model.change import UNCHANGED, Change, Op, Row, Table
 from cdc.model.errors import GapError, OperatorError, RetryableError
 from cdc.model.table_schema import Description
 from connectors.mysql.binlog import events
-from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.rows import row_images
 from connectors.mysql.rows.statements import (
@@ -30,7 +30,7 @@ log = logging.getLogger("cdc")
 
 
 class Followed:
-    """The captured tables as one session found them, and what the log has said of them since."""
+    """Knows the captured tables as one session found them, and what the log has said of them since."""
 
     def __init__(self, config: SourceConfig, captured: Sequence[Captured]) -> None:
         self._config = config
@@ -40,20 +40,20 @@ class Followed:
         self._known: dict[Name, Description] = {}
         self._described: dict[object, tuple[Table, row_images.Reader]] = {}
         self._last: dict[Name, tuple[events.TableMap, tuple[Table, row_images.Reader]]] = {}
-        """What was found last, since to look up a description takes as long as to read a row."""
+        """Holds what was found last, since looking up a description takes as long as reading a row."""
         for one in captured:
             self._now[one.table.schema, one.table.name] = one.table
 
     def recall(self, described: Mapping[Name, Sequence[Description]]) -> None:
-        """What the topics say of the tables, oldest first."""
+        """Remember what the topics say of the tables, oldest first."""
         self._known = {name: said[-1] for name, said in described.items() if said}
 
     def wanted(self, told: events.TableMap) -> bool:
-        """Whether the table is captured."""
+        """Tell whether the table is captured."""
         return (told.schema, told.table) in self._now
 
-    def table(self, told: events.TableMap, at: Place) -> tuple[Table, row_images.Reader] | None:
-        """The table of rows in the log, and what decodes them; None: it is not captured."""
+    def table(self, told: events.TableMap, at: BinlogPosition) -> tuple[Table, row_images.Reader] | None:
+        """Return the table of rows in the log, and what decodes them; None: it is not captured."""
         name = (told.schema, told.table)
         last = self._last.get(name)
         if last is not None and last[0].columns is told.columns and last[0].primary_key == told.primary_key:
@@ -68,7 +68,7 @@ class Followed:
         self._last[name] = told, found
         return found
 
-    def _describe(self, told: events.TableMap, name: Name, at: Place) -> Table:
+    def _describe(self, told: events.TableMap, name: Name, at: BinlogPosition) -> Table:
         if not told.has_metadata:
             raise GapError(
                 f"table {'.'.join(name)}: the log at {at} has no names of its columns: it was written without "
@@ -96,8 +96,10 @@ class Followed:
         self._known[name] = Description.of(table)
         return table
 
-    def changes(self, event: events.Rows, known: tuple[Table, row_images.Reader], at: Place) -> Iterable[Change]:
-        """The rows of one event, which begins at `at`."""
+    def changes(
+        self, event: events.Rows, known: tuple[Table, row_images.Reader], at: BinlogPosition
+    ) -> Iterable[Change]:
+        """Give the rows of one event, which begins at `at`."""
         table, read = known
         try:
             if event.whole:
@@ -106,7 +108,7 @@ class Followed:
         except ValueError as exc:
             raise OperatorError(
                 f"table {table.qualified}, the log at {at}: {exc}",
-                hint="mend the row (its bytes are not of the column's character set), or leave the table out",
+                hint="repair the row (its bytes are not of the column's character set), or leave the table out",
             ) from None
         if any(UNCHANGED in _needed(table, *of) for of in images):
             raise GapError(
@@ -117,8 +119,8 @@ class Followed:
             )
         return [tuple.__new__(Change, (event.op, table, *of, (at.offset, n))) for n, of in enumerate(images)]
 
-    def told(self, said: Meaning, at: Place, catalog: Callable[[], Catalog]) -> Iterator[Change]:
-        """What a statement does to the captured tables. Raises for what no event tells of."""
+    def of_statement(self, said: Meaning, at: BinlogPosition, catalog: Callable[[], Catalog]) -> Iterator[Change]:
+        """Give what a statement does to the captured tables. Raises for what no event tells of."""
         match said:
             case Emptied(tables, _):
                 for name in tables:
@@ -143,7 +145,7 @@ class Followed:
                     self._look(name, catalog)
 
     def _renamed(
-        self, pairs: Sequence[tuple[Name, Name]], at: Place, catalog: Callable[[], Catalog]
+        self, pairs: Sequence[tuple[Name, Name]], at: BinlogPosition, catalog: Callable[[], Catalog]
     ) -> Iterator[Change]:
         left = {old for old, _ in pairs if old in self._now}
         taken = {new for _, new in pairs if new in self._now}
@@ -169,13 +171,13 @@ class Followed:
             if new not in self._now and self._matches(new):
                 self._look(new, catalog)
 
-    def _others(self, name: Name, at: Place) -> Change:
-        """What was written to the rows that it has now may never have been captured."""
+    def _others(self, name: Name, at: BinlogPosition) -> Change:
+        """Say that what was written to the rows that the table has now may never have been captured."""
         table = self._now[name] = replace(self._now[name], marks=self._marks.get(name, ()))
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
     def _learn(self, name: Name, catalog: Callable[[], Catalog]) -> None:
-        """Its rows may be others by now: the next of them is described anew, with what the catalog says."""
+        """Describe the next of its rows again, with what the catalog says: they may be others by now."""
         now = catalog().find(*name, self._config.keys)
         if now is not None:
             self._filled[name], self._marks[name] = now.filled, now.table.marks
@@ -192,5 +194,5 @@ class Followed:
 
 
 def _needed(table: Table, before: Row | None, after: Row | None) -> Row:
-    """What must be there of a change: the new row, or the key of one that is gone."""
+    """Return what must be there of a change: the new row, or the key of one that is gone."""
     return after if after is not None else tuple(before[index] for index in table.key_indexes) if before else ()

@@ -1,4 +1,4 @@
-"""Row images to rows: each value becomes the server's own text, as a SELECT over utf8mb4 would print it. Pure.
+"""Decodes row images: each value becomes the server's own text, as a SELECT over utf8mb4 would print it. Pure.
 
 `Reader` makes a function for one table, from generated code: the columns' steps one after the other, without a loop,
 neighbours of a fixed size read at once. Where there is `connectors.mysql.binlog.compiled`, it does the same in C.
@@ -44,15 +44,15 @@ from connectors.mysql.values import jsonb, server_text
 T = TypeVar("T")
 
 Images: TypeAlias = tuple[Row | None, Row | None]
-"""The row before and after; None where the event has no such image."""
+"""Are the row before and after; None where the event has no such image."""
 
 Read: TypeAlias = Callable[[bytes, int], tuple[Row, int]]
-"""A row and where the next begins."""
+"""Returns a row and where the next begins."""
 
 _SMALL_MAX: Final = 0xFF
-"""The longest string whose size is one byte."""
+"""The longest string whose size takes one byte."""
 _FLAGS_MAX: Final = 1 << 16
-"""Entries a dictionary of SET texts may hold before it starts over."""
+"""How many entries a dictionary of SET texts may hold before it is emptied."""
 _READS_MAX: Final = 256
 """Generated functions that are kept."""
 _INFLATED_MAX: Final = 1 << 26
@@ -61,7 +61,7 @@ _INFLATED_RATIO: Final = 64
 
 
 class Reader:
-    """Takes Rows events of `table` apart, row by row. Make one for each TableMap whose columns differ.
+    """Decodes Rows events of `table`, row by row. Make one for each TableMap whose columns differ.
 
     Raises OperatorError if the log does not tell what is needed: signs, character sets, labels. Its methods raise
     ProtocolError on bytes that are no rows of this table, ValueError on text that is not valid in its character set.
@@ -74,7 +74,7 @@ class Reader:
             _form(column)  # refuse now, not at the first row
 
     def __call__(self, rows: Rows) -> list[Images]:
-        """All images of one event."""
+        """Return all images of one event."""
         before, after = self._of(rows)
         _ROOM.begin(rows.body)
         try:
@@ -83,12 +83,12 @@ class Reader:
             raise ProtocolError(len(rows.body), "a row image that ends early") from exc
 
     def whole(self) -> Read:
-        """What reads one image of all columns."""
+        """Return what reads one image of all columns."""
         bits = (1 << len(self._columns)) - 1
         return self._image(bits.to_bytes((len(self._columns) + 7) // 8, "little"))
 
     def changes(self, rows: Rows, table: Table, offset: int) -> Iterable[Change]:
-        """The same as changes of `table`; `offset` is where the event begins."""
+        """Return the images as changes of `table`; `offset` is where the event begins."""
         if compiled is None:
             made = enumerate(self(rows))
             return (tuple.__new__(Change, (rows.op, table, old, new, (offset, n))) for n, (old, new) in made)
@@ -118,7 +118,7 @@ class Reader:
 
 
 def generated_images(before: Read | None, after: Read | None, body: bytes) -> list[Images]:
-    """By functions that `generated` has made."""
+    """Read images by functions that `generated` has made."""
     end, at = len(body), 0
     images: list[Images] = []
     append = images.append
@@ -141,7 +141,7 @@ def generated_images(before: Read | None, after: Read | None, body: bytes) -> li
 
 
 class _Fixed(NamedTuple):
-    """A value of a fixed size: how struct reads it, and the text as an expression of what was read."""
+    """Reads a value of a fixed size: how struct reads it, and the text as an expression of what was read."""
 
     code: str
     expression: str
@@ -150,13 +150,13 @@ class _Fixed(NamedTuple):
     """What `compiled` calls the same, if it knows how to read it, and up to two numbers that it must be told."""
 
     def text(self) -> Callable[[Any], bytes]:
-        """The expression as a function."""
+        """Return the expression as a function."""
         made: Callable[[Any], bytes] = eval(f"lambda x: {self.expression.format(x='x', f='f')}", dict(self.names))  # noqa: S307
         return made
 
 
 class _Sized(NamedTuple):
-    """A value with its size in front: how many bytes the size has, and what makes text of it; None: it is text."""
+    """Reads a value with its size in front: the bytes of the size, and what makes text of it; None: it is text."""
 
     width: int
     text: Callable[[bytes], bytes] | None
@@ -179,7 +179,7 @@ _UNPADDED: Final = (table_map.STRING, table_map.VAR_STRING, table_map.VARCHAR)
 
 
 def _form(column: TableColumn) -> _Fixed | _Sized:
-    """How a value of the column is read. Raises OperatorError."""
+    """Return how a value of the column is read. Raises OperatorError."""
     kind = column.type
     if kind in _PLAIN:
         return _PLAIN[kind]
@@ -244,7 +244,7 @@ def _labels(column: TableColumn) -> list[bytes]:
 
 
 class _Numbered(dict[int, bytes]):
-    """An ENUM's numbers to its labels."""
+    """Maps an ENUM's numbers to its labels."""
 
     def __missing__(self, number: int) -> bytes:
         raise ProtocolError(0, "an ENUM with a label that its column has not")
@@ -255,7 +255,7 @@ def _enum(size: int, labels: list[bytes]) -> _Fixed:
 
 
 class _Flags(dict[bytes, bytes]):
-    """A SET's bits to its labels, in the order of their definition."""
+    """Maps a SET's bits to its labels, in the order of their definition."""
 
     def __init__(self, labels: list[bytes]) -> None:
         self._labels = labels
@@ -309,7 +309,7 @@ def _named(convert: Callable[[bytes], bytes], name: str) -> Callable[[bytes], by
 
 
 class _Room:
-    """What the compressed values of the event at hand may still come to.
+    """Limits what the compressed values of one event may come to.
 
     A few bytes of zlib can stand for a thousand times as many, and an event holds many values: without a limit for all
     of them together, 400 kB would take 800 MB. Events are read one at a time, by one thread.
@@ -331,7 +331,7 @@ _ROOM: Final = _Room()
 
 
 def _inflating(convert: Callable[[bytes], bytes] | None) -> Callable[[bytes], bytes]:
-    """MariaDB's COMPRESSED columns: u8 (method << 4 | is raw << 3 | bytes of size) · big-endian size · stream."""
+    """Inflate MariaDB's COMPRESSED columns: u8 (method << 4 | is raw << 3 | bytes of size) · size · stream."""
 
     def text(raw: bytes) -> bytes:
         if raw:
@@ -380,7 +380,7 @@ _MARIADB_TYPES: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 @lru_cache(maxsize=_READS_MAX)
 def in_c(columns: Sequence[TableColumn], present: Sequence[bool]) -> Read:
-    """What reads one image with these columns in it, if there is `compiled`."""
+    """Return what reads one image with these columns in it, if there is `compiled`."""
     assert compiled is not None  # noqa: S101 - by its callers
     told = [(form.known, form.code, form.text()) if isinstance(form, _Fixed) else form for form in map(_form, columns)]
     read: Read = compiled.Image(told, [column.nullable for column in columns], present)
@@ -389,7 +389,7 @@ def in_c(columns: Sequence[TableColumn], present: Sequence[bool]) -> Read:
 
 @lru_cache(maxsize=_READS_MAX)
 def generated(columns: Sequence[TableColumn], present: Sequence[bool]) -> Read:
-    """The function that reads one image with these columns in it: its oracle."""
+    """Return the function that reads one image with these columns in it: the oracle of `in_c`."""
     source, names = _source(columns, present)
     exec(compile(source, "<row image>", "exec"), names)  # noqa: S102 - made of constants and numbers above
     read: Read = names["read"]
@@ -397,7 +397,7 @@ def generated(columns: Sequence[TableColumn], present: Sequence[bool]) -> Read:
 
 
 def _source(columns: Sequence[TableColumn], present: Sequence[bool]) -> tuple[str, dict[str, Any]]:
-    """`def read(d, p)`: one way for rows without NULL, one that asks for each nullable column."""
+    """Write `def read(d, p)`: a branch for rows without NULL, one that asks for each nullable column."""
     names: dict[str, Any] = {"UNCHANGED": UNCHANGED}
     shown = [i for i, there in enumerate(present) if there]
     bits = {i: at for at, i in enumerate(shown)}
@@ -422,7 +422,7 @@ def _source(columns: Sequence[TableColumn], present: Sequence[bool]) -> tuple[st
 
 
 def _little_endian(size: int) -> str:
-    """A number of `size` bytes at `p`: up to three, bytes are faster put together by hand."""
+    """Write a number of `size` bytes at `p`: up to three, bytes are faster put together by hand."""
     if size > 3:  # noqa: PLR2004
         return f"int.from_bytes(d[p:p+{size}], 'little')"
     return " | ".join(f"d[p+{i}] << {8 * i}" if i else "d[p]" for i in range(size))

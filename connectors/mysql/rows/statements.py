@@ -1,4 +1,4 @@
-"""Statements of the binlog: the few that say something of rows or of what tables are called. Pure.
+"""Reads the few statements of the binlog that say something of rows or of what tables are called. Pure.
 
 A Query event holds a statement as a session wrote it. Read here is only its beginning: comments, quotes and names, in
 the grammar of https://dev.mysql.com/doc/refman/8.4/en/lexical-structure.html.
@@ -36,7 +36,7 @@ _MOST_TOKENS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word in capitals, a name as it is, or one character."""
+    """Is a word in capitals, a name as it is, or one character."""
 
     text: str
     quoted: bool = False
@@ -47,7 +47,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """TRUNCATE TABLE and DROP TABLE: these tables have no rows any more."""
+    """Says that tables have no rows any more: TRUNCATE TABLE and DROP TABLE."""
 
     tables: tuple[Name, ...]
     dropped: bool = False
@@ -55,59 +55,59 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """RENAME TABLE and ALTER TABLE … RENAME: from, to; in order."""
+    """Says from what to what tables are renamed, in order: RENAME TABLE and ALTER TABLE … RENAME."""
 
     tables: tuple[tuple[Name, Name], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """DROP DATABASE: all its tables are gone."""
+    """Says that all tables of a database are gone: DROP DATABASE."""
 
     database: str
 
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """ALTER TABLE, CREATE TABLE: of what the table is made may be another by now."""
+    """Says that a table may have other columns by now: ALTER TABLE, CREATE TABLE."""
 
     table: Name
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """CREATE TABLE … SELECT, which is in the log so only where binlog_format was not ROW: without its rows."""
+    """Says that a table has rows the log has not: CREATE TABLE … SELECT, logged so where binlog_format was not ROW."""
 
     table: Name
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesRows:
-    """A statement in the place of rows: binlog_format was not ROW."""
+    """Is a statement in the place of rows: binlog_format was not ROW."""
 
     verb: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """COMMIT, ROLLBACK."""
+    """Ends a transaction: COMMIT, ROLLBACK."""
 
     committed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """BEGIN, START TRANSACTION, XA START."""
+    """Begins a transaction: BEGIN, START TRANSACTION, XA START."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolledBackTo:
-    """ROLLBACK TO a savepoint, which is in the log only where tables without transactions were written too."""
+    """Rolls back to a savepoint, which is in the log only where tables without transactions were written too."""
 
 
 @dataclass(frozen=True, slots=True)
 class XaEnded:
-    """XA COMMIT, XA ROLLBACK of what was prepared before."""
+    """Ends what was prepared before: XA COMMIT, XA ROLLBACK."""
 
     xid: XaId
     committed: bool
@@ -115,7 +115,7 @@ class XaEnded:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """ALTER TABLE … TRUNCATE, DROP, EXCHANGE PARTITION, IMPORT: rows are gone, or others, that no event tells of."""
+    """Says that rows are gone or others without events: ALTER TABLE … TRUNCATE, DROP, EXCHANGE PARTITION, IMPORT."""
 
     table: Name
 
@@ -137,7 +137,7 @@ Meaning: TypeAlias = (
 
 
 def meaning(statement: str, database: str) -> Meaning:
-    """What a statement says, run in `database`; None: nothing of rows or tables."""
+    """Return what a statement says, run in `database`; None: nothing of rows or tables."""
     head = statement[:10].upper()
     if head == "BEGIN":
         return Began()
@@ -194,7 +194,7 @@ def _tokens(statement: str) -> list[Token]:
 
 
 def _name(tokens: list[Token], at: int, database: str) -> tuple[Name, int]:
-    """``[database.]table`` beginning at `at`, and where the next token is."""
+    """Read ``[database.]table`` beginning at `at`; return also where the next token is."""
     if at >= len(tokens):
         return (database, ""), at
     first = tokens[at].text
@@ -204,7 +204,7 @@ def _name(tokens: list[Token], at: int, database: str) -> tuple[Name, int]:
 
 
 def _after(tokens: list[Token], at: int, *words: str) -> int:
-    """Behind `words`, if they stand at `at`."""
+    """Skip `words`, if they stand at `at`."""
     there = [token.text.upper() for token in tokens[at : at + len(words)] if not token.quoted]
     return at + len(words) if there == list(words) else at
 
@@ -290,7 +290,7 @@ def _create(tokens: list[Token], database: str) -> Meaning:
 
 
 def _queries(tokens: list[Token], at: int) -> bool:
-    """Whether a query begins there; a definition of columns has no such words unless they are quoted."""
+    """Tell whether a query begins there; a definition of columns has no such words unless they are quoted."""
     rows = tokens[at].says("VALUES") and at + 1 < len(tokens) and tokens[at + 1].says("ROW")
     return rows or tokens[at].says("SELECT", "TABLE")
 

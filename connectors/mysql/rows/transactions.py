@@ -1,4 +1,4 @@
-"""Events of the binlog to transactions: what is committed, rolled back, prepared. Pure, but for a temporary file.
+"""Groups events of the binlog to transactions: committed, rolled back, prepared. Pure, but for a temporary file.
 
 A transaction is held until its end has come, in memory while it is small: only its last event says whether it was
 committed, and rows that were prepared (XA) belong to a later one. What stands in the log as one block begins with a
@@ -16,7 +16,7 @@ from typing import IO, Final
 
 from cdc.model.errors import GapError, OperatorError
 from connectors.mysql.binlog import events, parser
-from connectors.mysql.binlog.positions import Place
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.binlog.spill import on_disk
 from connectors.mysql.rows.statements import (
     Altered,
@@ -26,7 +26,6 @@ from connectors.mysql.rows.statements import (
     Emptied,
     Ended,
     Filled,
-    Meaning,
     Partitions,
     Renamed,
     RolledBackTo,
@@ -41,8 +40,8 @@ _SIZE: Final = Struct("<IQ")
 log = logging.getLogger("cdc")
 
 
-class Held:
-    """A transaction's events in order, past a size in a temporary file; each with the offset it begins at."""
+class TransactionBuffer:
+    """Holds a transaction's events in order, each with its offset; past a size in a temporary file."""
 
     def __init__(self, limit_bytes: int = IN_MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -51,7 +50,7 @@ class Held:
         self._bytes = 0
 
     def add(self, event: events.Event, raw: bytes, offset: int) -> None:
-        """One more; `raw` are its bytes."""
+        """Add an event; `raw` are its bytes."""
         self._bytes += len(raw)
         if self._file is None:
             self._events.append((event, raw, offset))
@@ -73,7 +72,7 @@ class Held:
         return self._bytes > 0
 
     def read(self, parse: Callable[[bytes], events.Event]) -> Iterator[tuple[events.Event, int]]:
-        """All of them, in order."""
+        """Give all of them, in order."""
         if self._file is None:
             for event, _, offset in self._events:
                 yield event, offset
@@ -91,15 +90,13 @@ class Held:
 
 @dataclass(slots=True)
 class Block:
-    """A transaction of the log, whole."""
+    """Is a transaction of the log, whole."""
 
-    begin: Place
+    begin: BinlogPosition
     gtid: str | None
     server_id: int
-    held: Held = field(default_factory=Held)
+    buffer: TransactionBuffer = field(default_factory=TransactionBuffer)
     at_ms: int = 0
-    said: list[tuple[Meaning, int]] = field(default_factory=list)
-    """What statements in it say of tables, with their offsets; they are in `held` too, as the events they are."""
     described: events.FormatDescription | None = None
     last: int = 0
     """The offset its last event begins at."""
@@ -114,12 +111,12 @@ class Block:
 
     @property
     def commit(self) -> int:
-        return Place(self.begin.file, self.last).commit
+        return BinlogPosition(self.begin.file, self.last).commit
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A block that is to be published, and the place behind it. What it says of prepared ones is done already."""
+    """Is a block to be published. What it says of prepared ones is done already."""
 
     block: Block
     rows: Block
@@ -128,7 +125,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A block of which nothing is published: rolled back, prepared, or of nobody's tables."""
+    """Is a block of which nothing is published: rolled back, prepared, or of tables that are not captured."""
 
     block: Block
 
@@ -137,10 +134,10 @@ class Grouper:
     """Takes events in order; gives each block once its last event has come."""
 
     def __init__(self, wanted: Callable[[events.TableMap], bool], *, settled: int = 0) -> None:
-        """`wanted`: whether rows of a table are of interest; those of others are not held.
+        """Begin between blocks. `wanted`: whether rows of a table are of interest; those of others are not held.
 
-        `settled`: what was prepared before the log was followed, and ends before this commit position, is known
-        otherwise.
+        `settled`: a prepared transaction whose rows came before the log was followed may end before this commit
+        position; after it, its rows are missing.
         """
         self._wanted = wanted
         self._settled = settled
@@ -152,32 +149,32 @@ class Grouper:
 
     @property
     def between(self) -> bool:
-        """Whether the log stands between two blocks."""
+        """Tell whether the log stands between two blocks."""
         return self._block is None
 
     def reset(self, described: events.FormatDescription) -> None:
-        """A file begins: what was not ended in the one before never will be."""
+        """Begin a file: what was not ended in the one before never will be."""
         if self._block is not None:
             log.warning(
                 "the log breaks off inside a transaction at %s: the server has crashed there", self._block.begin
             )
-            self._block.held.close()
+            self._block.buffer.close()
         self._block = None
         self._described = described
         self._maps.clear()
 
     def feed(self, event: events.Event, raw: bytes, file: str) -> Committed | Passed | None:
-        """One event, which is in `file`. Raises OperatorError for what cannot be followed."""
+        """Take one event, which is in `file`. Raises OperatorError for what cannot be followed."""
         header = event.header
-        at = Place(file, header.log_pos - header.size if header.log_pos else 0)
+        at = BinlogPosition(file, header.log_pos - header.size if header.log_pos else 0)
         if isinstance(event, events.TransactionPayload):
             return self._unpack(event, at)
         return self._take(event, raw, at, header)
 
-    def _unpack(self, payload: events.TransactionPayload, at: Place) -> Committed | Passed:
-        """What is compressed is judged event by event, as it would be if it were not: it may be an XA PREPARE."""
+    def _unpack(self, payload: events.TransactionPayload, at: BinlogPosition) -> Committed | Passed:
+        """Judge what is compressed event by event, as if it were not compressed: it may be an XA PREPARE."""
         block, described, done = self._in_hand(at, payload), self._described, None
-        if described is None or block.held:
+        if described is None or block.buffer:
             raise OperatorError(
                 f"the transaction at {block.begin} is compressed in part only",
                 hint="please report this with the server's version",
@@ -196,16 +193,18 @@ class Grouper:
             )
         return done
 
-    def _take(self, event: events.Event, raw: bytes, at: Place, header: events.Header) -> Committed | Passed | None:
-        """One event at `at`. `header` is that of what stands in the file: of itself, or of what it is packed in."""
+    def _take(
+        self, event: events.Event, raw: bytes, at: BinlogPosition, header: events.Header
+    ) -> Committed | Passed | None:
+        """Take one event at `at`. `header` is that of what stands in the file: the event, or what it is packed in."""
         match event:
             case events.TableMap():
                 wanted = self._maps[event.table_id] = self._wanted(event)
                 if wanted:
-                    self._in_hand(at, event).held.add(event, raw, at.offset)
+                    self._in_hand(at, event).buffer.add(event, raw, at.offset)
             case events.Rows():
                 if self._maps.get(event.table_id):
-                    self._in_hand(at, event).held.add(event, raw, at.offset)
+                    self._in_hand(at, event).buffer.add(event, raw, at.offset)
             case events.Gtid() | events.AnonymousGtid() | events.MariadbGtid():
                 self._open(event, at)
             case events.Query():
@@ -234,7 +233,7 @@ class Grouper:
                 )
         return None
 
-    def _open(self, event: events.Gtid | events.AnonymousGtid | events.MariadbGtid, at: Place) -> None:
+    def _open(self, event: events.Gtid | events.AnonymousGtid | events.MariadbGtid, at: BinlogPosition) -> None:
         if self._block is not None:
             raise OperatorError(
                 f"the transaction at {self._block.begin} has no end in the log: another begins at {at}",
@@ -249,7 +248,7 @@ class Grouper:
         elif event.immediate_commit_us:
             block.at_ms = event.immediate_commit_us // 1000
 
-    def _in_hand(self, at: Place, event: events.Event) -> Block:
+    def _in_hand(self, at: BinlogPosition, event: events.Event) -> Block:
         if self._block is None:
             raise OperatorError(
                 f"{event.header.name} outside a transaction in the log at {at}",
@@ -258,11 +257,11 @@ class Grouper:
         return self._block
 
     def _statement(
-        self, event: events.Query, raw: bytes, at: Place, header: events.Header
+        self, event: events.Query, raw: bytes, at: BinlogPosition, header: events.Header
     ) -> Committed | Passed | None:
         block = self._block
         said = meaning(event.statement, event.schema)
-        if block is None:  # no GTID before it: there is a block all the same
+        if block is None:  # no GTID before it: it begins a block all the same
             block = self._block = Block(at, None, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
             block.described = self._described
         match said:
@@ -284,7 +283,7 @@ class Grouper:
                     "cdc snapshot start CONNECTOR.yaml --after-gap",
                 )
             case Emptied() | Dropped() | Renamed() | Altered() | Filled() | Partitions():
-                block.held.add(event, raw, at.offset)
+                block.buffer.add(event, raw, at.offset)
             case None:
                 pass
         if not block.begun:
@@ -293,8 +292,8 @@ class Grouper:
 
     def _end(self, block: Block, header: events.Header, *, committed: bool) -> Committed | Passed:
         self._close(block, header)
-        if not committed or not block.held:
-            block.held.close()
+        if not committed or not block.buffer:
+            block.buffer.close()
             return Passed(block)
         if block.uncertain:
             raise GapError(
@@ -328,8 +327,8 @@ class Grouper:
                 hint="GRANT XA_RECOVER_ADMIN ON *.* TO the connector's user (MySQL), so that a start waits for what is "
                 "prepared; then cdc snapshot start CONNECTOR.yaml --after-gap",
             )
-        if rows is None or not committed or not rows.held:
+        if rows is None or not committed or not rows.buffer:
             if rows is not None:
-                rows.held.close()
+                rows.buffer.close()
             return Passed(block)
         return Committed(block, rows)

@@ -1,4 +1,4 @@
-"""MySQL's binary JSON to the text the server prints for it. Pure; bytes to bytes.
+"""Turns MySQL's binary JSON into the text the server prints for it. Pure; bytes to bytes.
 
     document  u8 type · value
     0 1 object, 2 3 array   n · size · object: n × (key offset · u16 size) · n × (u8 type · offset) · keys · values
@@ -66,7 +66,7 @@ _ESCAPED: Final = re.compile(rb'[\x00-\x1f"\\]').sub
 
 
 def text(document: bytes) -> bytes:
-    """The document as SELECT prints it. Raises ProtocolError."""
+    """Return the document as SELECT prints it. Raises ProtocolError."""
     if not document:
         return b"null"  # what ALTER TABLE and INSERT IGNORE leave in a column that is not nullable
     out: list[bytes] = []
@@ -78,7 +78,7 @@ def text(document: bytes) -> bytes:
 
 
 class _Document:
-    """The bytes, and how many of them may still be read as parts: each of them is of one part."""
+    """Holds the bytes, and how many of them may still be read as parts: each of them is of one part."""
 
     __slots__ = ("data", "left")
 
@@ -87,7 +87,7 @@ class _Document:
         self.left = len(data)
 
     def count(self, size: int, at: int) -> None:
-        """A part of `size` bytes at `at`."""
+        """Count a part of `size` bytes at `at`."""
         self.left -= size
         if self.left < 0:
             raise ProtocolError(at, "a JSON document whose parts lie over each other")
@@ -158,18 +158,18 @@ def _size(data: bytes, at: int) -> tuple[int, int]:
 
 
 def quoted(value: bytes) -> bytes:
-    """A string as the server quotes it: the short escapes, other control characters by number, all else as it is."""
+    """Quote a string as the server does: the short escapes, other control characters by number, all else as it is."""
     return b'"%b"' % _ESCAPED(lambda match: _ESCAPES[match[0]], value)
 
 
 def _double(value: float) -> bytes:
-    """As a column's, but with a fraction where nothing else says that it is no integer."""
+    """Print as a column does, but with a fraction where nothing else says that it is no integer."""
     digits = server_text.double(value)
     return digits if b"." in digits or b"e" in digits else digits + b".0"
 
 
 def _opaque(kind: int, value: bytes) -> bytes:
-    """A column's value of a type that JSON has not."""
+    """Print a column's value of a type that JSON has not."""
     if kind == _NEWDECIMAL:
         precision, scale = value[0], value[1]
         if scale > precision or len(value) != 2 + server_text.decimal_size(precision, scale):

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB values: the server's text to JSON text, type by type. Pure; bytes to bytes.
+"""Turns values of MySQL and MariaDB from the server's text into JSON text, type by type. Pure; bytes to bytes.
 
 The text is what `rows.Reader` makes of the log and what a SELECT prints, if the session ran `SETTINGS` and selects each
 column by its `select_expression`. NULL never comes here.
@@ -33,6 +33,7 @@ from typing import Final, TypeAlias
 from cdc.encode.json_text import FORMS, as_is, quoted, text
 from cdc.model.change import Column, Kind
 from cdc.model.errors import OperatorError
+from connectors.json_values import bit
 from connectors.mysql.binlog import charsets, table_map
 from connectors.mysql.binlog.events import TableColumn, TableMap
 from connectors.mysql.values import temporal
@@ -54,23 +55,14 @@ _FLOAT32_NORMAL: Final = 2.0**-126
 """From here on six digits always survive a float32; below it fewer may do."""
 
 
-def boolean(value: bytes) -> bytes:
-    """The one bit, as a number."""
-    if value == b"1":
-        return b"true"
-    if value == b"0":
-        return b"false"
-    raise ValueError("bit(1) is neither 1 nor 0")
-
-
 def floating(value: bytes) -> bytes:
-    """A double's digits; minus zero gets a fraction, because readers take ``-0`` for an integer, which has no sign."""
+    """Encode a double; minus zero gets a fraction, because readers take ``-0`` for an integer, which has no sign."""
     return value if value != b"-0" else b"-0.0"
 
 
 @lru_cache(maxsize=65_536)
 def floating32(value: bytes) -> bytes:
-    """The fewest digits that read back to the float32 which this double is."""
+    """Encode the fewest digits that read back to the float32 which this double is."""
     return _shortest32(float(value))
 
 
@@ -90,17 +82,17 @@ def _shortest32(number: float) -> bytes:
 
 
 def year(value: bytes) -> bytes:
-    """``0000`` is 0."""
+    """Encode a year; ``0000`` is 0."""
     return b"%d" % int(value)
 
 
 def binary(value: bytes) -> bytes:
-    """Base64."""
+    """Encode as base64."""
     return b'"%b"' % b2a_base64(value, newline=False)
 
 
 def geometry(value: bytes) -> bytes:
-    """SRID, little-endian, and WKB, as the servers store and send it."""
+    """Encode SRID, little-endian, and WKB, as the servers store and send it."""
     if len(value) < _SRID_SIZE + _WKB_HEAD:
         raise ValueError("geometry is not SRID and WKB")
     srid = int.from_bytes(value[:_SRID_SIZE], "little")
@@ -108,7 +100,7 @@ def geometry(value: bytes) -> bytes:
 
 
 def vector(value: bytes) -> bytes:
-    """Float32s, little-endian."""
+    """Encode float32s, little-endian."""
     if len(value) % 4:
         raise ValueError("vector is not float32s")
     numbers = struct.unpack(f"<{len(value) // 4}f", value)
@@ -116,7 +108,7 @@ def vector(value: bytes) -> bytes:
 
 
 FORMS.update({
-    boolean: "one_or_zero", floating: "double", temporal.date: "days", temporal.date_or_null: "days",
+    bit: "one_or_zero", floating: "double", temporal.date: "days", temporal.date_or_null: "days",
     temporal.datetime_millis: "millis", temporal.datetime_millis_or_null: "millis",
     temporal.datetime_micros: "micros", temporal.datetime_micros_or_null: "micros",
     temporal.timestamp: "instant", temporal.timestamp_or_null: "instant", temporal.time: "clock",
@@ -124,7 +116,7 @@ FORMS.update({
 
 
 def column(told: TableColumn) -> Column:
-    """The column, its kind and encoder. Raises OperatorError if the log did not tell what is needed."""
+    """Return the column, its kind and encoder. Raises OperatorError if the log did not tell what is needed."""
     if told.name is None:
         raise OperatorError("the binlog does not name its columns", hint="SET GLOBAL binlog_row_metadata = FULL")
     kind, encode = _codec(told)
@@ -164,7 +156,7 @@ def _codec(told: TableColumn) -> tuple[Kind, Encode]:
         return Kind("decimal", told.meta >> 8, told.meta & 0xFF), quoted
     if kind == table_map.BIT:
         if told.meta == 1:
-            return Kind("boolean"), boolean
+            return Kind("boolean"), bit
         return Kind("uint64" if told.meta == _BIGGEST_BIT else "int64"), as_is
     if kind in (table_map.DATETIME2, table_map.DATETIME):
         if told.meta <= _MILLIS_DIGITS:
@@ -208,7 +200,7 @@ _FRACTIONAL: Final = {
 
 
 def printed(told: TableColumn) -> str:
-    """The type, the same whether the log or the catalog told it: no display widths, no ZEROFILL, no character set."""
+    """Print the type, the same from log and catalog: no display widths, no ZEROFILL, no character set."""
     kind = told.type
     sign = " unsigned" if told.unsigned else ""
     if told.declared in _NAMED:
@@ -278,7 +270,7 @@ _ENUM_SMALL_MAX: Final = 255
 def from_catalog(
     name: str, column_type: str, charset: str | None, *, nullable: bool, visible: bool = True
 ) -> TableColumn:
-    """A column as information_schema.columns tells it, in the log's terms.
+    """Describe a column in the log's terms, from what information_schema.columns says.
 
     `column_type` is COLUMN_TYPE, `charset` CHARACTER_SET_NAME. Raises OperatorError for a type that is not known.
     """
@@ -332,13 +324,13 @@ def from_catalog(
 
 
 def _set_size(labels: int) -> int:
-    """Bytes of a SET: 1, 2, 3, 4 or 8."""
+    """Return the bytes of a SET: 1, 2, 3, 4 or 8."""
     size = (labels + 7) // 8
     return 8 if size > 4 else size  # noqa: PLR2004
 
 
 def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None:
-    """`told` with what the log left out, from what the catalog says now; None if that is of another table's shape.
+    """Fill what the log left out from what the catalog says now; None if that is of another table's shape.
 
     A log without names (binlog_row_metadata=MINIMAL) says nothing of a rename: the caller must know that `catalog` is
     of the same time.
@@ -365,7 +357,7 @@ def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None
 
 
 def _same_shape(logged: TableColumn, known: TableColumn) -> bool:
-    """Whether the two may be one column: type, sizes, and whatever both say."""
+    """Tell whether the two may be one column: type, sizes, and what both say."""
     return (
         logged.type == known.type
         and logged.meta == known.meta
@@ -383,10 +375,10 @@ def _same_shape(logged: TableColumn, known: TableColumn) -> bool:
 
 
 def select_expression(told: TableColumn) -> str | None:
-    """What a SELECT must name for the text to be as `rows` gives it; None where the column itself does.
+    """Return what a SELECT must name for the text to be as the log's; None where the column itself does.
 
-    FLOAT prints six digits only, so it goes out as the DOUBLE it is; so do columns with a declared number of digits.
-    Bits go out as a number, and what ZEROFILL pads without the zeros.
+    FLOAT prints six digits only, so it is selected as a DOUBLE; so are columns with a declared number of digits. Bits
+    are selected as a number, and ZEROFILL columns without their zeros.
     """
     name = quoted_name(told.name or "")
     declared = told.declared.lower()
@@ -400,5 +392,5 @@ def select_expression(told: TableColumn) -> str | None:
 
 
 def quoted_name(name: str) -> str:
-    """An identifier, whatever is in it."""
+    """Quote an identifier, no matter what is in it."""
     return "`" + name.replace("`", "``") + "`"

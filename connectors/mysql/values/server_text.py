@@ -1,8 +1,8 @@
-"""A value's bytes in the log to the server's own text, type by type: what a SELECT prints. Pure.
+"""Turns a value's bytes in the log into the server's own text, type by type: what a SELECT prints. Pure.
 
 Layouts: https://dev.mysql.com/doc/internals/en/date-and-time-data-type-representation.html, `decimal2bin` and `my_gcvt`
-in the server's strings/decimal.cc and strings/dtoa.cc. Texts that come again and again (days, clocks) are kept in
-dictionaries that start over when they are full.
+in the server's strings/decimal.cc and strings/dtoa.cc. Texts that repeat (days, clocks) are kept in dictionaries
+that are emptied when they are full.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 Print: TypeAlias = Callable[[bytes], bytes]
 
 _big_endian: Final = int.from_bytes
-"""Without its second argument, which is its default: half the time."""
+"""It is called without its second argument, which is its default: that takes half the time."""
 _CACHE_MAX: Final = 1 << 17
 """Entries of a dictionary of texts: above the 86,400 clocks of a day, and every day of 350 years."""
 _FIXED_EXPONENTS: Final = range(-14, 16)
@@ -28,7 +28,7 @@ _REPR_FIXED_MIN: Final = 1e-4
 
 
 def double(value: float) -> bytes:
-    """The fewest digits that read back; an exponent below 1e-15 and from 1e15 on, without plus or padding."""
+    """Print the fewest digits that read back; an exponent below 1e-15 and from 1e15 on, without plus or padding."""
     digits = repr(value)
     if _REPR_FIXED_MIN <= abs(value) < _REPR_FIXED_MAX:
         return (digits[:-2] if digits[-2:] == ".0" else digits).encode()
@@ -52,13 +52,13 @@ def double(value: float) -> bytes:
 
 
 def decimal_size(precision: int, scale: int) -> int:
-    """Bytes of a DECIMAL: four for every nine digits on either side of the point, fewer for what is left."""
+    """Return the bytes of a DECIMAL: four for every nine digits on a side of the point, fewer for what is left."""
     sides = (precision - scale, scale)
     return sum(digits // _DIGITS_A_GROUP * 4 + _GROUP_BYTES[digits % _DIGITS_A_GROUP] for digits in sides)
 
 
 def decimal(precision: int, scale: int) -> Print:
-    """Big-endian groups of nine digits, the highest bit inverted; negative numbers with all bits inverted."""
+    """Print big-endian groups of nine digits, the highest bit inverted; negative numbers with all bits inverted."""
     top = 1 << (8 * decimal_size(precision, scale) - 1)
     groups: list[tuple[int, int, int]] = []  # bits, mask, ten to the digits; from the lowest
     for digits, is_left_low in ((scale, True), (precision - scale, False)):
@@ -102,7 +102,7 @@ def decimal(precision: int, scale: int) -> Print:
 
 
 class _Days(dict[int, bytes]):
-    """``year * 13 + month << 5 | day`` to ``2024-03-05 ``: any numbers, also zero and days that are not."""
+    """Prints ``year * 13 + month << 5 | day`` as ``2024-03-05 ``: any numbers, also zero and days that do not exist."""
 
     def __missing__(self, packed: int) -> bytes:
         if len(self) >= _CACHE_MAX:
@@ -113,7 +113,7 @@ class _Days(dict[int, bytes]):
 
 
 class _DayHours(dict[int, bytes]):
-    """The same and the hour, ``… << 5 | hour``, with DATETIME's highest bit set, to ``2024-03-05 12``."""
+    """Prints the same and the hour, ``… << 5 | hour``, with DATETIME's highest bit set, as ``2024-03-05 12``."""
 
     def __missing__(self, packed: int) -> bytes:
         if len(self) >= _CACHE_MAX:
@@ -123,7 +123,7 @@ class _DayHours(dict[int, bytes]):
 
 
 class _Clocks(dict[int, bytes]):
-    """``hour << 12 | minute << 6 | second`` to ``12:34:56``."""
+    """Prints ``hour << 12 | minute << 6 | second`` as ``12:34:56``."""
 
     def __missing__(self, packed: int) -> bytes:
         if len(self) >= _CACHE_MAX:
@@ -133,7 +133,7 @@ class _Clocks(dict[int, bytes]):
 
 
 class _Dates(dict[bytes, bytes]):
-    """DATE's three bytes to ``2024-03-05``: day in 5 bits, month in 4, year."""
+    """Prints DATE's three bytes as ``2024-03-05``: day in 5 bits, month in 4, year."""
 
     def __missing__(self, raw: bytes) -> bytes:
         if len(self) >= _CACHE_MAX:
@@ -144,7 +144,7 @@ class _Dates(dict[bytes, bytes]):
 
 
 class _Hours(dict[int, bytes]):
-    """Hours since 1970 to ``2024-03-05 12``."""
+    """Prints hours since 1970 as ``2024-03-05 12``."""
 
     def __missing__(self, hour: int) -> bytes:
         if len(self) >= _CACHE_MAX:
@@ -167,17 +167,17 @@ date: Final = _Dates().__getitem__
 
 
 def fraction_size(digits: int) -> int:
-    """Bytes of that many digits behind a second."""
+    """Return the bytes of that many digits behind a second."""
     return (digits + 1) // 2
 
 
 def _fraction(digits: int) -> tuple[int, bytes, int]:
-    """Bits of a fraction, its format, and what its number is divided by before: odd digits are stored as even."""
+    """Return a fraction's bits, its format, and its number's divisor: odd digits are stored as even."""
     return 8 * fraction_size(digits), b".%%0%dd" % digits, 10 if digits & 1 else 1
 
 
 def datetime2(digits: int) -> Print:
-    """40 bits: 1, year * 13 + month in 17, day in 5, hour 5, minute 6, second 6; then the fraction."""
+    """Print 40 bits: 1, year * 13 + month in 17, day in 5, hour 5, minute 6, second 6; then the fraction."""
     if not digits:
 
         def whole(raw: bytes) -> bytes:
@@ -196,7 +196,7 @@ def datetime2(digits: int) -> Print:
 
 
 def timestamp2(digits: int) -> Print:
-    """Seconds since 1970 in 32 bits; then the fraction. In UTC, as a session with time_zone '+00:00' prints it."""
+    """Print seconds since 1970 in 32 bits, then the fraction: in UTC, as a session with time_zone '+00:00' does."""
     if not digits:
 
         def whole(raw: bytes) -> bytes:
@@ -217,7 +217,7 @@ def timestamp2(digits: int) -> Print:
 
 
 def time2(digits: int) -> Print:
-    """24 bits: sign, 1 unused, hour 10, minute 6, second 6; then the fraction. Negative: the whole's complement."""
+    """Print 24 bits: sign, 1 unused, hour 10, minute 6, second 6; then the fraction. Negative: complement of all."""
     bits, form, by = _fraction(digits)
     zero, mask = 0x80_0000 << bits, (1 << bits) - 1
 
@@ -233,32 +233,32 @@ def time2(digits: int) -> Print:
 
 
 def old_timestamp(raw: bytes) -> bytes:
-    """TIMESTAMP before MySQL 5.6: seconds, little-endian."""
+    """Print TIMESTAMP from before MySQL 5.6: seconds, little-endian."""
     return timestamp2(0)(raw[::-1])
 
 
 def old_datetime(raw: bytes) -> bytes:
-    """DATETIME before MySQL 5.6: the decimal number YYYYMMDDhhmmss."""
+    """Print DATETIME from before MySQL 5.6: the decimal number YYYYMMDDhhmmss."""
     digits = b"%014d" % int.from_bytes(raw, "little")
     day = b"%b-%b-%b" % (digits[:-10], digits[-10:-8], digits[-8:-6])
     return b"%b %b:%b:%b" % (day, digits[-6:-4], digits[-4:-2], digits[-2:])
 
 
 def old_time(raw: bytes) -> bytes:
-    """TIME before MySQL 5.6: the signed decimal number hhmmss."""
+    """Print TIME from before MySQL 5.6: the signed decimal number hhmmss."""
     number = int.from_bytes(raw, "little", signed=True)
     hours, rest = divmod(abs(number), 10_000)
     return b"%b%02d:%02d:%02d" % (b"-" if number < 0 else b"", hours, *divmod(rest, 100))
 
 
 def packed_datetime(packed: int) -> tuple[bytes, int]:
-    """A 64-bit datetime of JSON documents: date and clock, and microseconds."""
+    """Print a 64-bit datetime of JSON documents: date and clock, and microseconds."""
     seconds, micros = packed >> 24, packed & 0xFF_FFFF
     return _DAYS[seconds >> 17] + _CLOCKS[seconds & 0x1_FFFF], micros
 
 
 def packed_time(packed: int) -> bytes:
-    """A 64-bit time of JSON documents, with six fraction digits."""
+    """Print a 64-bit time of JSON documents, with six fraction digits."""
     sign = b""
     if packed < 0:
         sign, packed = b"-", -packed
@@ -266,13 +266,13 @@ def packed_time(packed: int) -> bytes:
 
 
 def uuid(raw: bytes) -> bytes:
-    """MariaDB's UUID, in the order it is written in, whatever the table stores."""
+    """Print MariaDB's UUID, in the order it is written in, no matter how the table stores it."""
     digits = raw.ljust(16, b"\0").hex()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])).encode()
 
 
 def inet6(raw: bytes) -> bytes:
-    """MariaDB's INET6: the longest run of zeros is left out, even one; mapped and compatible IPv4 with points."""
+    """Print MariaDB's INET6 without the longest run of zeros, even of one; mapped and compatible IPv4 with points."""
     raw = raw.ljust(16, b"\0")
     words = [raw[at : at + 2].hex().lstrip("0") or "0" for at in range(0, 16, 2)]
     if words[:5] == ["0"] * 5 and (words[5] == "ffff" or (words[5] == "0" != words[6])):
@@ -289,5 +289,5 @@ def inet6(raw: bytes) -> bytes:
 
 
 def inet4(raw: bytes) -> bytes:
-    """MariaDB's INET4."""
+    """Print MariaDB's INET4."""
     return str(ipaddress.IPv4Address(raw.ljust(4, b"\0"))).encode()

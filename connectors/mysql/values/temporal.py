@@ -1,4 +1,4 @@
-"""Dates and times as MySQL prints them, time_zone '+00:00', to JSON text. Pure; bytes to bytes.
+"""Turns dates and times as MySQL prints them, time_zone '+00:00', into JSON text. Pure; bytes to bytes.
 
 | type | JSON |
 |---|---|
@@ -14,20 +14,16 @@ https://dev.mysql.com/doc/refman/en/date-and-time-types.html
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from typing import Final
 
-_DAY_MICROS: Final = 86_400_000_000
-_CYCLE_YEARS: Final = 400
-_CYCLE_DAYS: Final = 146_097
-_EPOCH_ORDINAL: Final = 719_163
+from connectors.json_values import DAY_MICROS, clock_micros, days
+
 _CACHE_MAX: Final = 65_536
 _NONE: Final = -(1 << 62)
 """What stands in the cache for a day that is not."""
 
 _DATE: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)").fullmatch
-_CLOCK: Final = re.compile(rb"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?").fullmatch
 _TIME: Final = re.compile(rb"(-?)(\d{2,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?").fullmatch
 _TO_ISO: Final = bytes.maketrans(b" ", b"T")
 _DATE_SIZE: Final = 10
@@ -36,37 +32,34 @@ _MICRO_SIZE: Final = 26
 
 
 class _Days(dict[bytes, int]):
-    """``2024-03-05`` to days since 1970."""
+    """Maps ``2024-03-05`` to days since 1970."""
 
     def __missing__(self, value: bytes) -> int:
         match = _DATE(value)
         if match is None:
             raise ValueError("date is not as MySQL prints it")
-        year, month, day = map(int, match.groups())
-        cycle, of_cycle = divmod(year, _CYCLE_YEARS)  # year 0 is none of Python's
         try:
-            ordinal = dt.date(of_cycle + _CYCLE_YEARS, month, day).toordinal()
-            days = ordinal + (cycle - 1) * _CYCLE_DAYS - _EPOCH_ORDINAL
+            number = days(*map(int, match.groups()))
         except ValueError:
-            days = _NONE
+            number = _NONE
         if len(self) >= _CACHE_MAX:
             self.clear()
-        self[value] = days
-        return days
+        self[value] = number
+        return number
 
 
 class _HourSeconds(dict[bytes, int]):
-    """``2024-03-05 12`` to seconds since 1970; KeyError for a day that is not, or any other form."""
+    """Maps ``2024-03-05 12`` to seconds since 1970; KeyError for a day that does not exist, or any other form."""
 
     def __missing__(self, hour: bytes) -> int:
         if len(hour) != len("2024-03-05 12") or hour[10:11] != b" " or not hour[11:].isdigit():
             raise KeyError(hour)
-        days = _DAYS[hour[:_DATE_SIZE]]
-        if days == _NONE:
+        number = _DAYS[hour[:_DATE_SIZE]]
+        if number == _NONE:
             raise KeyError(hour)
         if len(self) >= _CACHE_MAX:
             self.clear()
-        self[hour] = seconds = days * 86_400 + int(hour[11:]) * 3_600
+        self[hour] = seconds = number * 86_400 + int(hour[11:]) * 3_600
         return seconds
 
 
@@ -76,32 +69,24 @@ _OF_HOUR: Final = {b":%02d:%02d" % divmod(second, 60): second for second in rang
 _HOURS: Final = {b"%02d" % hour: hour * 3_600 for hour in range(24)}
 
 
-def _clock_micros(value: bytes) -> int:
-    match = _CLOCK(value)
-    if match is None:
-        raise ValueError("time of day is not as MySQL prints it")
-    hours, minutes, second, fraction = match.groups(b"")
-    return ((int(hours) * 60 + int(minutes)) * 60 + int(second)) * 1_000_000 + int(fraction.ljust(6, b"0"))
-
-
 def _unreal(value: bytes) -> bytes:
     return b'"%b"' % value
 
 
 def date(value: bytes) -> bytes:
-    """Days since 1970-01-01; the text of a day that is not in the calendar."""
-    days = _DAYS[value]
-    return b"%d" % days if days != _NONE else _unreal(value)
+    """Encode days since 1970-01-01; the text of a day that is not in the calendar."""
+    number = _DAYS[value]
+    return b"%d" % number if number != _NONE else _unreal(value)
 
 
 def date_or_null(value: bytes) -> bytes:
-    """Days since 1970-01-01; null for a day that is not in the calendar."""
-    days = _DAYS[value]
-    return b"%d" % days if days != _NONE else b"null"
+    """Encode days since 1970-01-01; null for a day that is not in the calendar."""
+    number = _DAYS[value]
+    return b"%d" % number if number != _NONE else b"null"
 
 
 def time(value: bytes) -> bytes:
-    """Microseconds of a duration."""
+    """Encode microseconds of a duration."""
     if len(value) == 8:  # noqa: PLR2004 - HH:MM:SS
         try:
             return b"%d" % ((_HOURS[value[:2]] + _OF_HOUR[value[2:]]) * 1_000_000)
@@ -119,13 +104,15 @@ def time(value: bytes) -> bytes:
 def _micros(value: bytes) -> int | None:
     if value[_DATE_SIZE : _DATE_SIZE + 1] != b" ":
         raise ValueError("datetime is not as MySQL prints it")
-    days = _DAYS[value[:_DATE_SIZE]]
-    clock = _clock_micros(value[_DATE_SIZE + 1 :])
-    return days * _DAY_MICROS + clock if days != _NONE else None
+    number = _DAYS[value[:_DATE_SIZE]]
+    clock = clock_micros(value[_DATE_SIZE + 1 :])
+    if clock is None:
+        raise ValueError("time of day is not as MySQL prints it")
+    return number * DAY_MICROS + clock if number != _NONE else None
 
 
 def _fast(value: bytes, digits: int) -> bytes | None:
-    """Seconds and `digits` of fraction, for the common form after 1970."""
+    """Encode seconds and `digits` of fraction, for the common form after 1970."""
     try:
         seconds = _HOUR_SECONDS[value[:13]] + _OF_HOUR[value[13:_SECOND_SIZE]]
     except KeyError:
@@ -137,12 +124,12 @@ def _fast(value: bytes, digits: int) -> bytes | None:
 
 
 def datetime_millis(value: bytes) -> bytes:
-    """Milliseconds since 1970-01-01T00:00, for datetime(0..3)."""
+    """Encode milliseconds since 1970-01-01T00:00, for datetime(0..3)."""
     return _fast(value, 3) or _millis(value) or _unreal(value)
 
 
 def datetime_millis_or_null(value: bytes) -> bytes:
-    """The same, null for a day that is not in the calendar."""
+    """Encode the same, null for a day that is not in the calendar."""
     return _fast(value, 3) or _millis(value) or b"null"
 
 
@@ -157,12 +144,12 @@ def _millis(value: bytes) -> bytes | None:
 
 
 def datetime_micros(value: bytes) -> bytes:
-    """Microseconds since 1970-01-01T00:00, for datetime(4..6)."""
+    """Encode microseconds since 1970-01-01T00:00, for datetime(4..6)."""
     return _fast(value, 6) or _plain_micros(value) or _unreal(value)
 
 
 def datetime_micros_or_null(value: bytes) -> bytes:
-    """The same, null for a day that is not in the calendar."""
+    """Encode the same, null for a day that is not in the calendar."""
     return _fast(value, 6) or _plain_micros(value) or b"null"
 
 
@@ -172,12 +159,12 @@ def _plain_micros(value: bytes) -> bytes | None:
 
 
 def timestamp(value: bytes) -> bytes:
-    """The instant in UTC; the text of the zero timestamp."""
+    """Encode the instant in UTC; the text of the zero timestamp."""
     return _instant(value) or _unreal(value)
 
 
 def timestamp_or_null(value: bytes) -> bytes:
-    """The instant in UTC; null for the zero timestamp."""
+    """Encode the instant in UTC; null for the zero timestamp."""
     return _instant(value) or b"null"
 
 

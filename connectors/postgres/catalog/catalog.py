@@ -1,10 +1,8 @@
-"""What PostgreSQL's catalog says: the server, the captured tables, their types. Reads only."""
+"""Asks PostgreSQL's catalog about the server, the captured tables, their types. Reads only."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -19,6 +17,7 @@ from cdc.config.config import matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description
+from connectors import captured_tables
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
@@ -26,8 +25,6 @@ from connectors.postgres.session import identifier, key_encoding, translate
 from connectors.postgres.values.mapping import TypeInfo, column
 
 OLDEST: Final = 140000
-
-log = logging.getLogger("cdc")
 
 _TYPES = """
 WITH RECURSIVE wanted(oid) AS (
@@ -88,7 +85,7 @@ CROSS JOIN LATERAL (
     WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ) own
 """
-"""Of each relation: its identity, its primary key, the files of all its partitions in one word, and its columns."""
+"""Asks of each relation its identity, primary key, the files of all its partitions in one word, and its columns."""
 
 _LEAVES = """
 WITH RECURSIVE part(oid) AS (
@@ -114,7 +111,7 @@ _NOT_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table"
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A row of pg_class."""
+    """Is a row of pg_class."""
 
     oid: int
     schema: str
@@ -124,7 +121,7 @@ class _Found:
     persistence: str
     readable: bool
     deferrable: bool
-    """The primary key is."""
+    """Whether the primary key is deferrable."""
     filtered: bool
     """Row security leaves rows out for `user`."""
     user: str
@@ -140,7 +137,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured table and the number the log calls it by."""
+    """Holds a captured table and the number the log calls it by."""
 
     oid: int
     table: Table
@@ -148,15 +145,15 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
-    """A table as the catalog has it now."""
+class CurrentTable:
+    """Describes a table as the catalog has it now."""
 
     columns: Mapping[str, Column]
     partitioned: bool
 
 
 class Writable(Protocol):
-    """What psycopg2 asks of where it writes a COPY's rows to: each is one call."""
+    """Takes a COPY's rows from psycopg2: each is one call."""
 
     def write(self, line: bytes, /) -> object:
         """Take one row."""
@@ -184,8 +181,8 @@ class Catalog:
     def copy(self, doing: str, statement: sql.Composable, into: Writable) -> None:
         """Run one COPY … TO STDOUT. Raises as `rows` does.
 
-        A SQL_ASCII database's bytes come as they are: the server would check them on their way to a UTF-8 client, and
-        refuse the whole table for one row.
+        A SQL_ASCII database's bytes come as they are: the server would check them for a UTF-8 client, and refuse the
+        whole table for one row.
         """
         if key_encoding(self._connection) == "SQL_ASCII":
             statement = sql.SQL("{} WITH (ENCODING 'SQL_ASCII')").format(statement)
@@ -196,53 +193,43 @@ class Catalog:
             raise translate(exc, doing) from exc
 
     def text(self, statement: sql.Composable) -> str:
-        """A statement as SQL."""
+        """Return a statement as SQL."""
         return statement.as_string(self._connection)
 
     def captured(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> tuple[Captured, ...]:
-        """The tables the patterns name, sorted by name; `keys` has those the configuration gives by table.
+        """Return the tables the patterns name, sorted by name; `keys` has those the configuration gives by table.
 
         Raises OperatorError for one that cannot be captured.
         """
         self._seen_at = self.end()
-        chosen = dict[int, _Found]()
-        for found in self._matched(patterns):
-            if isinstance(found, OperatorError):
-                raise found
-            chosen[found.oid] = found
-        for found in chosen.values():
-            raise_first(_refusals(found))
-        self._seen = self._today(list(chosen))
-        return self._describe(sorted(chosen.values(), key=lambda f: (f.schema, f.name)), self._seen, keys)
+        chosen = captured_tables.chosen(self._matched(patterns), _refusals)
+        self._seen = self._today([found.oid for found in chosen])
+        return self._describe(chosen, self._seen, keys)
 
     def end(self) -> int:
-        """Where the log ends, which may be inside a record's padding or a page's header."""
+        """Return where the log ends, which may be inside a record's padding or a page's header."""
         ((text,),) = self.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")
         return lsn_number(text)
 
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> Iterator[tuple[str, OperatorError | None]]:
-        """Every pattern or table, and each reason why it cannot be captured; None where there is none."""
-        seen: set[int] = set()
-        for pattern in patterns:
-            for found in self._matched([pattern]):
-                if isinstance(found, OperatorError):
-                    yield pattern, found
-                elif found.oid not in seen:
-                    seen.add(found.oid)
-                    reasons: list[OperatorError | None] = list(_refusals(found))
-                    if found.kind in "rp":
-                        try:
-                            self._describe([found], self._today([found.oid]), keys)
-                        except OperatorError as exc:
-                            reasons.append(exc)
-                    yield from ((found.qualified, reason) for reason in reasons or [None])
+        """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
+
+        def judge(found: _Found) -> Iterator[OperatorError]:
+            yield from _refusals(found)
+            if found.kind in "rp":
+                try:
+                    self._describe([found], self._today([found.oid]), keys)
+                except OperatorError as exc:
+                    yield exc
+
+        return captured_tables.refusals(patterns, self._matched, judge)
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[_Found | OperatorError]:
-        """What the patterns name, in their order; for one that names nothing, the error."""
+        """Give what the patterns name, in their order; for one that names nothing, the error."""
         everything = [_Found(*row) for row in self.rows("reading the catalog", _RELATIONS)]
         for pattern in patterns:
             matched = [f for f in everything if matches(pattern, f.qualified)]
@@ -254,7 +241,7 @@ class Catalog:
             yield from matched
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
-        """One table as it is now; None where there is none. Raises OperatorError if it cannot be captured any more."""
+        """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""
         rows = self.rows("reading the catalog", _RELATIONS)
         found = [f for f in (_Found(*row) for row in rows) if (f.schema, f.name) == (schema, name)]
         for one in found:
@@ -270,36 +257,22 @@ class Catalog:
             if key:
                 self._must_tell_rows_apart(f, now, key)
             elif not now.primary_key and f.identity != "i":
-                raise OperatorError(
-                    f"table {f.qualified} has no primary key: its rows cannot be told apart in a topic",
-                    hint=f"ALTER TABLE {f.sql} ADD PRIMARY KEY (…); or name the columns that tell them apart: "
-                    f"tables: [{{table: {f.qualified}, key: [{', '.join(c.name for c in now.columns[:2])}]}}]; "
-                    "or leave it out of tables",
-                )
+                raise captured_tables.no_primary_key(f, [c.name for c in now.columns])
             relation = Relation(f.oid, f.schema, f.name, f.identity, now.columns)
             captured.append(Captured(f.oid, table_of(relation, self._types, now, wanted=key), f.kind == "p"))
         return tuple(captured)
 
     def _must_tell_rows_apart(self, found: _Found, now: Today, key: Sequence[str]) -> None:
         """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows."""
-        names = [c.name for c in now.columns]
-        shown = ", ".join(key)
-        for name in key:
-            if name not in names:
-                near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-                raise OperatorError(
-                    f"table {found.qualified}: its key ({shown}) names {name}, which is not a column of it",
-                    hint=f"did you mean {near[0]}?" if near else f"its columns: {', '.join(names)}",
-                )
-            if name in now.nullable:
-                raise OperatorError(
-                    f"table {found.qualified}: column {name} of its key ({shown}) may be null, and a key never is",
-                    hint=f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL",
-                )
+        captured_tables.check_key(
+            found, key, [c.name for c in now.columns], now.nullable,
+            lambda name: f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL",
+        )  # fmt: skip
         relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
         whole = found.identity == "f"
         parts = self.rows("reading the catalog", _LEAVES, (found.oid,)) if whole and found.kind == "p" else []
         if parts or not tells_apart(relation, key):
+            shown = ", ".join(key)
             statements = [f"ALTER TABLE {sql_} REPLICA IDENTITY FULL" for sql_ in [identifier(*p) for p in parts]]
             raise OperatorError(
                 f"table {found.qualified}: the log does not carry its key ({shown}) of the old row of an update",
@@ -307,18 +280,15 @@ class Catalog:
             )
         ((unique,),) = self.rows("reading the catalog", _UNIQUE, (found.oid, list(key)))
         if not unique:
-            log.warning(
-                "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
-                found.qualified, shown,
-            )  # fmt: skip
+            captured_tables.warn_not_unique(found, key)
 
     def table(
         self, relation: Relation, known: Sequence[Description], wanted: Sequence[str], *, commit: int | None
     ) -> Table:
-        """The table a relation message describes; types it has not met are looked up.
+        """Return the table a relation message describes; types it has not met are looked up.
 
-        `commit` is the LSN of the message's transaction, if it is in one. For those before the session began, what it
-        saw then is as good as what there is now: later than they are.
+        `commit` is the LSN of the message's transaction, if it is in one. For a transaction from before the session,
+        what the session saw at its start is late enough, and is not looked up again.
         """
         if commit is None or commit >= self._seen_at:
             self._seen = {}
@@ -327,7 +297,7 @@ class Catalog:
         return table_of(relation, self._types, today, known=known, wanted=wanted)
 
     def names(self, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
-        """Schema and name that relations have now; one that was dropped is not there."""
+        """Return schema and name that relations have now; one that was dropped is not there."""
         statement = (
             "SELECT c.oid::int8, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE c.oid = ANY (%s::oid[])"
@@ -335,7 +305,7 @@ class Catalog:
         return {oid: (schema, name) for oid, schema, name in self.rows("reading names", statement, (list(oids),))}
 
     def relation(self, schema: str, name: str) -> tuple[int, bool] | None:
-        """The number of the table that has this name now, and whether it is partitioned; None where there is none."""
+        """Return the number of the table that has this name now, and whether it is partitioned; None: there is none."""
         statement = (
             "SELECT c.oid::int8, c.relkind = 'p' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')"
@@ -344,17 +314,17 @@ class Catalog:
             return oid, partitioned
         return None
 
-    def now(self, schema: str, name: str) -> Now | None:
-        """What has this name now, if it is a table."""
+    def now(self, schema: str, name: str) -> CurrentTable | None:
+        """Describe what has this name now, if it is a table."""
         there = self.relation(schema, name)
         today = self._today([there[0]]) if there is not None else {}
         if there is None or there[0] not in today:
             return None
         made = [column(c.name, c.type_oid, c.typmod, self._types) for c in today[there[0]].columns]
-        return Now({c.name: c for c in made}, there[1])
+        return CurrentTable({c.name: c for c in made}, there[1])
 
     def exists(self, schema: str, name: str) -> bool:
-        """Whether a relation has this name now."""
+        """Tell whether a relation has this name now."""
         statement = (
             "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relname = %s)"
@@ -363,7 +333,7 @@ class Catalog:
         return bool(there)
 
     def _today(self, oids: Sequence[int]) -> dict[int, Today]:
-        """What relations are now; types of their columns are learnt."""
+        """Look up what relations are now; types of their columns are learnt."""
         found = {}
         rows = self.rows("reading the catalog", _TODAY, (list(oids),))
         for oid, identity, primary_key, files, made, *columns in rows:
@@ -389,14 +359,13 @@ class Catalog:
 
 
 def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"tables here: {', '.join(names[:10]) or 'none'}"
+    near = captured_tables.did_you_mean(pattern, names, most=3)
     what = "matches no table" if set("*?") & set(pattern) else "does not exist"
-    return OperatorError(f"table {pattern} {what}", hint=hint)
+    return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
 
 
 def _refusals(found: _Found) -> Iterator[OperatorError]:
-    """Why a table that exists cannot be captured."""
+    """Give why a table that exists cannot be captured."""
     name, user = found.qualified, identifier(found.user)
     if found.kind not in "rp":
         yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
@@ -421,6 +390,6 @@ def _refusals(found: _Found) -> Iterator[OperatorError]:
         )
     if found.filtered:
         yield OperatorError(
-            f"table {name} has row security, which hides rows from this user: a snapshot would lack what the log has",
+            f"table {name} has row security, which hides rows from this user: a snapshot would miss what the log has",
             hint=f"ALTER ROLE {user} BYPASSRLS",
         )

@@ -1,4 +1,4 @@
-"""Which table a relation of the log is: by its name at the time, by its number where it was renamed."""
+"""Finds which table a relation of the log is: by its name at the time, by its number where it was renamed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("cdc")
 
 
 class Followed:
-    """The captured tables as one session found them, and all that was said of them since."""
+    """Knows the captured tables as one session found them, and all that was said of them since."""
 
     def __init__(self, config: ConnectorConfig, captured: Sequence[Captured]) -> None:
         self._config = config
@@ -27,11 +27,11 @@ class Followed:
         self._gone: set[int] = set()
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
-        """What the topics say of the tables, oldest first."""
+        """Remember what the topics say of the tables, oldest first."""
         self._known = {name: list(said) for name, said in described.items()}
 
     def table(self, relation: Relation, catalog: Catalog, *, commit: int | None) -> Table | None:
-        """The table whose rows these are, in the transaction of this `commit` LSN; None: it is not captured.
+        """Return the table whose rows these are, in the transaction of this `commit` LSN; None: it is not captured.
 
         Raises for a table that was renamed while this session followed it: see `renamed`.
         """
@@ -60,7 +60,7 @@ class Followed:
                 raise self._renamed(was, now[oid])
             if oid not in now and oid not in self._gone:
                 if catalog.exists(*was):
-                    raise RetryableError(f"table {'.'.join(was)} was dropped and made anew: looking at it anew")
+                    raise RetryableError(f"table {'.'.join(was)} was dropped and made again: looking at it again")
                 self._gone.add(oid)
                 log.warning("table %s was dropped: its topic keeps the rows it had", ".".join(was))
 

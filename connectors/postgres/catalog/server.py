@@ -1,4 +1,4 @@
-"""What the server itself must be before anything of it can be captured."""
+"""Judges whether anything of the server can be captured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from connectors.postgres.session import identifier
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One look at a server, as the user who looks sees it."""
+    """Holds one look at a server, as the user who looks sees it."""
 
     database: str
     version: int
@@ -39,7 +39,7 @@ def look(catalog: Catalog) -> Server:
 
 
 def _has_managed_replication(catalog: Catalog) -> bool:
-    """Managed services give the right through membership in a role of their own."""
+    """Tell whether a managed service gives the right, through membership in a role of its own."""
     rows = catalog.rows(
         "reading roles",
         "SELECT 1 FROM pg_roles WHERE rolname IN ('rds_replication', 'cloudsqlsuperuser', 'azure_pg_admin')"
@@ -49,7 +49,7 @@ def _has_managed_replication(catalog: Catalog) -> bool:
 
 
 def refusals(server: Server, where: str) -> Iterator[OperatorError]:
-    """Why this server cannot be captured by this user."""
+    """Give why this server cannot be captured by this user."""
     if server.version < OLDEST:
         yield OperatorError(
             f"PostgreSQL at {where} is {server.shown}; 14 or newer is needed", hint="upgrade the server"

@@ -1,4 +1,4 @@
-"""pgoutput's messages to the model: relations become tables, rows become changes. Pure: the catalog's part is given."""
+"""Turns pgoutput's messages into the model: relations to tables, rows to changes. Pure: the catalog's part is given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table, Value
 from cdc.model.errors import BugError, OperatorError
 from cdc.model.table_schema import Description, carried, rewritten
-from connectors.postgres.pgoutput.fast_path import Straight
+from connectors.postgres.pgoutput.fast_path import FastPath
 from connectors.postgres.pgoutput.messages import Delete, Insert, Relation, RelationColumn, Update
 from connectors.postgres.values.format_type import identifier
 from connectors.postgres.values.mapping import TypeInfo, column
@@ -17,7 +17,7 @@ from connectors.postgres.values.mapping import TypeInfo, column
 
 @dataclass(frozen=True, slots=True)
 class Today:
-    """What the catalog says of a relation now, which may be later than the log."""
+    """Holds what the catalog says of a relation now, which may be later than the log."""
 
     identity: str
     columns: tuple[RelationColumn, ...]
@@ -37,10 +37,10 @@ def table_of(
     known: Sequence[Description] = (),
     wanted: Sequence[str] = (),
 ) -> Table:
-    """The table that `relation` describes, with the key of its time.
+    """Return the table that `relation` describes, with the key of its time.
 
-    `today` is None where the relation is gone from the catalog. `known` is what was said of the table before, oldest
-    first; `wanted` the key the configuration gives. Raises OperatorError for a table that has no key.
+    `today` is None where the relation is gone from the catalog. `known` are the table's earlier descriptions, oldest
+    first; `wanted` is the key that the configuration gives. Raises OperatorError for a table that has no key.
     """
     current = today is not None and _shape(today.columns) == _shape(relation.columns)
     filled = today.filled if today is not None and current else frozenset()
@@ -52,7 +52,7 @@ def table_of(
     last = known[-1].marks if known else ()
     marks = today.marks if today is not None and current else last
     key = _key(relation, table, today, current=current, known=known, wanted=wanted)
-    # the same marks as long as nothing was rewritten: each table is one object then, and what hangs on it is kept
+    # the same marks as long as nothing was rewritten: the table stays one object, and what is cached for it is kept
     return replace(table, key=key, marks=marks if not last or rewritten(last, marks) else last)
 
 
@@ -95,7 +95,7 @@ def _key(
 
 
 def _by_name_of_now(table: Table, known: Sequence[Description]) -> list[tuple[str, ...]]:
-    """The keys said before, newest first; the newest also by the names a rename has given its columns since."""
+    """Return the keys said before, newest first; the newest also by the names a rename has given its columns since."""
     now = Description.of(table)
     keys = [described.key for described in reversed(known)]
     if known:
@@ -105,7 +105,7 @@ def _by_name_of_now(table: Table, known: Sequence[Description]) -> list[tuple[st
 
 
 def tells_apart(relation: Relation, key: Collection[str]) -> bool:
-    """Whether the log has these columns of the old row: always under FULL, else if they are the identity's."""
+    """Tell whether the log has these columns of the old row: always under FULL, else if they are the identity's."""
     return relation.identity == "f" or {c.name for c in relation.columns if c.in_identity} == set(key)
 
 
@@ -128,27 +128,27 @@ class Assembler:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known | None] = {}
-        self.straight = Straight()
-        """The short way of most rows: to be asked before a message is decoded."""
+        self.fast_path = FastPath()
+        """The fast path of most rows, to be asked before a message is decoded."""
 
     def learn(self, relation: Relation, table: Table | None) -> None:
-        """Rows of this relation are `table`'s from here on; None: it is not captured.
+        """Take rows of this relation as `table`'s from here on; None: it is not captured.
 
-        The log describes a table again after each VACUUM: then the one known stays, and what hangs on it.
+        The log describes a table again after each VACUUM: then the known table stays, and what is cached for it.
         """
         known = self._known.get(relation.id)
         if known is not None and known.relation == relation and known.table == table:
             return
         identity = tuple(c.in_identity for c in relation.columns)
         self._known[relation.id] = _Known(relation, table, identity) if table else None
-        self.straight.learn(relation.id, len(relation.columns), table, identity)
+        self.fast_path.learn(relation.id, len(relation.columns), table, identity)
 
     def table(self, relation: int) -> Table | None:
         known = self._relation(relation)
         return known.table if known else None
 
     def change(self, message: Insert | Update | Delete, lsn: int) -> Change | None:
-        """The change a row message says; None where its table is not captured."""
+        """Return the change a row message says; None where its table is not captured."""
         known = self._relation(message.relation)
         if known is None:
             return None
@@ -178,10 +178,10 @@ def _key_image(row: Row, in_identity: tuple[bool, ...]) -> Row:
 
 
 def _fill(new: Row, old: Row) -> Row:
-    """What was not sent, from the old row.
+    """Fill what was not sent from the old row.
 
-    A value left out is never NULL: a NULL there is of a partition that is not FULL itself, whose key alone is sent as
-    if it were the whole row because its root is FULL.
+    A value that was not sent is never NULL. A NULL in the old row comes from a partition that is not FULL itself: of it
+    only the key is sent, but as if it were the whole row, because its root is FULL.
     """
 
     def filled(value: Value, before: Value) -> Value:

@@ -63,7 +63,7 @@ cdef class _Known:
 
 
 cdef class Straight:
-    """`straight.PlainStraight`; and of deletes, and of updates that say something of the old row."""
+    """Does what `fast_path.PlainFastPath` does, and takes deletes, and updates that say something of the old row."""
 
     cdef dict known, heads
     cdef uint64_t last
@@ -115,7 +115,7 @@ cdef class Straight:
         return found, None, 1
 
     def transactions(self, get_copy_data, more, uint64_t after, Py_ssize_t most):
-        """As `straight.PlainStraight` has it, as a plain tuple."""
+        """Do as `fast_path.PlainFastPath.transactions` does, and return a plain tuple."""
         cdef list whole = [], changes = []
         cdef object data, change
         cdef const unsigned char *text

@@ -1,4 +1,4 @@
-"""The short way of data messages: begin, commit, and to a change of inserts and updates without the old row. Pure.
+"""The fast path decodes begin, commit, and inserts and updates without the old row. Pure.
 
 Such messages begin alike for all rows of a relation, so one look-up tells relation, operation and number of columns:
 
@@ -7,7 +7,7 @@ Such messages begin alike for all rows of a relation, so one look-up tells relat
     w · 24 bytes · C · int8 · int64 LSN · int64 end · int64 clock
     k · int64 end · int64 clock · int8 whether an answer is wanted
 
-`pgoutput.decode` and `Assembler.change` take every message that this one leaves, and are its oracle. Where there is
+`messages.decode` and `Assembler.change` take every message that this one leaves, and are its oracle. Where there is
 `connectors.postgres.pgoutput.compiled`, it does the same in C.
 """
 
@@ -35,14 +35,14 @@ _FIELDS_AT: Final = 26
 _B, _C, _W = b"BCw"
 _KEEPALIVE: Final = Struct(">cqqB")
 MOST_BYTES: Final = 1 << 20
-"""Of messages that are held, of one transaction and of several together."""
+"""How many bytes of messages are held, of one transaction and of a batch of them."""
 
 GetCopyData: TypeAlias = Callable[[int], tuple[int, memoryview]]
-"""libpq's: how many bytes a message has, and the message; 0: none has come, -1: none will, both without one."""
+"""Is libpq's: it returns a message's size and the message; 0: none has come, -1: none will, both without one."""
 
 
 class Received(NamedTuple):
-    """What has come, up to where it takes more than the short way."""
+    """Holds what has come, up to where it takes more than the fast path."""
 
     whole: list[Transaction]
     end: int
@@ -50,15 +50,15 @@ class Received(NamedTuple):
     begun: Begin | None
     """A transaction that is not whole yet, or too large to be held."""
     changes: list[Change]
-    """The first of it."""
+    """Its first changes."""
     message: bytes | None
-    """Behind all that, one that the short way does not take."""
-    said: int
-    """What the connection said last."""
+    """The message behind all that, which the fast path does not take."""
+    status: int
+    """The connection's last answer, as GetCopyData returns it."""
 
     @property
     def something(self) -> bool:
-        """Whether anything has come."""
+        """Tell whether anything has come."""
         return bool(self.whole or self.end or self.begun or self.message)
 
 
@@ -71,7 +71,7 @@ def begin(message: bytes) -> Begin | None:
 
 
 def commit(message: bytes) -> Commit | None:
-    """A transaction's end."""
+    """Read a transaction's end."""
     if len(message) != _FIELDS_AT + _COMMIT.size or message[_TAG_AT] != _C:
         return None
     lsn, end_lsn, _at_us = _COMMIT.unpack_from(message, _FIELDS_AT)
@@ -79,15 +79,15 @@ def commit(message: bytes) -> Commit | None:
 
 
 def _keepalive(message: bytes) -> int | None:
-    """Where the server has got to, of a keepalive that wants no answer."""
+    """Return where the server has got to, of a keepalive that wants no answer."""
     if len(message) != _KEEPALIVE.size or message[:1] != b"k":
         return None
     _, end, _clock, wanted = _KEEPALIVE.unpack(message)
     return None if wanted else end
 
 
-class PlainStraight:
-    """What rows of the relations of one stream begin with."""
+class PlainFastPath:
+    """Knows what rows of the relations of one stream begin with."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[Op, Table, Read]] = {}
@@ -97,9 +97,9 @@ class PlainStraight:
     def learn(
         self, relation: int, columns: int, table: Table | None, in_identity: Sequence[bool] | None = None
     ) -> None:
-        """Rows of this relation are `table`'s from here on; None: it is not captured.
+        """Take rows of this relation as `table`'s from here on; None: it is not captured.
 
-        `in_identity`, which columns are of its replica identity, is for what is compiled: that takes old rows too.
+        `in_identity` (which columns are in its replica identity) is for the compiled one, which takes old rows too.
         """
         del in_identity
         for head in self._heads.pop(relation, ()):
@@ -110,9 +110,9 @@ class PlainStraight:
                 self._known[head] = op, table, row_reader(columns)
 
     def changes(self, get_copy_data: GetCopyData, most: int) -> tuple[list[Change], bytes | None, int]:
-        """Changes of the messages that have come, at most so many, and the first message that says none.
+        """Return changes of the messages that have come, at most so many, and the first message that says none.
 
-        With what the connection said last: 0 and -1 come with no message.
+        The number is the connection's last answer: 0 and -1 come with no message.
         """
         found: list[Change] = []
         while len(found) < most:
@@ -127,9 +127,9 @@ class PlainStraight:
         return found, None, 1
 
     def transactions(self, get_copy_data: GetCopyData, more: Callable[[], None], after: int, most: int) -> Received:
-        """The transactions that have come, up to so many changes, one at least of each, or MOST_BYTES.
+        """Return the transactions that have come, up to so many changes, one at least of each, or MOST_BYTES.
 
-        `more` takes in what has come since the last time. Those that were committed before `after` are passed over.
+        `more` reads from the socket what has come since. Transactions committed before `after` are left out.
         """
         whole: list[Transaction] = []
         changes: list[Change] = []
@@ -168,7 +168,7 @@ class PlainStraight:
         return Received(whole, end, begun, changes, None, 1)
 
     def change(self, message: bytes) -> Change | None:
-        """The change that a data message says, as the server framed it; None: it is for others to read."""
+        """Return the change that a data message says, as the server framed it; None: it is for others to read."""
         if len(message) < _HEAD.size:
             return None
         lsn, head = _HEAD.unpack_from(message)
@@ -187,6 +187,6 @@ class PlainStraight:
 
 _compiled = built("connectors.postgres.pgoutput.compiled")
 if TYPE_CHECKING or _compiled is None:  # noqa: SIM108 - type checkers read the branch
-    Straight = PlainStraight
+    FastPath = PlainFastPath
 else:
-    Straight = _compiled.Straight
+    FastPath = _compiled.Straight

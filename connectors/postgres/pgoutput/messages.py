@@ -1,4 +1,4 @@
-"""pgoutput, protocol version 1: bytes in, messages out.
+"""Decodes pgoutput, protocol version 1: bytes in, messages out.
 
 `decode` takes one whole message as the server framed it and returns one value. Bytes that end early, go on too long or
 are of another protocol raise `ProtocolError`; nothing here reads, waits or remembers.
@@ -59,7 +59,7 @@ class Commit(NamedTuple):
 
 
 class RelationColumn(NamedTuple):
-    """A column as the row was written; `in_identity` is set for the replica identity's columns."""
+    """Describes a column as the row was written; `in_identity` is set for the replica identity's columns."""
 
     name: str
     type_oid: int
@@ -68,7 +68,7 @@ class RelationColumn(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """A table as it is for the rows that follow; `identity` is pg_class.relreplident."""
+    """Describes a table as it is for the rows that follow; `identity` is pg_class.relreplident."""
 
     id: int
     schema: str
@@ -78,14 +78,14 @@ class Relation(NamedTuple):
 
 
 class Insert(NamedTuple):
-    """A new row."""
+    """Holds a new row."""
 
     relation: int
     new: Row
 
 
 class Update(NamedTuple):
-    """A row changed; `old` is None where the identity did not change and is not FULL."""
+    """Holds a changed row; `old` is None where the identity did not change and is not FULL."""
 
     relation: int
     old: Row | None
@@ -94,7 +94,7 @@ class Update(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """A row gone."""
+    """Holds a row that is gone."""
 
     relation: int
     old: Row
@@ -102,13 +102,13 @@ class Delete(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Tables emptied by one statement."""
+    """Names tables emptied by one statement."""
 
     relations: tuple[int, ...]
 
 
 class LogicalMessage(NamedTuple):
-    """pg_logical_emit_message."""
+    """Holds what pg_logical_emit_message wrote."""
 
     transactional: bool
     lsn: int
@@ -117,7 +117,7 @@ class LogicalMessage(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Origin and type messages: nothing depends on them."""
+    """Is an origin or type message: nothing depends on them."""
 
     tag: str
 
@@ -126,7 +126,7 @@ Message: TypeAlias = Begin | Commit | Relation | Insert | Update | Delete | Trun
 
 
 def decode(message: bytes) -> Message:
-    """One message, which must fill `message` exactly. Raises ProtocolError."""
+    """Decode one message, which must fill `message` exactly. Raises ProtocolError."""
     if not message:
         raise ProtocolError(0, "an empty message")
     reader = _READERS.get(message[0])
@@ -143,13 +143,13 @@ def decode(message: bytes) -> Message:
 
 
 def _row(message: bytes, at: int) -> tuple[Row, int]:
-    """A slice past the end is caught by `decode`'s length check."""
+    """Read a row. A slice past the end is caught by `decode`'s length check."""
     count = message[at] << 8 | message[at + 1]
     return row_reader(count)(message, at + 2) if count <= _MOST_COLUMNS else plain_row(message, at)
 
 
 def plain_row(message: bytes, at: int) -> tuple[Row, int]:
-    """What the generated readers do, column by column: their oracle."""
+    """Do what the generated readers do, column by column: it is their oracle."""
     count = message[at] << 8 | message[at + 1]
     at += 2
     values: list[Value] = []

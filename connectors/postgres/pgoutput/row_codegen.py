@@ -1,4 +1,4 @@
-"""Functions that read a row of pgoutput, generated for each number of columns: no loop, no list. Pure.
+"""Generates functions that read a row of pgoutput, one for each number of columns: no loop, no list. Pure.
 
     def read(message, at):
         kind, size = head(message, at)
@@ -11,7 +11,7 @@
         return (v0, v1, ), at
 
 Kind and size are read at once, though a column that is null has a kind alone: four bytes follow it all the same if four
-columns do. `pgoutput.plain_row` is the oracle.
+columns do. `messages.plain_row` is the oracle.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _AFTER: Final = _HEAD.size - 1
 
 @cache
 def row_reader(count: int) -> Read:
-    """What reads `count` columns: of a message and where they begin it gives the values, and where they end.
+    """Return what reads `count` columns: of a message and where they begin it gives values, and where they end.
 
     A slice past the message's end is not noticed: the end given lies behind it then. Raises ProtocolError, IndexError
     and struct.error.

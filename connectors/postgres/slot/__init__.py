@@ -1,4 +1,4 @@
-"""What keeps the log for a connector: publication, slot, the stream that acknowledges it, what it holds back.
+"""Keeps the log for a connector: publication, slot, the stream that acknowledges it, what it holds back.
 
 In: positions. Out: a stream of messages; acknowledgements to the server.
 `source`, `check` and `snapshot` may import it.

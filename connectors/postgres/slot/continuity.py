@@ -1,4 +1,4 @@
-"""Whether a position and a server belong together, and whether the log between them is whole."""
+"""Judges whether a position and a server belong together, and whether the log between them is whole."""
 
 from __future__ import annotations
 
@@ -16,28 +16,34 @@ from connectors.postgres.slot.replication_stream import ReplicationConnection
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The names under which the server keeps a connector's log."""
+class SlotAndPublication:
+    """Holds the names under which the server keeps a connector's log."""
 
     slot: str
     publication: str
 
 
-def identity(walsender: ReplicationConnection, *, database: str, held: Held) -> dict[str, str]:
-    """What a position belongs to."""
+def identity(walsender: ReplicationConnection, *, database: str, names: SlotAndPublication) -> dict[str, str]:
+    """Return what a position belongs to."""
     ((system, number, *_),) = walsender.query("IDENTIFY_SYSTEM", "identifying the server")
-    return {"system_identifier": system, LINEAGE: number, "database": database, "slot": held.slot}
+    return {"system_identifier": system, LINEAGE: number, "database": database, "slot": names.slot}
 
 
 def failed_over(state: State, here: str) -> bool:
-    """Whether another server than the position's continues its log; `here` is the server's timeline."""
+    """Tell whether another server than the position's continues its log; `here` is the server's timeline."""
     return state.identity.get(LINEAGE, here) != here
 
 
 def refusals(
-    catalog: Catalog, walsender: ReplicationConnection, held: Held, state: State, *, here: str, tables: Sequence[Table]
+    catalog: Catalog,
+    walsender: ReplicationConnection,
+    names: SlotAndPublication,
+    state: State,
+    *,
+    here: str,
+    tables: Sequence[Table],
 ) -> Iterator[OperatorError]:
-    """Why the log cannot be followed from `state` without a gap."""
+    """Give why the log cannot be followed from `state` without a gap."""
     lsn = lsn_number(str(state.offset["lsn"]))
     yield from timeline.refusals(
         walsender,
@@ -46,11 +52,11 @@ def refusals(
         lsn=lsn,
         snapshot_views=bool(state.snapshot.get("views")),
     )
-    yield from slot.slot_refusals(catalog, held.slot, lsn)
-    yield from slot.gap_refusals(catalog, held.publication, followed(state, tables), state.carried)
-    yield from slot.publication_refusals(catalog, held.publication, tables)
+    yield from slot.slot_refusals(catalog, names.slot, lsn)
+    yield from slot.gap_refusals(catalog, names.publication, followed(state, tables), state.carried)
+    yield from slot.publication_refusals(catalog, names.publication, tables)
 
 
 def followed(state: State, tables: Iterable[Table]) -> set[str]:
-    """Those of the tables whose changes the log must have had all along."""
+    """Return those of the tables whose changes the log must have had all along."""
     return set(state.tables) & {table.qualified for table in tables}

@@ -1,8 +1,8 @@
-"""What a connector does for its server while it runs: a sign in the log now and then, an eye on what its slot holds.
+"""Writes heartbeats to the log while a connector runs, and watches how much log its slot holds back.
 
 The slot's position follows the log by itself: the server tells how far it has read for us, also through what is not
-captured and what belongs to other databases. The sign makes that certain and visible: it is a transaction of this
-database, so it comes through the slot in its place, whatever the server leaves out.
+captured and what belongs to other databases. A heartbeat makes that certain and visible: it is a transaction of this
+database, so it always comes through the slot, in order with all others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger("cdc")
 
 
 class Upkeep:
-    """Of one session; both parts are done when they are due, on the session's SQL connection."""
+    """Does both for one session, when they are due, on the session's SQL connection."""
 
     def __init__(
         self, connection: psycopg2.extensions.connection, catalog: Catalog, *, slot: str, heartbeat_s: float
@@ -56,11 +56,11 @@ class Upkeep:
         self._told_at_s = float("-inf")
 
     def follows(self, lsn: int) -> None:
-        """The log is followed from here: what is before it needs no sign."""
+        """Note that the log is followed from here: what is before it needs no heartbeat."""
         self._beaten_to = max(self._beaten_to, lsn)
 
     def asking(self) -> AbstractContextManager[None]:
-        """Statements inside get an answer, or the connection is cut."""
+        """Cut the connection where a statement inside gets no answer."""
         return self._deadline.answered()
 
     def tend(self, *, following: bool) -> None:

@@ -1,4 +1,4 @@
-"""The replication connection: libpq's COPY BOTH by psycopg's `pq` layer, since it acknowledges nothing by itself.
+"""Streams over the replication connection: libpq's COPY BOTH by psycopg's `pq` layer, which acknowledges nothing.
 
 Messages inside COPY BOTH (https://www.postgresql.org/docs/current/protocol-replication.html), big-endian:
 
@@ -27,7 +27,7 @@ from cdc.model.errors import CdcError, OperatorError, ProtocolError, RetryableEr
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
-from connectors.postgres.session import connect_failed, place
+from connectors.postgres.session import connect_failed, endpoint
 
 log = logging.getLogger("cdc")
 
@@ -42,7 +42,7 @@ _GATHER_MOST_S: Final = 0.008
 _MUCH_BYTES: Final = 16 * 1024
 
 SILENT_S: Final = 60.0
-"""A server that was asked for a sign of life and has said nothing for so long is taken for gone.
+"""A server that was asked for a keepalive and has sent nothing for so long is taken for gone.
 
 Or, if that is longer, its own wal_sender_timeout, within which it speaks also while it reads what is not for us.
 """
@@ -54,14 +54,14 @@ STATUS_EVERY_S: Final = 10.0
 
 Changes: TypeAlias = Callable[[GetCopyData, int], tuple[list[Change], bytes | None, int]]
 Transactions: TypeAlias = Callable[[GetCopyData, Callable[[], None], int, int], tuple[Any, ...]]
-"""Of a connection's `get_copy_data`, and how many at most: see `straight`."""
+"""Are given a connection's `get_copy_data`, and how many to read at most: see `pgoutput.fast_path`."""
 
 
 class ReplicationConnection:
-    """One walsender. First statements, then at most one stream; never reconnects by itself."""
+    """Is one walsender. First it takes statements, then at most one stream; it never reconnects by itself."""
 
     def __init__(self, params: dict[str, str]) -> None:
-        self._place = place(params)
+        self._endpoint = endpoint(params)
         conninfo = psycopg.conninfo.make_conninfo(**{**params, "replication": "database"})
         self._pg = pq.PGconn.connect(conninfo.encode())
         if self._pg.status != pq.ConnStatus.OK:
@@ -75,14 +75,14 @@ class ReplicationConnection:
         self._silent_s = SILENT_S
         self._streaming = self._over = False
         if self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII":
-            # nothing is checked there, but would be on its way to us: one row that is not UTF-8 would end the stream
+            # the server would check text only when it sends it to us: one row that is not UTF-8 would end the stream
             self.query("SET client_encoding TO 'SQL_ASCII'", "setting client_encoding")
 
     def query(self, statement: str, doing: str, *, within_s: float | None = SILENT_S) -> list[list[str]]:
         """Run a replication command (simple protocol) and give its rows as text.
 
-        Raises RetryableError if there is no answer `within_s`; None where that may take as long as the longest
-        transaction that is open: making a slot.
+        Raises RetryableError if there is no answer `within_s`. None is for making a slot, which waits for the longest
+        open transaction.
         """
         result = self._result(statement, doing, within_s)
         while self._pg.get_result() is not None:
@@ -95,7 +95,7 @@ class ReplicationConnection:
         ]
 
     def _result(self, statement: str, doing: str, within_s: float | None) -> pq.abc.PGresult:
-        """Waits in slices, since a signal is only heard between calls."""
+        """Wait in slices, since a signal is only heard between calls."""
         self._pg.send_query(statement.encode())
         self._pg.flush()
         begun_s, told = time.monotonic(), False
@@ -103,7 +103,7 @@ class ReplicationConnection:
             select.select([self._pg.socket], [], [], 0.5)
             self._pg.consume_input()
             if within_s is not None and time.monotonic() - begun_s > within_s:
-                raise RetryableError(f"PostgreSQL at {self._place}: {doing}: no answer in {within_s:.0f} s")
+                raise RetryableError(f"PostgreSQL at {self._endpoint}: {doing}: no answer in {within_s:.0f} s")
             if not told and time.monotonic() - begun_s > _LONG_S:
                 log.warning(
                     "%s: waiting, as a rule for transactions that began before it: "
@@ -141,7 +141,7 @@ class ReplicationConnection:
         self._poll.register(self._pg.socket, select.POLLIN)
 
     def receive_transactions(self, read: Transactions, after: int, most: int) -> Received:
-        """What `read` makes of what has come.
+        """Return what `read` makes of what has come.
 
         Raises RetryableError at the stream's end, and when a keepalive that was asked for does not come.
         """
@@ -152,16 +152,16 @@ class ReplicationConnection:
         except psycopg.Error as exc:
             raise self._broken() from exc
         if found.something:
-            self._over = found.said < 0  # what came before it counts
+            self._over = found.status < 0  # what came before it counts
             self._asked_at_s = None
-        elif found.said < 0:
+        elif found.status < 0:
             raise self._ended()
         else:
             self._hear_nothing()
         return found
 
     def receive(self) -> bytes | None:
-        """The next message of the server; None when none has come yet.
+        """Return the next message of the server; None when none has come yet.
 
         Raises RetryableError at the stream's end, and when a keepalive that was asked for does not come.
         """
@@ -183,17 +183,17 @@ class ReplicationConnection:
         return None
 
     def _hear_nothing(self) -> None:
-        """Raise RetryableError once that has been so for too long."""
+        """Raise RetryableError once nothing has come for too long."""
         if self._asked_at_s is not None and time.monotonic() - self._asked_at_s > self._silent_s:
             raise RetryableError(
-                f"PostgreSQL at {self._place}: asked for a sign of life, it has said nothing for "
+                f"PostgreSQL at {self._endpoint}: asked for a sign of life, it has said nothing for "
                 f"{self._silent_s:.0f} s: the connection is half open"
             )
 
     def receive_changes(self, read: Changes, most: int) -> tuple[list[Change], bytes | None]:
-        """What `read` makes of the messages that have come, and the first that it makes nothing of, if there is one.
+        """Return what `read` makes of the messages that have come, and the first that it makes nothing of, if any.
 
-        Asks the server for nothing: `receive` does, and is to be called where this gives nothing.
+        It asks the server for nothing: `receive` does, and must be called where this gives nothing.
         """
         try:
             changes, message, size = read(self._pg.get_copy_data, most)
@@ -205,19 +205,19 @@ class ReplicationConnection:
         return changes, message
 
     def _broken(self) -> RetryableError:
-        return RetryableError(f"PostgreSQL at {self._place}: the replication stream broke")
+        return RetryableError(f"PostgreSQL at {self._endpoint}: the replication stream broke")
 
     def _ended(self) -> CdcError:
         result = self._pg.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             return _translate(result, "following the log")
-        return RetryableError(f"PostgreSQL at {self._place} ended the replication stream")
+        return RetryableError(f"PostgreSQL at {self._endpoint} ended the replication stream")
 
     def wait(self, timeout_s: float) -> None:
         """Return when there may be something to receive, or after `timeout_s`.
 
-        A little later, in fact: a server wakes whoever waits for every message it sends, which costs it more than to
-        decode a row. More has come by then; while much comes, a little more is waited for.
+        It returns a little later: a server that wakes a waiting reader for every message pays more for that than for
+        decoding a row. More has come by then; while much comes, it waits a little longer.
         """
         if not self._poll.poll(timeout_s * 1000):
             return
@@ -228,11 +228,11 @@ class ReplicationConnection:
             came, queued = self._queued[0] - queued, self._queued[0]
 
     def written(self, lsn: int) -> None:
-        """The log has been read up to `lsn`."""
+        """Note that the log has been read up to `lsn`."""
         self._written = max(self._written, lsn)
 
     def flushed(self, lsn: int) -> None:
-        """The server may forget the log before `lsn`; told with the next `status`."""
+        """Let the server forget the log before `lsn`, which the next `status` tells it."""
         self._flushed = max(self._flushed, lsn)
 
     def status(self, *, every_s: float = STATUS_EVERY_S, reply: bool = False) -> None:
@@ -247,7 +247,7 @@ class ReplicationConnection:
             self._pg.put_copy_data(message)
             self._pg.flush()
         except psycopg.Error as exc:
-            raise RetryableError(f"PostgreSQL at {self._place}: the replication connection was lost") from exc
+            raise RetryableError(f"PostgreSQL at {self._endpoint}: the replication connection was lost") from exc
         self._sent_at_s = clock_s
         if reply and self._asked_at_s is None:
             self._asked_at_s = clock_s
@@ -258,14 +258,14 @@ class ReplicationConnection:
 
 
 def data(message: bytes) -> tuple[int, bytes]:
-    """LSN and payload of a data message."""
+    """Return LSN and payload of a data message."""
     if len(message) < _DATA_START:
         raise ProtocolError(len(message), "a data message that ends early")
     return int.from_bytes(message[1:9], "big"), message[_DATA_START:]
 
 
 def keepalive(message: bytes) -> tuple[int, bool]:
-    """The end of the log as the server has sent it, and whether it wants an answer."""
+    """Return the end of the log as the server has sent it, and whether it wants an answer."""
     if len(message) != 1 + _KEEPALIVE.size:
         raise ProtocolError(len(message), "a keepalive of another length")
     end, _clock, reply = _KEEPALIVE.unpack_from(message, 1)

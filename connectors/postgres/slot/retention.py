@@ -1,4 +1,4 @@
-"""How much log a slot holds back, and how soon that ends badly. Pure, except `read`."""
+"""Judges how much log a slot holds back, and how soon that ends badly. Pure, except `read`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUIET, HALF, QUARTER, LAST = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What pg_replication_slots says of the log a slot holds; sizes are None where the server sets no limit."""
+    """Holds what pg_replication_slots says of the log a slot holds; sizes are None where the server sets no limit."""
 
     slot: str
     wal_status: str
@@ -25,8 +25,8 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
-    """What to tell, and the statement that helps."""
+class RetentionWarning:
+    """Holds what to tell, and the statement that helps."""
 
     level: int
     message: str
@@ -34,7 +34,7 @@ class Warned:
 
 
 def read(catalog: Catalog, slot: str) -> Retention | None:
-    """As it is now; None where there is no such slot."""
+    """Return it as it is now; None where there is no such slot."""
     rows = catalog.rows(
         "reading pg_replication_slots",
         "SELECT coalesce(wal_status, ''), coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::int8,"
@@ -47,11 +47,11 @@ def read(catalog: Catalog, slot: str) -> Retention | None:
     return None
 
 
-def judge(found: Retention) -> Warned | None:
-    """What is to be said of it, if anything."""
+def judge(found: Retention) -> RetentionWarning | None:
+    """Return what is to be said of it, if anything."""
     held = f"slot {found.slot} holds back {_mb(found.held_bytes)} of log"
     if found.wal_status == "lost":
-        return Warned(
+        return RetentionWarning(
             LAST,
             f"slot {found.slot} is lost: the server has removed log that it needed",
             "start over under a new connector name (a fresh snapshot)",
@@ -59,7 +59,7 @@ def judge(found: Retention) -> Warned | None:
     if found.limit_bytes is None or found.safe_bytes is None:
         if found.wal_status != "extended":
             return None
-        return Warned(
+        return RetentionWarning(
             HALF,
             f"{held}, more than max_wal_size, and nothing limits it: the server's disk fills if that goes on",
             "is the connector behind (cdc status)? is a transaction left open? SELECT pid, xact_start, query FROM "
@@ -71,11 +71,13 @@ def judge(found: Retention) -> Warned | None:
     )
     limit = f"max_slot_wal_keep_size is {_mb(found.limit_bytes)}"
     if found.wal_status == "unreserved" or found.safe_bytes <= 0:
-        return Warned(LAST, f"{held}, {limit}: the next checkpoint may remove it, and the slot is lost then", hint)
+        return RetentionWarning(
+            LAST, f"{held}, {limit}: the next checkpoint may remove it, and the slot is lost then", hint
+        )
     for level, part, words in ((QUARTER, 4, "a quarter"), (HALF, 2, "half")):
         if found.safe_bytes < found.limit_bytes // part:
             left = f"{_mb(found.safe_bytes)} are left, less than {words}"
-            return Warned(level, f"{held}, {limit}: {left}, then the slot is lost", hint)
+            return RetentionWarning(level, f"{held}, {limit}: {left}, then the slot is lost", hint)
     return None
 
 

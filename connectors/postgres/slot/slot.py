@@ -1,4 +1,24 @@
-"""Publication and slot: what PostgreSQL keeps for a connector, and whether it still fits the connector's position."""
+"""PostgreSQL keeps a publication and a slot for a connector; here they are made, and checked against its position.
+
+Why acknowledging the slot after Kafka's commit loses nothing:
+
+- The server keeps its log for the slot. From the LSN that is asked for on, it sends every transaction whose commit
+  record is there or later, whole and in the order of commits. What lies before the slot's confirmed LSN it never sends
+  again.
+- The confirmed LSN moves only where we say so. `ReplicationConnection.flushed` is given positions that a committed
+  Kafka transaction holds; what was merely read moves `written`, which confirms nothing. So the slot is never ahead of
+  Kafka's position, and all that is behind the position can still be read. While a log is idle, the pipeline commits
+  the position alone before it acknowledges it.
+- After a crash between Kafka's commit and the acknowledgement, the stream is asked for from Kafka's position, and drops
+  transactions whose commit record starts before it. None is published twice.
+- A slot that is ahead all the same was moved, or made again. PostgreSQL would skip what lies between without a word, so
+  `slot_refusals` stops the start. It also stops it where the slot is gone or lost, or the server ends before the
+  position.
+- A change of a table that is not in the publication at that time never comes. The position therefore records when each
+  table joined (`memberships`), and `absences` finds a table that was out in between.
+- At the first start the publication is made before the slot. The slot's exported snapshot shows exactly what was
+  committed before the slot's first LSN, and the stream has what is committed behind it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +55,7 @@ log = logging.getLogger("cdc")
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A row of pg_replication_slots."""
+    """Is a row of pg_replication_slots."""
 
     plugin: str
     database: str
@@ -47,7 +67,7 @@ class Slot:
 
 
 def find_slot(catalog: Catalog, name: str) -> Slot | None:
-    """The slot as it is now; None where there is none."""
+    """Return the slot as it is now; None where there is none."""
     rows = catalog.rows(
         "reading pg_replication_slots",
         "SELECT coalesce(plugin, ''), coalesce(database, ''), restart_lsn::text, confirmed_flush_lsn::text,"
@@ -60,12 +80,12 @@ def find_slot(catalog: Catalog, name: str) -> Slot | None:
 
 
 def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorError]:
-    """Why the log cannot be followed from `lsn` through the slot without a gap."""
+    """Give why the log cannot be followed from `lsn` through the slot without a gap."""
     end = catalog.end()
     if end < lsn:
         yield GapError(
             f"server behind the position: its log ends at {lsn_text(end)}, but Kafka holds changes up to "
-            f"{lsn_text(lsn)}: an older copy of the server was restored, and the topics have what it lacks",
+            f"{lsn_text(lsn)}: an older copy of the server was restored, and the topics have what it does not",
             hint=CLOSE_THE_GAP,
         )
     slot = find_slot(catalog, name)
@@ -95,7 +115,7 @@ def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorErr
 
 
 def unused_refusals(catalog: Catalog, name: str, connector: str) -> Iterator[OperatorError]:
-    """Why a connector without a position cannot take the slot's name: nothing of ours can have made the slot."""
+    """Give why a connector without a position cannot take the slot's name: it cannot have made the slot."""
     if find_slot(catalog, name) is not None:
         yield OperatorError(
             f"slot re-made or foreign: {name} exists, but Kafka holds no position of connector {connector}",
@@ -113,7 +133,7 @@ def drop_slot(connection: ReplicationConnection, name: str) -> None:
 def create_slot(connection: ReplicationConnection, name: str, *, version: int) -> tuple[int, str]:
     """Make the slot; give its consistent point and its exported snapshot, valid while `connection` stays idle.
 
-    Where the server can, standbys that synchronize slots get it too: a promoted one is then followed without a gap.
+    Where the server can, it copies the slot to standbys: a promoted one is then followed without a gap.
     """
     options = "(SNAPSHOT 'export', FAILOVER)" if version >= FAILOVER_SLOTS else "EXPORT_SNAPSHOT"
     rows = connection.query(
@@ -124,7 +144,7 @@ def create_slot(connection: ReplicationConnection, name: str, *, version: int) -
 
 
 def publication_refusals(catalog: Catalog, name: str, tables: Sequence[Table]) -> Iterator[OperatorError]:
-    """Why the publication, where it exists, leaves out kinds of changes, columns or rows: events would have holes."""
+    """Give why the publication, where it exists, leaves out changes, columns or rows: events would have holes."""
     found = catalog.rows(
         "reading pg_publication",
         "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate AND pubviaroot FROM pg_publication"
@@ -169,7 +189,7 @@ def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> 
 
 
 def rehearse_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> bool:
-    """Raise or return what `ensure_publication` would, and leave everything as it is: nothing is made in vain."""
+    """Raise or return what `ensure_publication` would, and leave everything as it is."""
     catalog.rows("beginning", "BEGIN")
     try:
         catalog.rows("setting lock_timeout", "SET LOCAL lock_timeout = '10s'")
@@ -196,18 +216,18 @@ WHERE p.pubname = %s
 
 
 def memberships(catalog: Catalog, name: str) -> dict[str, str]:
-    """By ``schema.table``: the table, and when it joined the publication, as numbers that are given anew each time."""
+    """Return, by ``schema.table``, the table and its membership, as numbers that are new each time it joins."""
     found = catalog.rows("reading the publication", _MEMBERSHIPS, (name,))
     return {table: f"{oid} {joined}" for table, oid, joined in found}
 
 
 def _left_and_came_back(then: str | None, now: str | None) -> bool:
-    """Whether the very same table was out of the publication; another table of its name is noticed by what it holds."""
+    """Tell whether the very same table was out of the publication; another of its name shows by its contents."""
     return then is not None and now is not None and then != now and then.partition(" ")[0] == now.partition(" ")[0]
 
 
 def absences(catalog: Catalog, name: str, tables: Iterable[str], then: Mapping[str, str]) -> Iterator[GapError]:
-    """Tables that were out of the publication since they were in it as `then`, the `memberships` of a position."""
+    """Refuse tables that were out of the publication since they were in it as `then`, a position's `memberships`."""
     now = memberships(catalog, name) if then else {}
     for table in sorted(tables):
         if _left_and_came_back(then.get(table), now.get(table)):
@@ -221,7 +241,7 @@ def absences(catalog: Catalog, name: str, tables: Iterable[str], then: Mapping[s
 def gap_refusals(
     catalog: Catalog, name: str, tables: Iterable[str], then: Mapping[str, str]
 ) -> Iterator[OperatorError]:
-    """Tables we follow that have left the publication, if only for a while: see `absences`."""
+    """Refuse tables we follow that have left the publication, if only for a while: see `absences`."""
     tables = set(tables)
     yield from absences(catalog, name, tables, then)
     carried = {f"{schema}.{table}" for schema, table in _carried(catalog, name)}
@@ -233,7 +253,7 @@ def gap_refusals(
 
 
 def _carried(catalog: Catalog, name: str) -> dict[tuple[str, str], str]:
-    """Tables of a publication, and what thins them out: ``rows``, ``columns``, or nothing."""
+    """Return a publication's tables, and what is left out of each: ``rows``, ``columns``, or nothing."""
     (version,) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")[0]
     thinned = "''"
     if version >= ROW_FILTERS:
@@ -264,10 +284,11 @@ def await_older_transactions(
 ) -> None:
     """Return once every transaction that began before the call has ended, and so is seen by every later view.
 
-    Changes such a transaction made before a table joined the publication, or before the slot's point if its commit is
-    held after it was logged, are not in the log for us. The bound is a transaction id of our own: a snapshot's end is
-    the newest *completed* transaction, and one that is held back may be newer. Raises RetryableError after `within_s`,
-    or once it is `over`; `reading` is what waits, for the log.
+    Such a transaction may have changed rows before their table joined the publication. Or it may have been logged
+    before the slot's first LSN, though its commit is visible only later. The log has none of that for us. The bound is
+    a transaction id of our own, because a snapshot ends at the newest *completed* transaction, and one whose commit is
+    held back may be newer. Raises RetryableError after `within_s`, or once it is `over`; `reading` names in the log
+    what waits.
     """
     ((mine,),) = catalog.rows("taking a transaction id", "SELECT pg_current_xact_id()::text::int8")
     begun_s, told = time.monotonic(), False

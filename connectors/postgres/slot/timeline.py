@@ -1,4 +1,4 @@
-"""Fail-over: whether a promoted server's history contains a position. Pure, but for the question to the server.
+"""Judges after a fail-over whether a promoted server's history contains a position. Pure, but for one question.
 
 A promoted standby has its primary's system identifier and a timeline of its own, which leaves the old one at the
 switch point: what the old primary wrote behind it, the new one never had.
@@ -19,15 +19,15 @@ CLOSE_THE_GAP = (
 )
 
 
-class Asks(Protocol):
-    """A replication connection."""
+class ReplicationCommands(Protocol):
+    """Is a replication connection."""
 
     def query(self, statement: str, doing: str) -> list[list[str]]:
         """Run a replication command."""
 
 
 def switch_point(history: str, timeline: int) -> int | None:
-    """Where a history leaves `timeline`; None where it never was on it.
+    """Return where a history leaves `timeline`; None where it never was on it.
 
     A line is the number of a timeline, the position where it was left, and why: tab-separated.
     """
@@ -38,10 +38,12 @@ def switch_point(history: str, timeline: int) -> int | None:
     return None
 
 
-def refusals(connection: Asks, *, then: int, now: int, lsn: int, snapshot_views: bool) -> Iterator[GapError]:
-    """Why a server on timeline `now` cannot continue a position `lsn` of timeline `then`.
+def refusals(
+    connection: ReplicationCommands, *, then: int, now: int, lsn: int, snapshot_views: bool
+) -> Iterator[GapError]:
+    """Give why a server on timeline `now` cannot continue a position `lsn` of timeline `then`.
 
-    `snapshot_views`: rows are published that were read under views behind `lsn`.
+    `snapshot_views`: published rows were read under views behind `lsn`.
     """
     if then == now:
         return

@@ -1,4 +1,4 @@
-r"""Array literals as PostgreSQL's array_out prints them, to JSON arrays. Pure; bytes to bytes.
+r"""Turns array literals as PostgreSQL's array_out prints them into JSON arrays. Pure; bytes to bytes.
 
     array = [bounds "="] "{" [item {delimiter item}] "}"    bounds are printed where one is not 1
     item  = array | NULL | bare | '"' quoted '"'            quoted: empty, NULL as text, or has {}"\ space delimiter
@@ -29,7 +29,7 @@ def of_integers(value: bytes) -> bytes:
 
 
 def of_floats(element: Encode) -> Encode:
-    """Arrays of floating point numbers: as integers, but for -0 and for NULL, NaN, Infinity (an N or a y)."""
+    """Encode arrays of floating point numbers: as integers, but for -0 and for NULL, NaN, Infinity (an N or a y)."""
     other = of(element, b",")
 
     def encode(value: bytes) -> bytes:
@@ -40,7 +40,7 @@ def of_floats(element: Encode) -> Encode:
 
 
 def of_texts(element: Encode, delimiter: bytes) -> Encode:
-    """Arrays of text: all at once where no element is quoted or NULL."""
+    """Encode arrays of text: all at once where no element is quoted or NULL."""
     other, mark = of(element, delimiter), delimiter.decode()
 
     def encode(value: bytes) -> bytes:
@@ -56,7 +56,7 @@ def of_texts(element: Encode, delimiter: bytes) -> Encode:
 
 
 def of(element: Encode, delimiter: bytes) -> Encode:
-    """Arrays of what `element` encodes."""
+    """Encode arrays of what `element` encodes."""
     mark = re.escape(delimiter)
     items = re.compile(  # one item, the braces around it, the delimiter after it
         rb'(\{*+)(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|([^"\\{}\s%b]++))(\}*+)(%b?)' % (mark, mark), re.DOTALL
@@ -111,5 +111,5 @@ def _nested(value: bytes, items: re.Pattern[bytes], element: Encode) -> bytes:
 
 
 def unescape(text: bytes) -> bytes:
-    """Backslash and character to that character: what is between two escaped backslashes has no others to keep."""
+    """Remove backslashes before characters: what is between two escaped backslashes has no others to keep."""
     return b"\\".join([piece.replace(b"\\", b"") for piece in text.split(b"\\\\")])

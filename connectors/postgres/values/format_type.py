@@ -1,4 +1,4 @@
-"""A type as the server's format_type prints it with an empty search_path: ``numeric(10,2)``. Pure.
+"""Prints a type as the server's format_type does with an empty search_path: ``numeric(10,2)``. Pure.
 
 Two differences, both outside pg_catalog: names are quoted by their shape alone, so a type named by an SQL keyword is
 quoted by the server and not here; and a modifier that its type prints in words (PostGIS) is printed as its number.
@@ -50,7 +50,7 @@ _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*").fullmatch
 
 
 def printed(schema: str, name: str, typmod: int) -> str:
-    """The type of that name in pg_type, which is not an array."""
+    """Print the type of that name in pg_type, which is not an array."""
     modifier = _modifier(schema, name, typmod)
     if schema != "pg_catalog":
         return f"{identifier(schema)}.{identifier(name)}{modifier}"
@@ -62,7 +62,7 @@ def printed(schema: str, name: str, typmod: int) -> str:
 
 
 def precision_scale(typmod: int) -> tuple[int, int] | None:
-    """Of numeric(p,s). The scale has eleven bits and a sign since PostgreSQL 15."""
+    """Return both of numeric(p,s). The scale has eleven bits and a sign since PostgreSQL 15."""
     if typmod < _HEADER:
         return None
     packed = typmod - _HEADER
@@ -83,5 +83,5 @@ def _modifier(schema: str, name: str, typmod: int) -> str:
 
 
 def identifier(name: str) -> str:
-    """A name as SQL writes it, quoted where its shape asks for it."""
+    """Write a name as SQL does, quoted where its shape asks for it."""
     return name if _PLAIN_NAME(name) else '"{}"'.format(name.replace('"', '""'))

@@ -1,4 +1,4 @@
-"""PostgreSQL values: the server's text to JSON text, type by type, as docs/values.md says. Pure; bytes to bytes.
+"""Turns values of PostgreSQL from the server's text into JSON text, type by type, as docs/values.md says. Pure.
 
 The text is the same from COPY (unescaped) and from pgoutput when both sessions have `session.SETTINGS` and UTF-8. NULL
 never comes here.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from cdc.encode.json_text import FORMS, as_is, quoted, text
 from cdc.model.change import Column, Kind
 from cdc.model.errors import BugError
+from connectors.json_values import bit
 from connectors.postgres.values import arrays, format_type, temporal
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """One row of pg_type, resolved."""
+    """Is one row of pg_type, resolved."""
 
     oid: int
     name: str
@@ -47,28 +48,19 @@ class TypeInfo:
 
 
 def column(name: str, type_oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> Column:
-    """The column, its kind and encoder. `types` holds all the oid leads to: bases of domains, elements of arrays."""
+    """Return the column, its kind and encoder. `types` holds all the oid leads to: bases of domains, array elements."""
     info = _lookup(type_oid, types)
     kind, encode = _codec(info, typmod, types)
     return Column(name, _printed(info, typmod, types), kind, encode, toastable=info.toastable)
 
 
 def boolean(value: bytes) -> bytes:
-    """``t`` and ``f``."""
+    """Encode ``t`` and ``f``."""
     if value == b"t":
         return b"true"
     if value == b"f":
         return b"false"
     raise ValueError("boolean is neither t nor f")
-
-
-def bit(value: bytes) -> bytes:
-    """Whether the one bit is set."""
-    if value == b"1":
-        return b"true"
-    if value == b"0":
-        return b"false"
-    raise ValueError("bit(1) is neither 1 nor 0")
 
 
 def floating(value: bytes) -> bytes:
@@ -82,7 +74,7 @@ def floating(value: bytes) -> bytes:
 
 
 def money(value: bytes) -> bytes:
-    """Digits, point and minus of ``-$1,234.56``, as lc_monetary=C prints it."""
+    """Encode digits, point and minus of ``-$1,234.56``, as lc_monetary=C prints it."""
     amount = value.translate(None, b"$,")
     if _AMOUNT(amount) is None:
         raise ValueError("money is not as lc_monetary=C prints it")
@@ -90,14 +82,14 @@ def money(value: bytes) -> bytes:
 
 
 def binary(value: bytes) -> bytes:
-    r"""Base64 of ``\x`` and hex digits."""
+    r"""Encode ``\x`` and hex digits as base64."""
     if value[:2] != b"\\x":
         raise ValueError("bytea is not as bytea_output=hex prints it")
     return b'"%b"' % b2a_base64(unhexlify(value[2:]), newline=False)
 
 
 def hstore(value: bytes) -> bytes:
-    """A JSON object in a string, keys in the server's order."""
+    """Encode a JSON object in a string, keys in the server's order."""
     members: list[bytes] = []
     size = 0
     for pair, key, null, item in _PAIRS(value):
@@ -109,7 +101,7 @@ def hstore(value: bytes) -> bytes:
 
 
 def geometry(value: bytes) -> bytes:
-    """PostGIS's EWKB and the SRID in it, 0 where it has none.
+    """Encode PostGIS's EWKB and the SRID in it, 0 where it has none.
 
     The bytes stay EWKB, as in Debezium. https://postgis.net/docs/using_postgis_dbmanagement.html#EWKB_EWKT
     """
@@ -221,7 +213,7 @@ def _printed(info: TypeInfo, typmod: int, types: Mapping[int, TypeInfo]) -> str:
 
 
 def _lookup(oid: int, types: Mapping[int, TypeInfo]) -> TypeInfo:
-    """The type; one of a user's that was dropped since the change was logged is text."""
+    """Return the type; one of a user's that was dropped since the change was logged is text."""
     info = types.get(oid)
     if info is None:
         if oid < _FIRST_USER_OID:

@@ -1,4 +1,4 @@
-"""Dates and times as PostgreSQL prints them under DateStyle=ISO, TimeZone=UTC, to JSON text. Pure; bytes to bytes.
+"""Turns dates and times as PostgreSQL prints them, DateStyle=ISO, TimeZone=UTC, into JSON text. Pure; bytes to bytes.
 
 | type | JSON |
 |---|---|
@@ -8,29 +8,25 @@
 | timetz, timestamptz | ISO 8601 in UTC, no fraction or six digits of it |
 
 The calendar is proleptic Gregorian, as the server's, over all its years (4713 BC to 5874897). ISO years are
-astronomical: 1 BC is 0000, 44 BC is -0043; years over 9999 carry a plus. Each hot type has a fast way for the common
-form, dictionaries of text pieces, and a plain way for the rest.
+astronomical: 1 BC is 0000, 44 BC is -0043; years over 9999 carry a plus. Each hot type has a fast path for the common
+form, by dictionaries of text pieces, and a plain one for the rest.
 https://www.postgresql.org/docs/current/datatype-datetime.html
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from functools import lru_cache
 from typing import Final
 
-_DAY_MICROS: Final = 86_400_000_000
-_CYCLE_YEARS: Final = 400
-_CYCLE_DAYS: Final = 146_097
-_EPOCH_ORDINAL: Final = 719_163
+from connectors.json_values import DAY_MICROS, clock_micros, date_of, days
+
 _ISO_YEAR_MAX: Final = 9999
 _CACHE_MAX: Final = 65_536
-"""Entries a cache may hold before it starts over: seven years of hours, or every day of 179 years."""
+"""How many entries a cache may hold before it is emptied: seven years of hours, or every day of 179 years."""
 
 _INFINITIES: Final = {b"infinity": b'"infinity"', b"-infinity": b'"-infinity"'}
 _DATE: Final = re.compile(rb"(\d{4,7})-(\d\d)-(\d\d)( BC)?").fullmatch
-_TIME: Final = re.compile(rb"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?").fullmatch
 _ZONE: Final = rb"([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?"
 _TIMETZ: Final = re.compile(rb"([\d:.]+)" + _ZONE).fullmatch
 _TIMESTAMP: Final = re.compile(rb"([\d-]+) ([\d:.]+)( BC)?").fullmatch
@@ -46,9 +42,9 @@ class _DateTexts(dict[bytes, bytes]):
 
 
 class _HourSeconds(dict[bytes, int]):
-    """``2024-03-05 12`` to seconds since the epoch; KeyError for every other form.
+    """Maps ``2024-03-05 12`` to seconds since the epoch; KeyError for every other form.
 
-    A day that is not in the calendar counts as before the epoch, which sends it the plain way: BC has other leap years.
+    A day that is not in the calendar counts as before the epoch, which leaves the fast path: BC has other leap years.
     """
 
     def __missing__(self, hour: bytes) -> int:
@@ -74,7 +70,7 @@ date: Final = _DateTexts().__getitem__
 
 
 def time(value: bytes) -> bytes:
-    """Microseconds of the day."""
+    """Encode microseconds of the day."""
     try:
         seconds = _HOURS[value[:2]] + _OF_HOUR[value[2:8]]
     except KeyError:
@@ -89,7 +85,7 @@ def time(value: bytes) -> bytes:
 
 
 def timetz(value: bytes) -> bytes:
-    """The time of day in UTC; what leaves the day on the way there comes back at its other end.
+    """Encode the time of day in UTC; what leaves the day at one end by the offset comes back at its other end.
 
     ``24:00:00+00`` stays 24:00:00Z: the server tells it from 00:00:00+00.
     """
@@ -97,13 +93,13 @@ def timetz(value: bytes) -> bytes:
     if match is None:
         raise ValueError("timetz is not as DateStyle=ISO prints it")
     micros, offset = _time_micros(match[1]), _offset_micros(*match.groups()[1:])
-    if offset or micros > _DAY_MICROS:
-        micros = (micros - offset) % _DAY_MICROS
+    if offset or micros > DAY_MICROS:
+        micros = (micros - offset) % DAY_MICROS
     return b'"%bZ"' % _iso_time(micros)
 
 
 def timestamp_micros(value: bytes) -> bytes:
-    """Microseconds since 1970-01-01T00:00, for timestamp and timestamp(4..6)."""
+    """Encode microseconds since 1970-01-01T00:00, for timestamp and timestamp(4..6)."""
     try:
         seconds = _HOUR_SECONDS[value[:13]] + _OF_HOUR[value[13:19]]
     except KeyError:
@@ -119,7 +115,7 @@ def timestamp_micros(value: bytes) -> bytes:
 
 
 def timestamp_millis(value: bytes) -> bytes:
-    """Milliseconds since 1970-01-01T00:00, for timestamp(0..3)."""
+    """Encode milliseconds since 1970-01-01T00:00, for timestamp(0..3)."""
     try:
         seconds = _HOUR_SECONDS[value[:13]] + _OF_HOUR[value[13:19]]
     except KeyError:
@@ -140,7 +136,7 @@ def timestamp_millis(value: bytes) -> bytes:
 
 
 def timestamptz(value: bytes) -> bytes:
-    """The instant in UTC."""
+    """Encode the instant in UTC."""
     size = len(value)
     # Only these two lengths need no padding; a year of five digits with five of fraction also makes 29.
     if (size == 22 or (size == 29 and value[10] == 32)) and value[-3:] == b"+00":  # noqa: PLR2004
@@ -155,13 +151,11 @@ def _timestamptz(value: bytes) -> bytes:
     if match is None:
         raise ValueError("timestamptz is not as DateStyle=ISO prints it")
     day, clock, *zone, era = match.groups()
-    micros = _days(day + (era or b"")) * _DAY_MICROS + _time_micros(clock) - _offset_micros(*zone)
-    days, micros = divmod(micros, _DAY_MICROS)
-    cycle, ordinal = divmod(days + _EPOCH_ORDINAL - 1, _CYCLE_DAYS)
-    of_cycle = dt.date.fromordinal(ordinal + 1)
-    year = of_cycle.year + cycle * _CYCLE_YEARS
+    micros = _days(day + (era or b"")) * DAY_MICROS + _time_micros(clock) - _offset_micros(*zone)
+    number, micros = divmod(micros, DAY_MICROS)
+    year, month, of_month = date_of(number)
     iso_year = b"%04d" % year if 0 <= year <= _ISO_YEAR_MAX else b"%+05d" % year
-    return b'"%b-%02d-%02dT%bZ"' % (iso_year, of_cycle.month, of_cycle.day, _iso_time(micros))
+    return b'"%b-%02d-%02dT%bZ"' % (iso_year, month, of_month, _iso_time(micros))
 
 
 def _timestamp_micros(value: bytes) -> int:
@@ -169,31 +163,28 @@ def _timestamp_micros(value: bytes) -> int:
     if match is None:
         raise ValueError("timestamp is not as DateStyle=ISO prints it")
     day, clock, era = match.groups()
-    return _days(day + (era or b"")) * _DAY_MICROS + _time_micros(clock)
+    return _days(day + (era or b"")) * DAY_MICROS + _time_micros(clock)
 
 
 @lru_cache(maxsize=_CACHE_MAX)
 def _days(value: bytes) -> int:
-    """Days since 1970-01-01 of ``YYYY-MM-DD[ BC]``: all calendars repeat in 400 years, so shift into Python's."""
+    """Return days since 1970-01-01 of ``YYYY-MM-DD[ BC]``."""
     match = _DATE(value)
     if match is None:
         raise ValueError("date is not as DateStyle=ISO prints it")
-    year, month, day = int(match[1]), int(match[2]), int(match[3])
-    cycle, of_cycle = divmod(1 - year if match[4] else year, _CYCLE_YEARS)
-    ordinal = dt.date(of_cycle + _CYCLE_YEARS, month, day).toordinal()
-    return ordinal + (cycle - 1) * _CYCLE_DAYS - _EPOCH_ORDINAL
+    year = int(match[1])
+    return days(1 - year if match[4] else year, int(match[2]), int(match[3]))
 
 
 def _time_micros(value: bytes) -> int:
-    match = _TIME(value)
-    if match is None:
+    micros = clock_micros(value)
+    if micros is None:
         raise ValueError("time is not as DateStyle=ISO prints it")
-    hours, minutes, seconds, fraction = match.groups(b"")
-    return ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int(fraction.ljust(6, b"0"))
+    return micros
 
 
 def _offset_micros(sign: bytes, hours: bytes, minutes: bytes | None, seconds: bytes | None) -> int:
-    """How far a zone is ahead of UTC; local mean times have seconds."""
+    """Return how far a zone is ahead of UTC; local mean times have seconds."""
     micros = ((int(hours) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)) * 1_000_000
     return -micros if sign == b"-" else micros
 

@@ -1,4 +1,4 @@
-"""Binlog places and sets of GTIDs: the server's text is read back as it was, and compared by number."""
+"""Binlog positions and sets of GTIDs: the server's text is read back as it was, and compared by number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from cdc.model.errors import OperatorError
-from connectors.mysql.binlog.positions import GtidPosition, GtidSet, GtidState, Place, file_named, file_number
+from connectors.mysql.binlog.positions import BinlogPosition, GtidPosition, GtidSet, GtidState, file_named, file_number
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -16,7 +16,7 @@ B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 def test_files_are_compared_by_number() -> None:
     """Past 999999 names get longer, and sort before the old ones as text."""
-    assert Place("b.1000000", 4).commit > Place("b.999999", 5_000_000).commit
+    assert BinlogPosition("b.1000000", 4).commit > BinlogPosition("b.999999", 5_000_000).commit
     assert file_number("my.host-bin.000042") == 42
     assert file_named("b.999999", 1_000_000) == "b.1000000"
     assert file_named("my.bin.000001", 2) == "my.bin.000002"
@@ -30,7 +30,7 @@ def test_what_is_no_file_of_a_binlog(name: str) -> None:
 
 def test_an_offset_beyond_4_gib_does_not_become_another_file() -> None:
     with pytest.raises(OperatorError, match="4 GiB"):
-        _ = Place("b.000001", 1 << 32).commit
+        _ = BinlogPosition("b.000001", 1 << 32).commit
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""Judges which tables can be captured, where PostgreSQL and MySQL do so alike: names, patterns, keys.
+
+In: what a catalog has found. Out: errors with the statement that helps. Each connector's catalog imports it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from cdc.model.errors import OperatorError, raise_first
+
+log = logging.getLogger("cdc")
+
+
+class Found(Protocol):
+    """Is a table, or something of that name, in a catalog."""
+
+    @property
+    def schema(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def qualified(self) -> str:
+        """Return ``schema.table``."""
+
+    @property
+    def sql(self) -> str:
+        """Return the name as SQL writes it."""
+
+
+_F = TypeVar("_F", bound=Found)
+
+
+def chosen(matched: Iterable[_F | OperatorError], judge: Callable[[_F], Iterator[OperatorError]]) -> list[_F]:
+    """Return what was matched, once and sorted by name. Raises OperatorError for the first that cannot be captured."""
+    found_by_name: dict[str, _F] = {}
+    for found in matched:
+        if isinstance(found, OperatorError):
+            raise found
+        found_by_name[found.qualified] = found
+    for found in found_by_name.values():
+        raise_first(judge(found))
+    return sorted(found_by_name.values(), key=lambda found: (found.schema, found.name))
+
+
+def refusals(
+    patterns: Sequence[str],
+    matched: Callable[[Sequence[str]], Iterable[_F | OperatorError]],
+    judge: Callable[[_F], Iterator[OperatorError]],
+) -> Iterator[tuple[str, OperatorError | None]]:
+    """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
+    seen: set[str] = set()
+    for pattern in patterns:
+        for found in matched([pattern]):
+            if isinstance(found, OperatorError):
+                yield pattern, found
+            elif found.qualified not in seen:
+                seen.add(found.qualified)
+                reasons: list[OperatorError | None] = list(judge(found))
+                yield from ((found.qualified, reason) for reason in reasons or [None])
+
+
+def did_you_mean(name: str, names: Collection[str], *, most: int = 1) -> str | None:
+    """Return a hint with the names that are most like this one, if any are."""
+    near = difflib.get_close_matches(name, names, n=most, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else None
+
+
+def no_primary_key(found: Found, names: Sequence[str]) -> OperatorError:
+    """Return the error of a table that has no primary key, where the configuration gives no key either."""
+    return OperatorError(
+        f"table {found.qualified} has no primary key: its rows cannot be told apart in a topic",
+        hint=f"ALTER TABLE {found.sql} ADD PRIMARY KEY (…); or name the columns that tell them apart: "
+        f"tables: [{{table: {found.qualified}, key: [{', '.join(names[:2])}]}}]; "
+        "or leave it out of tables",
+    )
+
+
+def check_key(
+    found: Found, key: Sequence[str], names: Sequence[str], nullable: Collection[str], not_null: Callable[[str], str]
+) -> None:
+    """Raise OperatorError unless each column of the configuration's key is there and never null.
+
+    `not_null` gives the statement that makes a column so.
+    """
+    shown = ", ".join(key)
+    for name in key:
+        if name not in names:
+            raise OperatorError(
+                f"table {found.qualified}: its key ({shown}) names {name}, which is not a column of it",
+                hint=did_you_mean(name, names) or f"its columns: {', '.join(names)}",
+            )
+        if name in nullable:
+            raise OperatorError(
+                f"table {found.qualified}: column {name} of its key ({shown}) may be null, and a key never is",
+                hint=not_null(name),
+            )
+
+
+def warn_not_unique(found: Found, key: Sequence[str]) -> None:
+    """Log that the configuration's key may not tell rows apart."""
+    log.warning(
+        "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
+        found.qualified,
+        ", ".join(key),
+    )

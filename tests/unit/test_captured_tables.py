@@ -1,0 +1,91 @@
+"""What both catalogs ask of tables: chosen once, by name, refused for the first reason; a key that tells rows apart."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from cdc.model.errors import OperatorError
+from connectors import captured_tables
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a catalog; `bad`: why it cannot be captured."""
+
+    schema: str
+    name: str
+    bad: str = ""
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def sql(self) -> str:
+        return f'"{self.schema}"."{self.name}"'
+
+
+def judge(table: Table) -> Iterator[OperatorError]:
+    if table.bad:
+        yield OperatorError(table.bad)
+
+
+A, B, BAD = Table("s", "a"), Table("s", "b"), Table("r", "bad", "it has no rows")
+NOTHING = OperatorError("matches nothing")
+
+
+def test_tables_are_chosen_once_and_by_name() -> None:
+    assert captured_tables.chosen([B, A, B, Table("r", "z")], judge) == [Table("r", "z"), A, B]
+
+
+@pytest.mark.parametrize(("matched", "words"), [([A, BAD], "it has no rows"), ([BAD, NOTHING], "matches nothing")])
+def test_what_cannot_be_captured_is_refused(matched: Sequence[Table | OperatorError], words: str) -> None:
+    """A pattern that names nothing comes first: it may be the mistake behind the rest."""
+    with pytest.raises(OperatorError, match=words):
+        captured_tables.chosen(matched, judge)
+
+
+def test_every_reason_is_told_once() -> None:
+    found = {"s.*": [A, B], "*": [B, BAD], "none": [NOTHING]}
+    reasons = captured_tables.refusals(
+        list(found), lambda patterns: [one for pattern in patterns for one in found[pattern]], judge
+    )
+    told = [(name, reason and reason.message) for name, reason in reasons]
+    assert told == [("s.a", None), ("s.b", None), ("r.bad", "it has no rows"), ("none", "matches nothing")]
+
+
+def check(*key: str) -> None:
+    captured_tables.check_key(A, key, ["id", "note"], {"note"}, lambda name: f"make {name} NOT NULL")
+
+
+def test_keys() -> None:
+    check("id")
+    with pytest.raises(OperatorError, match=r"key \(idd\) names idd, which is not a column") as unknown:
+        check("idd")
+    assert unknown.value.hint == "did you mean id?"
+    with pytest.raises(OperatorError) as far:
+        check("id", "quantity")
+    assert far.value.hint == "its columns: id, note"
+    with pytest.raises(OperatorError, match="column note of its key") as nullable:
+        check("id", "note")
+    assert nullable.value.hint == "make note NOT NULL"
+
+
+def test_a_table_without_a_key_is_told_how_to_get_one() -> None:
+    error = captured_tables.no_primary_key(A, ["x", "y", "z"])
+    assert error.message.startswith("table s.a has no primary key")
+    assert error.hint is not None
+    assert 'ALTER TABLE "s"."a" ADD PRIMARY KEY' in error.hint
+    assert "key: [x, y]" in error.hint
+
+
+def test_a_key_that_may_not_be_unique_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "cdc"):
+        captured_tables.warn_not_unique(A, ["x", "y"])
+    assert caplog.messages == [
+        "table s.a: nothing makes its key (x, y) unique: of rows that share one, the topic keeps the newest"
+    ]
