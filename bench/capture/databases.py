@@ -177,7 +177,7 @@ class Mysql:
         dump = Binlog(self._address, server_id=400_000_000, connector="bench", uuid=_UUID, mariadb=False)
         with closing(dump):
             dump.follow(self._mark)
-            took = _Took()
+            took = _Stopwatch()
             while True:
                 event = dump.receive()
                 if event is None:
@@ -248,7 +248,7 @@ class Postgres:
         replication = ReplicationConnection(postgres_session.parameters(self.url, _SLOT))
         with closing(replication):
             replication.start(_SLOT, _SLOT, 0, messages=False)
-            took, rows = _Took(), 0
+            took, rows = _Stopwatch(), 0
             while True:
                 message = replication.receive()
                 if message is None:
@@ -289,7 +289,7 @@ OPENED: Final[dict[str, tuple[str, Callable[[Server, Shape], Database]]]] = {
 """By the source's name: which server of `cdc dev`, and what it is used by."""
 
 
-class _Took:
+class _Stopwatch:
     """From the first message to now."""
 
     def __init__(self) -> None:

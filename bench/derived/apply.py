@@ -166,7 +166,9 @@ class Bench:
         )
         of = f"{found.rows:,} rows"
         yield Figure(VERIFY, kind, found.rows / found.seconds, of)
-        yield Figure(PLANTED, kind, found.found, f"{of}; {'mended' if found.mended else 'NOT mended'} by --repair")
+        yield Figure(
+            PLANTED, kind, found.found, f"{of}; {'repaired' if found.repaired else 'NOT repaired'} by --repair"
+        )
         of = f"{found.runs} runs at {given.rate:,} changes/s, {found.undecided} rows undecided"
         yield Figure(ALARMS, kind, found.alarms, of)
 

@@ -46,7 +46,7 @@ class Proof:
     rows: int
     found: int
     """Of the three that were planted, those that were named, and named right."""
-    mended: bool
+    repaired: bool
     seconds: float
     """Of the run that found them, Spark's start included; nothing else was at work but the idle connector and job."""
     runs: int
@@ -68,14 +68,14 @@ def prove(folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, 
         seconds = time.monotonic() - begun
         named = sum(found[what] == rows_ for what, rows_ in _PLANTED.items())
         _verify(at, file, "--repair")
-        mended = _until_mended(at, file)
+        repaired = _until_repaired(at, file)
         reports = []
         with _writing(url, rows, rate):
             for number in range(runs):
                 reports.append(_verify(at, file))
                 print(f"  run {number + 1}: {_count(reports[-1])} named", file=sys.stderr, flush=True)
     alarms, undecided = sum(map(_count, reports)), sum(len(report["undecided"]) for report in reports)
-    return Proof(rows, named, mended, seconds, runs, alarms, undecided)
+    return Proof(rows, named, repaired, seconds, runs, alarms, undecided)
 
 
 def _written(config: ApplyConfig) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _verify(at: Followed, file: Path, *words: str) -> dict[str, Any]:
     return found
 
 
-def _until_mended(at: Followed, file: Path) -> bool:
+def _until_repaired(at: Followed, file: Path) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while _count(_verify(at, file)):
         if time.monotonic() > deadline:

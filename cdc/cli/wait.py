@@ -82,7 +82,7 @@ def _await(
         return asked, late
 
 
-def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - reading.Found
+def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - StoreProgress
     """What a store lacks, and where to look."""
     if at.incomplete:
         hint = "is `cdc apply` running, with this file? These tables are read from the beginning, or from the source"

@@ -1,4 +1,4 @@
-"""A row as a JSON document: what search indexes hold, and what contents are compared by.
+"""A row as a JSON document: search indexes hold it, and copies are compared by it.
 
     stored as                 JSON
     INT, BIGINT, DECIMAL(20,0) of uint64, BOOLEAN         number, true, false
@@ -46,7 +46,7 @@ def document(rows: DataFrame, table: TargetTable, *, only: Collection[str] | Non
 
 
 def readable(value: Column, kind: Kind, stored_as: T.DataType) -> Column:
-    """What a document has of a value that is stored so."""
+    """Convert a value of this stored type to what the document holds."""
     if isinstance(stored_as, T.ArrayType):
         element, element_type = kind.element, stored_as.elementType
         if element is None:

@@ -1,4 +1,4 @@
-"""What the schema topic says of a table, and what follows from all its versions: the derived table. Pure."""
+"""The derived table: it follows from all versions of the source table in the schema topic. Pure."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class TargetColumn:
     versions: tuple[tuple[Kind, tuple[int, ...]], ...]
     """Each kind the column had, with the table's versions that had it; one entry for nearly all columns."""
     origin: str | None = None
-    """The source's name of it, where that is another."""
+    """The source's name of the column, if it is another."""
     computed: str | None = None
-    """The expression it is made by, of the source's columns."""
+    """The expression over the source's columns that computes it."""
 
     @property
     def source(self) -> str | None:
-        """The source's column; None where it is computed."""
+        """The source's column; None for a computed column."""
         return None if self.computed else self.origin or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What a copy is partitioned by: a column, or a function of one."""
+    """A partition key of a copy: a column, or a function of one."""
 
     column: str
     function: str | None = None
@@ -67,16 +67,16 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Shaping:
-    """How rows of the source become rows of the copy."""
+class Projection:
+    """How rows of the source become rows of the copy: columns, names, filter, computed columns."""
 
     reads: TargetTable
-    """The source's table: all columns, or, once the expressions are resolved, those that are needed."""
+    """The source's table: all its columns or, once the expressions are resolved, the needed ones."""
     fingerprint: str
-    """Equal for what makes equal copies; empty where a copy's columns are the source's."""
+    """A hash that is equal for projections that make equal copies; empty where rows stay as the source has them."""
     where: str | None = None
     computed: tuple[tuple[str, str], ...] = ()
-    """Names of further columns, and what they are computed by."""
+    """Names of computed columns, and their expressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,31 +90,31 @@ class TargetTable:
     key: tuple[str, ...]
     columns: tuple[TargetColumn, ...]
     version: int
-    """The newest version in it."""
+    """The newest version that it includes."""
     history: bool = False
-    """Whether it has every version of a row, not the newest alone; then `topic` is the log of the table's topic."""
+    """Whether it keeps every version of a row; then `topic` is the log topic of the table."""
     untracked: tuple[str, ...] = ()
-    """Columns whose change alone makes no new version in a history."""
+    """Columns that may change without making a new version in a history."""
     target: str | None = None
-    """The copies' name, where it is not the table's."""
+    """The name of the copies, if it is not the table's."""
     partition_by: tuple[Partition, ...] = ()
-    shaping: Shaping | None = None
-    """None: rows are as the source has them."""
+    projection: Projection | None = None
+    """None: rows are copied as the source has them."""
 
     @property
     def qualified(self) -> str:
-        """The source's name of it."""
+        """The source's name of the table."""
         return f"{self.schema}.{self.name}"
 
     @property
     def copy_name(self) -> str:
-        """What stores call it, in `schema`."""
+        """The table's name in stores, within `schema`."""
         return self.target or (f"{self.name}{HISTORY_SUFFIX}" if self.history else self.name)
 
     @property
     def source_key(self) -> tuple[str, ...]:
-        """The key by the source's names."""
-        return self.shaping.reads.key if self.shaping else self.key
+        """The key columns, by the source's names."""
+        return self.projection.reads.key if self.projection else self.key
 
 
 def parse_version(value: bytes) -> Version:
@@ -171,7 +171,7 @@ def _matches(table: str, pattern: str) -> bool:
 
 
 def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable:
-    """The derived table that all `versions` of one source table fit into.
+    """Return the derived table that all `versions` of one source table fit into.
 
     Raises ConfigError for `types` of an unknown column and OperatorError for a change that cannot be made in place.
     """
@@ -207,7 +207,7 @@ def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable
 
 
 def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
-    """`target` as the job's file wants it: a history follows the log. Raises what `target` does."""
+    """Return `target` with the settings of apply.yaml: a history reads the log topic. Raises what `target` does."""
     made = target(versions, settings.types)
     if settings.mode != "history":
         return made

@@ -1,4 +1,4 @@
-"""The kinds of docs/events.md as Spark types, and text to values of them. Columns only, no I/O.
+"""Maps the kinds of docs/events.md to Spark types, and text to values of them. Columns only, no I/O.
 
     kind                                stored as       note
     int16, int32                        INT
@@ -221,4 +221,4 @@ _INFINITE: dict[str, tuple[str, str]] = {
     "timestamp_micros": (f"{_FIRST} 00:00:00", f"{_LAST} 23:59:59.999999"),
     "timestamptz": (f"{_FIRST} 00:00:00Z", f"{_LAST} 23:59:59.999999Z"),
 }
-"""What -infinity and infinity are stored as."""
+"""The values that -infinity and infinity are stored as."""

@@ -20,7 +20,7 @@ Head = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class HistoryTable:
     """A table of a lake that holds one."""
 
     table: TargetTable
@@ -33,7 +33,7 @@ class History:
     """The same; None where nothing was ever written."""
 
 
-def add_versions(events: DataFrame, to: History) -> None:
+def add_versions(events: DataFrame, to: HistoryTable) -> None:
     """Fold `events`, as `spark_apply.events.typed` gives them, into a history.
 
     Again, if another writer's commit came between reading the versions that are there and adding to them: what those

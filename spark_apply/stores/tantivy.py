@@ -81,7 +81,7 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenIndex:
     index: tantivy.Index
     writer: tantivy.IndexWriter
     fields: Mapping[str, str]
@@ -95,7 +95,7 @@ class TantivyStore:
     def __init__(self, path: Path, folder: Path | None = None) -> None:
         self._path = path
         self._folder = folder
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenIndex] = {}
         self._beside: dict[str, TantivyStore] = {}
 
     def foresee(self, table: TargetTable) -> Foreseen:
@@ -109,13 +109,13 @@ class TantivyStore:
 
     def open(self, table: TargetTable) -> str:
         link, fields = self.folder(table), _fields(table)
-        self._let_go(table.qualified)
+        self._close_index(table.qualified)
         link.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(link):
+        with _locked(link):
             if not link.exists():
                 made = _new_folder(link)
                 _create(made, fields, identity=stamp(table), rows=(), position=None)
-                _point(link, made)
+                _point_link(link, made)
             folder = _live(link)
             index = _existing(folder)
             stamped, position, had = _applied(index, folder)
@@ -127,10 +127,10 @@ class TantivyStore:
                     if (folder / name).exists():
                         shutil.copy(folder / name, made)
                 del index
-                _point(link, made)
+                _point_link(link, made)
                 shutil.rmtree(folder)
                 index, folder = _existing(made), made
-        self._open[table.qualified] = _Open(index, _writer(index, folder), fields, stamped, position)
+        self._open[table.qualified] = _OpenIndex(index, _writer(index, folder), fields, stamped, position)
         return identity
 
     def apply(self, batch: Batch) -> Applied:
@@ -203,7 +203,7 @@ class TantivyStore:
 
     def beside(self, table: TargetTable) -> TantivyStore:
         link, fields = self.folder(table), _fields(table)
-        with _alone(link):
+        with _locked(link):
             live = _live(link)
             identity = stamp(table, _applied(_existing(live), live)[0])
             named = {live, _previous(link).resolve()}
@@ -214,7 +214,7 @@ class TantivyStore:
             _create(made, fields, identity=identity, rows=(), position=None)
         copy = self._beside[table.qualified] = TantivyStore(self._path, made)
         index = _existing(made)
-        copy._open[table.qualified] = _Open(index, _writer(index, made), fields, identity, position=None)
+        copy._open[table.qualified] = _OpenIndex(index, _writer(index, made), fields, identity, position=None)
         return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:
@@ -222,10 +222,10 @@ class TantivyStore:
         made = copy.folder(table)
         copy.close()
         _write(made / _DUE, due.to_json())
-        with _alone(link):
+        with _locked(link):
             replaced, kept = link.resolve(), _previous(link).resolve()
-            _point(_previous(link), replaced)
-            _point(link, made)
+            _point_link(_previous(link), replaced)
+            _point_link(link, made)
             if kept in _folders(link) and kept != replaced:
                 shutil.rmtree(kept)
 
@@ -238,10 +238,10 @@ class TantivyStore:
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
         link = self.folder(table)
-        with _alone(link):
+        with _locked(link):
             kept = _previous(link).resolve()
             _write(kept / _DUE, due.to_json())
-            _point(link, kept)
+            _point_link(link, kept)
             _previous(link).unlink()  # what was live may have a writer yet: the next `beside` removes it
 
     def due(self, table: TargetTable) -> Due | None:
@@ -260,9 +260,9 @@ class TantivyStore:
             copy.close()
         self._beside.clear()
         for table in list(self._open):
-            self._let_go(table)
+            self._close_index(table)
 
-    def _let_go(self, table: str) -> None:
+    def _close_index(self, table: str) -> None:
         opened = self._open.pop(table, None)
         if opened is not None:
             opened.writer.wait_merging_threads()  # ends the writer, and with it its lock on the folder
@@ -276,7 +276,7 @@ def _live(link: Path) -> Path:
     """The folder of the live index."""
     if not link.is_symlink():  # made before there were links
         folder = link.rename(_new_folder(link))
-        _point(link, folder)
+        _point_link(link, folder)
     return link.resolve()
 
 
@@ -294,7 +294,7 @@ def _folders(link: Path) -> list[Path]:
     return [path for path in folder.iterdir() if re.fullmatch(re.escape(link.name) + r"\.[0-9a-f]{32}", path.name)]
 
 
-def _point(link: Path, folder: Path) -> None:
+def _point_link(link: Path, folder: Path) -> None:
     """Make the link name the folder, which is beside it, in one step."""
     unfinished = link.with_name(f"{link.name}.link")
     unfinished.unlink(missing_ok=True)
@@ -312,7 +312,7 @@ def _write(file: Path, text: str) -> None:
 
 
 @contextmanager
-def _alone(link: Path) -> Iterator[None]:
+def _locked(link: Path) -> Iterator[None]:
     """Let nobody else move the table's links, or make or remove folders, meanwhile."""
     with link.with_name(f"{link.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -28,7 +28,7 @@ def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: 
     conf = SimpleNamespace(get=lambda _: "2")
     looks = iter([False, *swapped])
     swaps: Any = SimpleNamespace(look=lambda **_: next(looks), spark=SimpleNamespace(conf=conf))
-    publisher: Any = SimpleNamespace(unread=lambda _: 0, moments=lambda _: {}, settled=dict)
+    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, late_before=dict)
     given: Any = applier
     records: Any = "records"
     job._apply(given, swaps, records, publisher, {})

@@ -10,7 +10,7 @@ from cdc.encode.json_text import as_is, quoted, text
 from cdc.model.change import Column, Kind, Table
 from connectors.postgres.values import mapping, temporal
 from spark_apply.model.target_table import TargetColumn, TargetTable
-from spark_apply.verify.canonical_row import Form
+from spark_apply.verify.canonical_row import CanonicalForm
 from spark_apply.verify.key_text import key_text
 
 ENCODERS = {
@@ -28,11 +28,13 @@ ENCODERS = {
 }
 
 
-def form(kinds: dict[str, Kind], *, stored: dict[str, Kind] | None = None, texts: tuple[str, ...] = ()) -> Form:
+def form(
+    kinds: dict[str, Kind], *, stored: dict[str, Kind] | None = None, texts: tuple[str, ...] = ()
+) -> CanonicalForm:
     held = {**kinds, **(stored or {})}
     columns = tuple(TargetColumn(name, kind, ((kind, (1,)),)) for name, kind in held.items())
     made = TargetTable("c", "s", "t", "p.s.t", (next(iter(kinds)),), columns, 1)
-    return Form(made, kinds, texts=texts)
+    return CanonicalForm(made, kinds, texts=texts)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:\d+\.\d+\.)?parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class DeltaLog:
     """The log of the table at `path`, which need not be there."""
 
     spark: SparkSession
@@ -77,7 +77,7 @@ class Log:
             else:
                 return
 
-    def create_like(self, other: Log, properties: Mapping[str, str], without: Iterable[str]) -> None:
+    def create_like(self, other: DeltaLog, properties: Mapping[str, str], without: Iterable[str]) -> None:
         """Make an empty table with the columns of `other`, their names in files too, and its properties."""
         transaction = self._java.startTransaction()
         metadata = _metadata(other.snapshot())

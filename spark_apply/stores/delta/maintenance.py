@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.model.upkeep import SMALL_BYTES, Upkeep
 from spark_apply.spark.names import quoted
-from spark_apply.stores.delta.log import Log
+from spark_apply.stores.delta.log import DeltaLog
 
 _FORMAT_CHECK = "spark.databricks.delta.formatCheck.enabled"
 _VIEW = "_cdc_inventory"
@@ -26,7 +26,7 @@ def retention(upkeep: Upkeep) -> dict[str, str]:
     return {"delta.logRetentionDuration": keep, "delta.deletedFileRetentionDuration": keep}
 
 
-def compact_if_worn(log: Log, files: int) -> bool:
+def compact_if_worn(log: DeltaLog, files: int) -> bool:
     """Put small files and those with deleted rows together where there are so many; whether there were."""
     if log.snapshot().numOfFiles() < files:
         return False
@@ -37,7 +37,7 @@ def compact_if_worn(log: Log, files: int) -> bool:
     return True
 
 
-def clean(log: Log, kept: Iterable[str], making: Iterable[str]) -> None:
+def clean(log: DeltaLog, kept: Iterable[str], making: Iterable[str]) -> None:
     """Remove files that no state of the retention has, but not `kept` (absolute) nor what is below folders `making`."""
     spark = log.spark
     spark.conf.set(_FORMAT_CHECK, "false")  # Delta would have its folder read as a table

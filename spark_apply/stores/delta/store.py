@@ -48,7 +48,7 @@ from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import CLEAN_EVERY_S, NEVER, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.session import open_session
-from spark_apply.stores.delta.log import LOG, Log, Properties, properties_in_folder
+from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
 from spark_apply.stores.lake import (
     APPLIED,
@@ -66,7 +66,7 @@ from spark_apply.stores.lake import (
     stored_rows,
     widens,
 )
-from spark_apply.stores.lake_history import Head, History, add_versions
+from spark_apply.stores.lake_history import Head, HistoryTable, add_versions
 
 _SUMMARY = "spark.databricks.delta.commitInfo.userMetadata"
 _PREVIOUS = "cdc.previous"
@@ -153,7 +153,7 @@ class DeltaStore:
         self._log(table).commit(change)
         self._positions[table.qualified] = position
 
-    def _history(self, table: TargetTable) -> History:
+    def _history(self, table: TargetTable) -> HistoryTable:
         def read(spark: SparkSession) -> DataFrame:
             return spark.read.format("delta").load(self.path(table))
 
@@ -161,7 +161,7 @@ class DeltaStore:
             version = int(self._log(table).snapshot().version())
             return version, version - 1
 
-        return History(_stored(table), self.table_name(table), read, head)
+        return HistoryTable(_stored(table), self.table_name(table), read, head)
 
     def position(self, table: TargetTable) -> str | None:
         log = self._log(table)
@@ -221,7 +221,7 @@ class DeltaStore:
 
     def swap(self, table: TargetTable, due: Due) -> None:
         copy, log = self._beside.pop(table.qualified), self._log(table)
-        beside = Log(self._spark, f"{log.path}/{copy}")
+        beside = DeltaLog(self._spark, f"{log.path}/{copy}")
         kept = f"{_KEPT}{uuid.uuid4().hex}.json"
         replaced: list[str | None] = []
 
@@ -281,14 +281,14 @@ class DeltaStore:
 
         self._log(table).commit(change)
 
-    def tend(self, table: TargetTable) -> None:
+    def maintain(self, table: TargetTable) -> None:
         if self.upkeep is None:
             return
         log = self._log(table)
         worn = compact_if_worn(log, self.upkeep.files)
         if worn or time.monotonic() - self._cleaned_at.get(table.qualified, NEVER) > CLEAN_EVERY_S:
             kept = [path for action in self._kept(log) for path in log.paths(action)]
-            making = [name for name in log.folders() if Log(self._spark, f"{log.path}/{name}").exists()]
+            making = [name for name in log.folders() if DeltaLog(self._spark, f"{log.path}/{name}").exists()]
             clean(log, kept, making)
             self._cleaned_at[table.qualified] = time.monotonic()
 
@@ -311,17 +311,17 @@ class DeltaStore:
             raise BugError("this store was opened for its marks alone")
         return self._session
 
-    def _log(self, table: TargetTable) -> Log:
-        return Log(self._spark, self.path(table))
+    def _log(self, table: TargetTable) -> DeltaLog:
+        return DeltaLog(self._spark, self.path(table))
 
-    def _remove_leftovers(self, log: Log) -> None:
+    def _remove_leftovers(self, log: DeltaLog) -> None:
         """Remove the copies of rebuilds that did not end; VACUUM frees files that were swapped in."""
         used = {action.path().split("/", 1)[0] for action in (*log.files(log.snapshot()), *self._kept(log))}
         for name in log.folders():
-            if name.startswith(_BESIDE) and name not in used and Log(self._spark, f"{log.path}/{name}").exists():
+            if name.startswith(_BESIDE) and name not in used and DeltaLog(self._spark, f"{log.path}/{name}").exists():
                 log.remove(name)
 
-    def _kept(self, log: Log) -> list[Any]:
+    def _kept(self, log: DeltaLog) -> list[Any]:
         """The files of the copy that can be put back."""
         name = log.properties().get(_PREVIOUS)
         return [] if name is None else [_added(log, line) for line in log.read(name)[1:]]
@@ -361,7 +361,7 @@ class DeltaStore:
             self._spark.sql(f"ALTER TABLE {self.table_name(table)} SET {_clause(wanted)}")
 
 
-def _identity(log: Log, table: TargetTable) -> str:
+def _identity(log: DeltaLog, table: TargetTable) -> str:
     stamped = log.properties().get(IDENTITY)
     if stamped is None:
         msg = f"Delta table {log.path} is there already and was not made by this toolkit"
@@ -404,7 +404,7 @@ def _columns(table: TargetTable) -> list[Column]:
     return [F.col(quoted(column.name)).alias(kept.name) for column, kept in names]
 
 
-def _position(log: Log, snapshot: Any) -> str | None:  # noqa: ANN401 - Java's Snapshot
+def _position(log: DeltaLog, snapshot: Any) -> str | None:  # noqa: ANN401 - Java's Snapshot
     """What was applied last up to a state, by the newest commit that says so."""
     for version in range(snapshot.version(), -1, -1):
         info = log.commit_info(version)
@@ -426,7 +426,7 @@ def _set_position(properties: Properties, position: str | None) -> None:
         properties[APPLIED] = position
 
 
-def _added(log: Log, text: str, below: str = "") -> Any:  # noqa: ANN401 - Java's AddFile
+def _added(log: DeltaLog, text: str, below: str = "") -> Any:  # noqa: ANN401 - Java's AddFile
     about = json.loads(text)
     about["add"] |= {"path": below + about["add"]["path"], "dataChange": True}
     return log.action(about)

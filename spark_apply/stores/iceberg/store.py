@@ -67,7 +67,7 @@ from spark_apply.stores.lake import (
     stored_rows,
     widens,
 )
-from spark_apply.stores.lake_history import Head, History, add_versions
+from spark_apply.stores.lake_history import Head, HistoryTable, add_versions
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
 _CONFLICT = "CommitFailedException"
@@ -208,7 +208,7 @@ class IcebergStore:
         columns = {*(column.name for column in table.columns), POSITION}
         return [field for field in spark.table(self._copy_name(table)).schema if field.name not in columns]
 
-    def _history(self, table: TargetTable) -> History:
+    def _history(self, table: TargetTable) -> HistoryTable:
         name = self._copy_name(table)
 
         def read(spark: SparkSession) -> DataFrame:
@@ -219,7 +219,7 @@ class IcebergStore:
             found = self._head(table)
             return None if found is None else (found.snapshotId(), found.parentId())
 
-        return History(table, name, read, head)
+        return HistoryTable(table, name, read, head)
 
     def _before(self, table: TargetTable) -> tuple[str | None, Any]:
         """What was applied already, and where that is nothing, as of which snapshot: another job may have begun."""
@@ -364,7 +364,7 @@ class IcebergStore:
     def caught_up(self, table: TargetTable, due: Due) -> None:
         self._loaded(table).updateProperties().set(CAUGHT_UP, due.id).commit()
 
-    def tend(self, table: TargetTable) -> None:
+    def maintain(self, table: TargetTable) -> None:
         if self.upkeep is None:
             return
         loaded = self._loaded(table)

@@ -21,7 +21,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 _WITHIN_S = 60.0
 
 
-def take_alone(cur: Cursor, relations: Sequence[sql.Identifier], doing: str) -> None:
+def lock_exclusively(cur: Cursor, relations: Sequence[sql.Identifier], doing: str) -> None:
     """Let nobody else read or write these tables until the transaction ends; those that are not there are passed over.
 
     Raises OperatorError where others have read one of them all the while: it names their sessions, and the transaction
@@ -35,10 +35,10 @@ def take_alone(cur: Cursor, relations: Sequence[sql.Identifier], doing: str) -> 
     while True:
         cur.execute("SELECT clock_timestamp()")
         ((tried_at,),) = cur.fetchall()
-        if _taken(cur, places):
+        if _try_lock(cur, places):
             break
         if time.monotonic() > until:
-            raise _in_the_way(cur, places, doing, tried_at)
+            raise _blocked_by(cur, places, doing, tried_at)
         time.sleep(wait_s)
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
     cur.execute("SET LOCAL lock_timeout TO DEFAULT")
@@ -54,7 +54,7 @@ def _there(cur: Cursor, relations: Sequence[sql.Identifier]) -> list[sql.Identif
     return found
 
 
-def _taken(cur: Cursor, places: Collection[sql.Identifier]) -> bool:
+def _try_lock(cur: Cursor, places: Collection[sql.Identifier]) -> bool:
     cur.execute("SAVEPOINT cdc_alone")
     try:
         cur.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(", ").join(places)))
@@ -65,7 +65,7 @@ def _taken(cur: Cursor, places: Collection[sql.Identifier]) -> bool:
     return True
 
 
-def _in_the_way(cur: Cursor, places: Collection[sql.Identifier], doing: str, tried_at: dt.datetime) -> OperatorError:
+def _blocked_by(cur: Cursor, places: Collection[sql.Identifier], doing: str, tried_at: dt.datetime) -> OperatorError:
     """Name who has a lock on a table, any lock, since before the last try began.
 
     ``pg_blocking_pids`` would say it of a session that waits, which can itself ask nothing.

@@ -42,13 +42,13 @@ from spark_apply.events.history import CURRENT
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
-from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Moment, StoredRow, only_options
+from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, StoredRow, Visibility, only_options
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
-from spark_apply.stores.postgres.locks import take_alone
+from spark_apply.stores.postgres.locks import lock_exclusively
 from spark_apply.stores.postgres.server import Server
-from spark_apply.stores.postgres.tables import OURS, Cursor, Had, Tables, columns_of, moved_on
+from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of, moved_on
 from spark_apply.stores.postgres.types import documents, pg_type
 
 _BY_ID = ("integer", "bigint", "text", "numeric", "boolean")
@@ -90,7 +90,7 @@ class PostgresStore:
             )
 
     def open(self, table: TargetTable) -> str:
-        self._write_alone(table)
+        self._claim_writer(table)
         with self._server.transaction(f"opening {table.qualified}") as cur:
             self._copies.prepare(cur)
             copy = self._copies.find(cur, table, self._role)
@@ -108,24 +108,25 @@ class PostgresStore:
     def apply(self, batch: Batch) -> Applied:
         raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
 
-    def fold(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
+    def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         try:
-            return self._fold_all(batches, moments)
+            return self._fold_all(batches, visibility)
         except RetryableError:  # it may have been committed: then its offsets tell, and nothing is done twice
-            return self._fold_all(batches, moments)
+            return self._fold_all(batches, visibility)
 
-    def _fold_all(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
+    def _fold_all(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         by_table = {batch.table.qualified: batch for batch in batches}
         try:
             with self._server.transaction("applying a batch") as cur:
                 return {
-                    name: self._fold(cur, name, by_table.get(name), moment) for name, moment in sorted(moments.items())
+                    name: self._fold(cur, name, by_table.get(name), visible)
+                    for name, visible in sorted(visibility.items())
                 }
         except BaseException:
             self._staged.clear()  # temporary tables that were made in it are gone with it
             raise
 
-    def _fold(self, cur: Cursor, name: str, batch: Batch | None, moment: Moment) -> Applied:
+    def _fold(self, cur: Cursor, name: str, batch: Batch | None, visible: Visibility) -> Applied:
         table = batch.table if batch is not None else self._tables[name]
         self._lock(cur, table)
         copy = self._copies.find(cur, table, self._role)
@@ -137,16 +138,16 @@ class PostgresStore:
         of = self._copies.tables(table, copy, self._role)
         staged = (self._server.session, copy.number, table.version)
         if self._staged.get(name) != staged:
-            tables.restage(cur, of)
+            tables.make_stage(cur, of)
             self._staged[name] = staged
         before = copy.mark.complete if copy.mark else None
-        late = before.settled if before and not copy.reload and not table.history else ""
+        late = before.late_before if before and not copy.reload and not table.history else ""
         ends = copy.mark.ends if copy.mark else {}
-        had = Had({}, "", reload=False) if moment.again else Had(ends, late, copy.reload)
-        applied = tables.fold(cur, of, batch, moment.limit, had)
-        mark = replace(moment.mark, ends=moved_on(ends, moment.mark.ends))
+        had = CopyState({}, "", reload=False) if visible.again else CopyState(ends, late, copy.reload)
+        applied = tables.fold(cur, of, batch, visible.limit, had)
+        mark = replace(visible.mark, ends=moved_on(ends, visible.mark.ends))
         position = max(copy.position or "", batch.position if batch is not None else "") or None
-        reload = copy.reload and moment.limit == ""
+        reload = copy.reload and visible.limit == ""
         self._copies.write(cur, copy.number, mark, position=position, reload=reload)
         return applied
 
@@ -161,10 +162,10 @@ class PostgresStore:
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         with self._server.transaction("setting a mark") as cur:
             copy = self._copies.required(cur, table, self._role)
-            anew = not mark.ends  # all is read from the beginning
-            if anew:
-                tables.begin_anew(cur, self._copies.tables(table, copy, self._role))
-            self._copies.write(cur, copy.number, mark, reload=True if anew else None)
+            from_start = not mark.ends  # all is read from the beginning
+            if from_start:
+                tables.forget_topic(cur, self._copies.tables(table, copy, self._role))
+            self._copies.write(cur, copy.number, mark, reload=True if from_start else None)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         copy = self._read(table)
@@ -225,16 +226,16 @@ class PostgresStore:
             if made is None:
                 msg = f"PostgreSQL table {table.schema}.{table.copy_name}: another rebuild has taken this one's place"
                 raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
-            lacks = [n for n, end in (live.mark.ends if live.mark else {}).items() if due.begin.get(n, 0) < end]
-            if lacks:
+            missing = [n for n, end in (live.mark.ends if live.mark else {}).items() if due.begin.get(n, 0) < end]
+            if missing:
                 raise BugError(f"{table.qualified}: a copy is swapped in that lacks what the live one has")
             complete = live.mark.complete if live.mark else None
             new = self._copies.tables(table, made, BESIDE)
-            tables.restage(cur, new)
+            tables.make_stage(cur, new)
             limit = complete.position if complete else EVERYTHING
-            tables.fold(cur, new, None, limit, Had(due.begin, "", reload=made.reload))
+            tables.fold(cur, new, None, limit, CopyState(due.begin, "", reload=made.reload))
             self._copies.write(cur, made.number, made.mark, reload=False)
-            self._take_alone(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
+            self._lock_exclusively(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
             self._copies.remove(cur, table, PREVIOUS)
             self._copies.set_aside(cur, table, live, PREVIOUS)
             self._copies.put_in_place(cur, table, made, Mark(due.begin, complete))
@@ -250,7 +251,7 @@ class PostgresStore:
             live, kept = self._copies.required(cur, table, self._role), self._copies.find(cur, table, PREVIOUS)
             if kept is None:
                 raise OperatorError(f"{table.qualified}: there is no earlier copy", hint="a rollback uses it up")
-            self._take_alone(cur, table, live, kept, "rolling back")
+            self._lock_exclusively(cur, table, live, kept, "rolling back")
             self._copies.remove(cur, table, BESIDE)
             self._copies.set_aside(cur, table, live, BESIDE)
             self._copies.remove(cur, table, BESIDE)
@@ -270,7 +271,7 @@ class PostgresStore:
         self._server.close()
         self._tables.clear()
 
-    def _write_alone(self, table: TargetTable) -> None:
+    def _claim_writer(self, table: TargetTable) -> None:
         """Raises OperatorError where another job writes this copy."""
         name = json.dumps(["writer", table.schema, table.copy_name])
         if table.qualified not in self._tables and not self._server.lock(name):
@@ -283,7 +284,7 @@ class PostgresStore:
             name = json.dumps(["copies", table.schema, table.copy_name])
             cur.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
-    def _take_alone(self, cur: Cursor, table: TargetTable, live: Copy, other: Copy | None, doing: str) -> None:
+    def _lock_exclusively(self, cur: Cursor, table: TargetTable, live: Copy, other: Copy | None, doing: str) -> None:
         """Wait for who reads the live copy, and the one before it, which may be read yet by who began when it was live.
 
         Raises OperatorError where that does not end.
@@ -291,7 +292,7 @@ class PostgresStore:
         copies = [self._copies.tables(table, live, self._role)]
         if other is not None:
             copies.append(self._copies.tables(table, other, PREVIOUS))
-        take_alone(cur, [copy.rows for copy in copies], f"{table.qualified}: {doing}")
+        lock_exclusively(cur, [copy.rows for copy in copies], f"{table.qualified}: {doing}")
 
     def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:

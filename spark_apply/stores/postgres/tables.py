@@ -160,7 +160,7 @@ def columns_of(cur: Cursor, name: sql.Identifier) -> dict[str, str]:
     return dict(cur.fetchall())
 
 
-def restage(cur: Cursor, tables: Tables) -> None:
+def make_stage(cur: Cursor, tables: Tables) -> None:
     """Make the session's temporary table anew."""
     cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables.stage))
     more = sql.SQL("{} integer, {} bigint").format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
@@ -172,7 +172,7 @@ def restage(cur: Cursor, tables: Tables) -> None:
     )
 
 
-def begin_anew(cur: Cursor, tables: Tables) -> None:
+def forget_topic(cur: Cursor, tables: Tables) -> None:
     """Forget what belongs to a topic that is about to be read from its beginning.
 
     Not of a history: its log may no longer have the events that wait.
@@ -183,7 +183,7 @@ def begin_anew(cur: Cursor, tables: Tables) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Had:
+class CopyState:
     """What a copy has already."""
 
     ends: Offsets
@@ -193,7 +193,7 @@ class Had:
     """Its rows are to be replaced by what is folded in next."""
 
 
-def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Had) -> Applied:
+def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: CopyState) -> Applied:
     """Take in `batch` and show what lies before `limit`; a history keeps what it has, whatever comes again or late."""
     stale = duplicate = 0
     if batch is not None:
@@ -215,7 +215,7 @@ def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Had)
     return Applied(written, deleted, stale + older, duplicate)
 
 
-def _drop_known(cur: Cursor, tables: Tables, had: Had) -> tuple[int, int]:
+def _drop_known(cur: Cursor, tables: Tables, had: CopyState) -> tuple[int, int]:
     """Take out of the stage what was handed before, and what is late; how many of each."""
     whens = [
         sql.SQL("WHEN {} THEN {} < {}").format(sql.Literal(number), sql.Identifier(OFFSET), sql.Literal(end))
