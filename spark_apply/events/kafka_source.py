@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -60,6 +60,16 @@ def topics(source: ApplySource) -> dict[str, int]:
     except KafkaException as exc:
         raise unreachable(source, exc) from exc
     return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def topic_settings(source: ApplySource, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics, by topic and name. Raises OperatorError when the broker does not answer."""
+    asked = AdminClient(client(source)).describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
+    try:
+        found = {of.name: future.result(_ANSWER_WITHIN_S) for of, future in asked.items()}
+    except KafkaException as exc:
+        raise unreachable(source, exc) from exc
+    return {topic: {name: str(entry.value) for name, entry in settings.items()} for topic, settings in found.items()}
 
 
 def position_topic(prefix: str, connector: str) -> str:

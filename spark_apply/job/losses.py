@@ -6,9 +6,6 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
-
 from cdc.config.config import ApplySource
 from spark_apply.events import kafka_source
 from spark_apply.events.kafka_source import LogStart
@@ -16,7 +13,6 @@ from spark_apply.job.retention import span
 from spark_apply.model.store import Offsets
 from spark_apply.model.target_table import TargetTable
 
-_ANSWER_WITHIN_S = 10.0
 _LIMITS, _FOREVER = ("retention.ms", "retention.bytes"), -1
 
 
@@ -47,13 +43,8 @@ def table_logs(config: ApplySource, tables: Iterable[TargetTable]) -> dict[str, 
     topics = sorted({table.topic for table in tables if table.history and table.topic in there})
     if not topics:
         return {}
-    admin = AdminClient(kafka_source.client(config))
-    asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in topics])
-    try:
-        settings = {of.name: future.result(_ANSWER_WITHIN_S) for of, future in asked.items()}
-    except KafkaException as exc:
-        raise kafka_source.unreachable(config, exc) from exc
-    kept = {topic: {name: int(of[name].value) for name in _LIMITS} for topic, of in settings.items()}
+    settings = kafka_source.topic_settings(config, topics)
+    kept = {topic: {name: int(of[name]) for name in _LIMITS} for topic, of in settings.items()}
     return {topic: TableLog(kafka_source.log_starts(config, topic), _kept_ms(kept[topic])) for topic in topics}
 
 

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from cdc.config.config import ApplySource
 from cdc.model.errors import OperatorError
@@ -76,15 +75,10 @@ def kept_from(first: int, end: int, young: int, *, compacted: bool) -> int:
 
 def _retention(config: ApplySource, topics: Sequence[str]) -> tuple[dict[str, int], dict[str, bool]]:
     """Return by topic how long deletes are kept, and whether it is compacted: otherwise none is removed."""
-    admin = AdminClient(kafka_source.client(config))
-    asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in topics])
-    try:
-        found = {of.name: future.result(_ANSWER_WITHIN_S) for of, future in asked.items()}
-    except KafkaException as exc:
-        raise kafka_source.unreachable(config, exc) from exc
+    found = kafka_source.topic_settings(config, topics)
     return (
-        {topic: int(settings[_RETENTION].value) for topic, settings in found.items()},
-        {topic: "compact" in str(settings["cleanup.policy"].value) for topic, settings in found.items()},
+        {topic: int(settings[_RETENTION]) for topic, settings in found.items()},
+        {topic: "compact" in settings["cleanup.policy"] for topic, settings in found.items()},
     )
 
 

@@ -17,6 +17,7 @@ Years beyond 9999 are written ``+10000``, those before year 1 ``-0043`` (44 BC),
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 
 from pyspark.sql import Column, DataFrame
@@ -28,6 +29,13 @@ from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import quoted
 
 DOCUMENT = "_cdc_document"
+MAX_ID_BYTES = 512
+
+
+def document_id(key: str) -> str:
+    """Return the id of a key's document in a search index: the key's JSON, or its SHA-256 if that is long."""
+    encoded = key.encode()
+    return key if len(encoded) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
 
 def with_document(rows: DataFrame, table: TargetTable) -> DataFrame:

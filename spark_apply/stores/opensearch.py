@@ -46,7 +46,7 @@ from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.completeness import Mark
-from spark_apply.model.document import DOCUMENT, with_document
+from spark_apply.model.document import DOCUMENT, document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
@@ -54,7 +54,6 @@ from spark_apply.model.target_table import TargetTable
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import index_name
 
-MAX_ID_BYTES = 512
 MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
 COMMIT_BITS, EPOCH_BITS = 52, 11
 
@@ -398,12 +397,6 @@ def version(position: str) -> int:
         msg = f"position {position} is beyond what an index version can hold"
         raise OperatorError(msg, hint="use another store type for this table")
     return parsed.epoch << COMMIT_BITS | parsed.commit
-
-
-def document_id(key: str) -> str:
-    """Return the ``_id`` of a key's document."""
-    encoded = key.encode()
-    return key if len(encoded) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
 
 class _Action(NamedTuple):
