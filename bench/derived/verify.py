@@ -1,8 +1,8 @@
-"""Whether `cdc verify` finds what is wrong in a large copy, and nothing else while the source is being written.
+"""Measures whether `cdc verify` finds the damage in a large copy, and nothing else while the source is written.
 
-One cell of the copy is changed, one row is taken away and one is put in that the source does not have; `cdc verify`
-must name these three, `--repair` must mend them. Then it is run again and again under load: what it names then is a
-false alarm. The copy is a table in PostgreSQL, where such damage is a statement.
+One cell of the copy is changed, one row is deleted, and one is inserted that the source does not have; `cdc verify`
+must name these three, and `--repair` must repair them. Then it runs repeatedly under load, and every row that it names
+is a false alarm. The copy is a table in PostgreSQL, where such damage is one statement.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _PLANTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What came out."""
+    """The results."""
 
     rows: int
     found: int
-    """Of the three that were planted, those that were named, and named right."""
+    """How many of the three planted damages were named correctly."""
     repaired: bool
     seconds: float
-    """Of the run that found them, Spark's start included; nothing else was at work but the idle connector and job."""
+    """Duration of the run that found them, including the start of Spark, beside an idle connector and job."""
     runs: int
     alarms: int
     """Rows named in all runs under load."""
     undecided: int
-    """Rows of these runs that changed each time they were looked at."""
+    """Rows of these runs that changed each time they were read."""
 
 
 def prove(folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, runs: int) -> Proof:
-    """`config` has one store, of type postgres."""
+    """Run the measurement; `config` has one store, of type postgres."""
     (warehouse,) = (str(store.url) for store in config.stores.values())
     with following(folder, url, config, rows=rows) as at, Watch(config, at.failed):
         file = folder / "apply.yaml"
@@ -79,7 +79,7 @@ def prove(folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, 
 
 
 def _written(config: ApplyConfig) -> dict[str, Any]:
-    """The job's file."""
+    """Return apply.yaml."""
     found = {name: value for name, value in asdict(config).items() if value}
     found["stores"] = {name: {"type": one.type, "url": one.url} for name, one in config.stores.items()}
     found["tables"] = {TABLE: {"stores": list(config.stores)}}
