@@ -6,7 +6,6 @@ and gives the same value each time.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.errors import ConfigError
 from spark_apply.events.typed import KEY, row_type
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import Partition, TargetColumn, TargetTable
 from spark_apply.model.types import kind_of, spark_type
 
@@ -120,7 +120,4 @@ def _sentence(exc: PySparkException) -> str:
 
 def _nearest(exc: PySparkException, columns: list[str]) -> str:
     named = (exc.getMessageParameters() or {}).get("objectName", "").strip("`")
-    near = difflib.get_close_matches(named, columns, n=1) if named else []
-    if near and near[0] != named:
-        return f"did you mean {near[0]}?"
-    return f"Spark SQL over the source’s columns: {', '.join(columns)}"
+    return did_you_mean(named, columns, f"Spark SQL over the source’s columns: {', '.join(columns)}")

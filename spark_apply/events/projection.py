@@ -5,7 +5,6 @@ Key columns may be renamed: their values stay, so the guard by key and position 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -14,6 +13,7 @@ from dataclasses import replace
 
 from cdc.config.config import ApplyTable
 from cdc.model.errors import ConfigError
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import RESERVED, Partition, Projection, TargetTable, Version, derived
 
 PARTITIONED = frozenset({"iceberg"})
@@ -112,10 +112,7 @@ def _partition(at: str, text: str, columns: Sequence[str]) -> Partition:
         return Partition(text)
     function, width, column = call.groups()
     if function not in _FUNCTIONS or _FUNCTIONS[function] != (width is not None) or width == "0":
-        near = difflib.get_close_matches(function, _FUNCTIONS, n=1)
-        hint = (
-            f"did you mean {near[0]}?" if near and near[0] != function else "days(at), bucket(16, id), truncate(4, x)"
-        )
+        hint = did_you_mean(function, _FUNCTIONS, "days(at), bucket(16, id), truncate(4, x)")
         raise ConfigError(f"{at}: {text}: this is no way to partition", hint=hint)
     _require(column, columns, f"{at}: {text}: the copy has no column {column}")
     return Partition(column, function, None if width is None else int(width))
@@ -124,5 +121,4 @@ def _partition(at: str, text: str, columns: Sequence[str]) -> Partition:
 def _require(name: str, known: Iterable[str], what: str) -> None:
     there = list(known)
     if name not in there:
-        near = difflib.get_close_matches(name, there, n=1)
-        raise ConfigError(what, hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(there)}")
+        raise ConfigError(what, hint=did_you_mean(name, there, f"columns: {', '.join(there)}"))

@@ -113,9 +113,9 @@ class Applier:
         with ExitStack() as stack:
             apart = {**limits, **every}
             alone = self._in_one_pass(stack, records, apart) if len(self.routes) == 1 else None
-            several = closing(self._by_topic(stack, records, limits, apart)) if alone is None else nullcontext(alone)
+            batches = closing(self._by_topic(stack, records, limits, apart)) if alone is None else nullcontext(alone)
             whole: dict[str, list[tuple[Batch, int]]] = {}
-            for about, batch in stack.enter_context(several):
+            for about, batch in stack.enter_context(batches):
                 topic = batch.table.topic
                 for name, store in self.routes[topic].stores.items():
                     if is_whole(store):

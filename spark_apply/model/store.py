@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from cdc.config import registry
 from cdc.config.config import ApplyConfig, StoreConfig
 from cdc.model.errors import BugError, ConfigError
 from spark_apply.model.completeness import Mark
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 
 STORES: Mapping[str, str] = {
@@ -234,9 +234,8 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     """
     location = STORES.get(config.type, config.type)
     if ":" not in location:
-        near = difflib.get_close_matches(config.type, STORES, n=1)
         msg = f"stores.{name}.type: “{config.type}” is not a store"
-        raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(STORES)}")
+        raise ConfigError(msg, hint=did_you_mean(config.type, STORES, f"one of {', '.join(STORES)}"))
     factory = cast("StoreFactory", registry.part(location))
     return factory(config, name=name, prefix=prefix, spark=spark)
 

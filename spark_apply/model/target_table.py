@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import json
 import re
@@ -13,6 +12,7 @@ from cdc.config.config import ApplyTable
 from cdc.encode.table_log import log_of
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.types import TEXT, common_kind, spark_type
 
 RESERVED = "_cdc_"
@@ -152,9 +152,8 @@ def choose(wanted: Mapping[str, ApplyTable], known: Iterable[str]) -> dict[str, 
     for name, settings in sorted(wanted.items(), key=lambda item: _is_pattern(item[0])):
         found = [table for table in tables if _matches(table, name)]
         if not found:
-            near = difflib.get_close_matches(name, tables, n=1)
             msg = f"tables.{name}: the schema topic knows no such table"
-            raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(tables) or 'none'}")
+            raise ConfigError(msg, hint=did_you_mean(name, tables, f"known: {', '.join(tables) or 'none'}"))
         for table in found:
             chosen.setdefault(table, settings)
     return chosen
@@ -215,8 +214,7 @@ def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
     for name in settings.untracked:
         where = f"tables.{made.qualified}.untracked: {name}"
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"columns: {', '.join(known)}"
+            hint = did_you_mean(name, known, f"columns: {', '.join(known)}")
             raise ConfigError(f"{where}: the table has no such column", hint=hint)
         if name in made.key:
             raise ConfigError(f"{where} is of the key, which tells the rows apart", hint="leave it out")
@@ -235,9 +233,8 @@ def _check_types(types: Mapping[str, str], versions: Sequence[Version]) -> None:
             msg = f"tables.{newest.qualified}.types.{name}: “{wanted}” is not a type"
             raise ConfigError(msg, hint=f"types: {{{name}: string}}")
         if name not in columns:
-            near = difflib.get_close_matches(name, columns, n=1)
             msg = f"tables.{newest.qualified}.types.{name}: the table has no such column"
-            raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(columns)}")
+            raise ConfigError(msg, hint=did_you_mean(name, columns, f"columns: {', '.join(columns)}"))
 
 
 def _widest(table: Version, name: str, kinds: Sequence[Kind]) -> Kind:

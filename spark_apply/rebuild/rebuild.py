@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import difflib
 import fcntl
 import hashlib
 import tempfile
@@ -41,6 +40,7 @@ from spark_apply.job.losses import rebuild_loss, rollback_loss, table_logs
 from spark_apply.job.microbatch import Applier, Route
 from spark_apply.job.retention import held_offsets, rebuild_command
 from spark_apply.model.store import Due, Store, is_whole
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.diff import Differences, compare
 from spark_apply.spark.failures import spark_failure
@@ -245,8 +245,7 @@ def _asked_for(
 
 
 def _near(name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    return did_you_mean(name, known, f"there are {', '.join(sorted(known))}")
 
 
 @contextlib.contextmanager

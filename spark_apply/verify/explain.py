@@ -5,7 +5,6 @@ The rule is that of the stores: the event with the greatest position wins, in wh
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from spark_apply.events.expressions import resolved
 from spark_apply.events.projected import SourceImage, documents
 from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import Entry, read_entries
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, choose, derived
 from spark_apply.spark.session import open_session
 
@@ -101,9 +101,8 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
     versions = kafka_source.schema_versions(config.source)
     chosen = choose(config.tables, versions)
     if table not in chosen:
-        near = difflib.get_close_matches(table, chosen, n=1)
         msg = f"--table {table}: the job follows no such table"
-        raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"it follows {', '.join(sorted(chosen))}")
+        raise ConfigError(msg, hint=did_you_mean(table, chosen, f"it follows {', '.join(sorted(chosen))}"))
     made = derived(versions[table], chosen[table])
     wanted = parse_key(made, key)
     partitions = kafka_source.topics(config.source).get(made.topic, 0)

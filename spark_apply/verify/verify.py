@@ -26,7 +26,6 @@ nobody writes is decided in the first round.
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +47,7 @@ from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import Entry, read_entries
 from spark_apply.model.completeness import position_of
 from spark_apply.model.store import Store, is_whole, open_store
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, choose
 from spark_apply.spark.session import open_session
 from spark_apply.verify.canonical_row import CanonicalForm, Values
@@ -239,8 +239,7 @@ def _choose(config: ApplyConfig, published: Published, table: str | None, store:
 def _require(name: str, known: Iterable[str], what: str, why: str) -> None:
     there = sorted(known)
     if name not in there:
-        near = difflib.get_close_matches(name, there, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"{what}s: {', '.join(there) or 'none'}"
+        hint = did_you_mean(name, there, f"{what}s: {', '.join(there) or 'none'}")
         raise ConfigError(f"{what} {name}: {why}", hint=hint)
 
 

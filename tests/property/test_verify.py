@@ -1,4 +1,4 @@
-"""Verifying beside a source that is written, a connector that publishes and a job that applies, in any order.
+"""Verify runs beside a source that is written, a connector that publishes and a job that applies, in any order.
 
 No server: a log whose commits may be invisible for a while, a topic, a copy that lags. Keys that nobody writes are
 damaged in the copy; keys that are written must never be reported.

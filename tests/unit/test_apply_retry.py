@@ -1,4 +1,4 @@
-"""How often a job folds a batch in again, where copies are replaced under it: no rebuild can be made to do it twice."""
+"""A job retries a batch as often as copies were swapped under it; with real rebuilds this cannot be provoked twice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from spark_apply.job import job
 
 
 class ConflictError(Exception):
-    """What Spark raises where a table is another one by now."""
+    """Stands for Spark's error when the table was swapped meanwhile."""
 
 
 def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: list[bool]) -> int:
-    """How often the batch was folded in, of which `errors` came first; `swapped` says what was seen after each."""
+    """Return how often the batch was applied if `errors` come first; `swapped` says whether a swap follows each."""
     monkeypatch.setattr(job, "_sized", lambda records, *_, **__: records)
     tried: list[object] = []
 

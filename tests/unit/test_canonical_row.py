@@ -1,4 +1,4 @@
-"""The form in which a source's row and a store's are compared, and keys back in the source's terms."""
+"""The canonical form makes rows of a source and of a store comparable; keys are found as the source prints them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_differs_is_named(document: str) -> None:
 
 
 def test_columns_that_only_one_side_has_are_left_out() -> None:
-    """Dropped at the source: the copy keeps what it had. Not told of yet: the copy has none."""
+    """A column dropped at the source keeps its values in the copy; one not published yet is not in the copy."""
     here = form({"id": Kind("int64")}, stored={"dropped": Kind("string")})
     assert here.columns == ("id",)
     assert here.of_document('{"id":1,"dropped":"old"}') == here.of_event(b'{"id":1,"new":"x"}')

@@ -1,4 +1,4 @@
-"""Which source transactions a copy is said to hold: never more than it does."""
+"""A copy never claims to hold more source transactions than it does."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_copy_that_is_filled_again_is_complete_no_more() -> None:
 
 
 def test_a_copy_older_than_the_checkpoint_stops_the_job() -> None:
-    """What it lacks would never come, and yet be said to be there."""
+    """The missing events would never come again, although the copy claims to have them."""
     was = Complete("shop", position_of(_state(10)), None, 1)
     applied = {"shop.public.a": {0: 5}}
     publisher, barriers = _publisher(Copy(Mark({0: 5}, was)), Copy(Mark({0: 4}, was)))
@@ -193,7 +193,7 @@ def test_a_copy_older_than_the_checkpoint_stops_the_job() -> None:
 
 
 def test_a_table_that_was_rolled_back_says_nothing(tmp_path: Path) -> None:
-    """Its property came along, its rows did not: the snapshot it speaks of is no ancestor of the current one."""
+    """The property was restored, its rows were not: the snapshot that it names is no ancestor of the current one."""
     mark = json.dumps({"ends": {"0": 5}, "complete": None, "snapshot": 2})
     snapshots = [{"snapshot-id": 1}, {"snapshot-id": 2, "parent-snapshot-id": 1}]
     snapshots.append({"snapshot-id": 3, "parent-snapshot-id": 2})

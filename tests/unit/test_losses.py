@@ -1,4 +1,4 @@
-"""What a rebuild or a rollback would lose of a history, by what its log still has."""
+"""The loss of a rebuild or rollback of a history follows from what its log still has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names, places and partitions of shaped tables: what apply.yaml may ask for, before Spark is started."""
+"""The projection of a table is checked before Spark starts: names, targets and partitions of apply.yaml."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ PLACES = (("orders", None), ("items", "orders"))
 
 
 def test_a_copy_is_known_by_its_shape_but_not_by_its_place() -> None:
-    """Another shape is refused with the way to it; the identity stays, so a checkpoint stays true."""
+    """Another shape is refused with the command for it; the identity stays, so the checkpoint stays valid."""
     plain, moved, shaped = shape(), shape(target="sales", partition_by=("id",)), shape(where="total > 0")
     made = stamp(plain)
     assert identity_of(made, moved, "copy") == made

@@ -1,4 +1,4 @@
-"""From the schema topic to a derived table; names; positions of search versions; client properties."""
+"""The schema topic gives the derived table; also names, document ids, and client properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What topics have forgotten, by offsets alone."""
+"""Missing offsets and missing deletes of a topic are found from offsets alone."""
 
 from __future__ import annotations
 

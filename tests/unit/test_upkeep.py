@@ -1,4 +1,4 @@
-"""Rules of upkeep, when it is time, and which snapshots an Iceberg table can do without."""
+"""Maintenance runs by its rules and when it is due, and expires only snapshots that nothing needs."""
 
 from __future__ import annotations
 

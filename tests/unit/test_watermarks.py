@@ -1,4 +1,4 @@
-"""What copies are told of themselves: never more than they hold."""
+"""The marks that are written never claim more than a copy holds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def publisher(barriers: Barriers, store: Store) -> WatermarkPublisher:
 
 
 def test_a_batch_that_failed_completes_nothing() -> None:
-    """It was asked what would be whole with it; then it broke off, and the job looks once more before it ends."""
+    """A batch that failed after its visibility was computed leaves no mark, though the job publishes once more."""
     barriers, store = Barriers(), Store()
     made = publisher(barriers, store)
     barriers.add(Barrier("shop", frozenset({"public.orders"}), COMMITTED, 1, {TOPIC: {0: 10}}))
