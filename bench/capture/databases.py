@@ -315,7 +315,7 @@ class _Stopwatch:
             self._begun = time.monotonic(), time.process_time()
 
     def waiting(self) -> None:
-        """Nothing has come."""
+        """Note that nothing has come. Raises TimeoutError after too long."""
         now = time.monotonic()
         if self._begun is None:
             if now - self._heard_s > _SILENT_S:

@@ -45,7 +45,7 @@ _PARTITIONS = 6
 
 
 def publish(bootstrap: str, table: SourceTable, events: int, keys: int) -> None:
-    """Every key once, then updates of random ones."""
+    """Publish an insert for every key, then updates of random keys."""
     publisher, rng = Publisher(bootstrap, table.prefix), random.Random(1)
     publisher.create([table], partitions=_PARTITIONS)
 

@@ -1,4 +1,4 @@
-"""Meters, medians, tables, a plot, and what every benchmark needs to start programs and to report.
+"""Measures and reports: meters, medians, tables, a plot, and what every benchmark needs to start programs.
 
 In: runs. Out: figures.
 Every benchmark may import it.

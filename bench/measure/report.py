@@ -38,7 +38,7 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Events a second."""
+        """Return the events a second."""
         return self.events / self.seconds
 
     def us(self, cpu_s: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Every version of every row (SCD type 2), as a function of the set of events. DataFrame -> DataFrame, and the MERGE.
+"""Keeps every version of every row (SCD type 2), a function of the set of events. DataFrame -> DataFrame, and MERGE.
 
 A history has a row for each event, identified by key and position. The event's own values never change; the rest
 follows from the key's other events, as `spark_apply.events.intervals` defines it:

@@ -323,7 +323,7 @@ def parse(records: DataFrame, columns: tuple[str, ...] | None = None) -> DataFra
 
 @functools.lru_cache
 def _columns(columns: tuple[str, ...] | None) -> tuple[list[Column], list[Column]]:
-    """Columns: a condition and what is read from a record; then what an event is made of."""
+    """Return columns: a condition and what is read from a record; then those of an event."""
     event = F.from_json(F.col("value").cast("string"), _envelope(columns))
     after, op = F.col("event.after"), F.col("event.op")
     is_row = after.startswith("{") if columns is None else after.isNotNull()
@@ -347,7 +347,7 @@ def _columns(columns: tuple[str, ...] | None) -> tuple[list[Column], list[Column
 
 
 def _envelope(columns: tuple[str, ...] | None) -> T.StructType:
-    """The type that an event's value is read as; it leaves out what is not needed, which saves time."""
+    """Return the type that an event's value is read as; leaving out what is not needed saves time."""
     row = T.StringType() if columns is None else texts(columns)
     position = T.StructField("position", T.StringType())
     source = [position, T.StructField("schema_version", T.IntegerType()), T.StructField("ts_ms", T.LongType())]

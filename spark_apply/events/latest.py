@@ -1,4 +1,4 @@
-"""The fold: of each key the newest event by position; of a history's log every event, once. DataFrame -> DataFrame.
+"""Folds events: keeps the newest of each key by position; of a history's log every event, once. DataFrame -> DataFrame.
 
 Why the newest event of a batch is enough
 =========================================
@@ -57,7 +57,7 @@ def latest_alone(events: DataFrame) -> DataFrame:
 
 @functools.cache
 def _columns() -> tuple[Column, Column, Column, Column, Column]:
-    """Columns: a sort prefix, what keeps records that are no events apart, the order, the newest event, the count.
+    """Return columns: a sort prefix, what keeps records apart that are no events, the order, newest event, count.
 
     The prefix is a hash, since Spark compares the first eight bytes of the first column before anything else, and the
     first bytes of topics and keys are alike.
@@ -74,7 +74,7 @@ def _columns() -> tuple[Column, Column, Column, Column, Column]:
 
 @functools.cache
 def _columns_alone() -> tuple[Column, Column, Column, Column]:
-    """Columns: a sort prefix, the newest event, the count, whether all records are events."""
+    """Return columns: a sort prefix, the newest event, the count, whether all records are events."""
     return (
         F.xxhash64("key").alias("ahead"),
         F.max_by(F.struct(*_OF_EVENT), "position").alias("newest"),

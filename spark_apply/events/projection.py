@@ -1,4 +1,4 @@
-"""The projection of a table: columns, names, filter and partitions from apply.yaml, expressions unchecked. Pure.
+"""Projects a table by apply.yaml: columns, names, filter and partitions; expressions are not checked here. Pure.
 
 Key columns may be renamed: their values stay, so the guard by key and position works under any name.
 """

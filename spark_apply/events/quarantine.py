@@ -1,4 +1,4 @@
-"""The quarantine: it names the events that could not be applied, and why. The events stay in their topics.
+"""Keeps the quarantine: it names the events that could not be applied, and why. The events stay in their topics.
 
 The topic is ``<prefix>.quarantine-<job>``, compacted, with one partition, written by the job and by ``cdc quarantine
 retry``. A record is keyed by store, topic, partition and offset of the event, so it is there once, however often the
@@ -45,7 +45,7 @@ class Entry:
         return orjson.dumps([self.store, self.topic, self.partition, self.offset])
 
     def as_json(self) -> dict[str, Any]:
-        """The stable shape of a record's value, and of ``cdc quarantine list --json``."""
+        """Return the stable JSON of a record's value, and of ``cdc quarantine list --json``."""
         return asdict(self)
 
     def has_key(self, text: str) -> bool:
@@ -104,7 +104,7 @@ class Quarantine:
 
     @property
     def limit(self) -> int:
-        """The number of entries it may hold."""
+        """Return the number of entries it may hold."""
         return self.config.quarantine.limit
 
     def refresh(self) -> None:

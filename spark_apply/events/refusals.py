@@ -21,7 +21,7 @@ def refuse_histories(config: ApplyConfig, tables: Sequence[TargetTable]) -> None
 
 
 def without_log(table: str, topic: str) -> OperatorError:
-    """The error of a history whose log topic is missing: the compacted topic does not keep every version."""
+    """Return the error of a history whose log topic is missing: the compacted topic does not keep every version."""
     return OperatorError(
         f"{table}: mode: history is made from topic {topic}, which does not exist",
         hint=f"in the connector's file, sink: {{log: {{tables: [{table}], retention: 30d}}}}; then start it again. "

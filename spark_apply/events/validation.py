@@ -87,7 +87,7 @@ def surveyed(rows: DataFrame, table: TargetTable, *more: Column) -> Row:
 
 
 class RowObservation:
-    """Aggregates over rows that are not cached, computed by the first action on them."""
+    """Computes aggregates over rows that are not cached, with the first action on them."""
 
     def __init__(self, *asked: Column) -> None:
         self._asked = asked
@@ -108,7 +108,7 @@ class RowObservation:
 
 
 def misfit() -> Column:
-    """Condition: a row, as `spark_apply.events.typed` makes it, has a value that does not fit."""
+    """Whether a row, as `spark_apply.events.typed` makes it, has a value that does not fit; a condition."""
     return F.size(MISFITS) > 0
 
 
@@ -170,7 +170,7 @@ def superseded(entries: Iterable[Entry], by: Iterable[PoisonRecord]) -> list[Ent
 
 
 def refusal(table: TargetTable, one: PoisonRecord, store: str) -> OperatorError:
-    """The error that stops a job whose quarantine is full."""
+    """Return the error that stops a job whose quarantine is full."""
     at = f"topic {table.topic}, partition {one.at.partition}, offset {one.at.offset}"
     if one.reason:
         msg = f"{table.qualified}: store {store} does not take an event ({at}): {one.reason}"

@@ -35,7 +35,7 @@ _FATAL = frozenset(
 
 
 class PositionWatcher:
-    """A context manager that takes a barrier for each connector's State on entry, and on a thread until it exits.
+    """Takes a barrier for each connector's State on entry, and on a thread until it exits; a context manager.
 
     Entering raises OperatorError.
     """

@@ -49,7 +49,7 @@ def fill(spark: SparkSession, source: ApplySource, applier: Applier, topic: str)
 
 
 def _visible(mark: Mark | None, end: Offsets) -> Visibility:
-    """The visibility of a copy that takes in what lies before `end`, and shows no more than before."""
+    """Let a copy take in what lies before `end`, and show no more than before."""
     if mark is None:
         return Visibility(Mark(end, None), "")
     return Visibility(Mark(end, mark.complete), mark.complete.position if mark.complete else EVERYTHING)

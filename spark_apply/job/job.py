@@ -1,4 +1,4 @@
-"""The apply job: one streaming query over all topics of a connector, folded into derived stores.
+"""Runs the apply job: one streaming query over all topics of a connector, folded into derived stores.
 
 The checkpoint lies in a folder named by a hash of the topic prefix, the tables, the stores and the copies' identities.
 After a table or a store was added, or a copy was lost, the job therefore reads the topics from their beginning; guarded

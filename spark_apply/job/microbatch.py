@@ -174,7 +174,7 @@ class Applier:
 
     @property
     def _most(self) -> int:
-        """The number of poison records to read: one more than the quarantine may hold shows that it is full."""
+        """Return the number of poison records to read: one more than the quarantine may hold shows that it is full."""
         return self.quarantine.limit + 1
 
     def _fold(self, name: str, batches: list[tuple[Batch, int]], visibility: Mapping[Key, Visibility]) -> None:
@@ -322,7 +322,7 @@ def _survey(found: DataFrame) -> list[Row]:
 
 @functools.cache
 def _about(valid: str, events: str, version: str, position: str) -> list[Column]:
-    """Aggregates over columns with these names: ``events, keys, version, first, position, non_events``.
+    """Return aggregates over columns with these names: ``events, keys, version, first, position, non_events``.
 
     All but the last count events alone; ``first`` and ``position`` are the least and the greatest position.
     """

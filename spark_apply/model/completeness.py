@@ -1,4 +1,4 @@
-"""The completeness of a copy: up to which source position it holds every event. Pure.
+"""Says how complete a copy is: up to which source position it holds every event. Pure.
 
 Claim
 =====
@@ -81,7 +81,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The watermark of one table's copy, kept in the store with the copy: it may lag the contents and never leads."""
+    """The watermark of one table's copy. It is kept in the store with the copy; it may lag the rows and never leads."""
 
     ends: Mapping[int, int]
     """By partition of the table's topic, an end offset: the records below it are in the copy."""
@@ -148,7 +148,7 @@ class Barriers:
         self.news.set()
 
     def passed(self, ends: Ends) -> dict[str, Barrier]:
-        """By connector, the newest barrier that batches up to `ends` have passed; `ends` never go back."""
+        """Return by connector the newest barrier that batches up to `ends` have passed; `ends` never go back."""
         with self._lock:
             for connector, ahead in self._ahead.items():
                 while ahead and ahead[0].passed(ends):
@@ -157,7 +157,7 @@ class Barriers:
 
 
 def complete_tables(state: State, tables: Iterable[str]) -> frozenset[str] | None:
-    """Those of `tables` whose topics hold every event below `state`; None as long as the first snapshot runs.
+    """Return those of `tables` whose topics hold every event below `state`; None while the first snapshot runs.
 
     An incremental snapshot that is required (the table was added, rewritten, or lies behind a gap) leaves its table out
     until it ends. One that was only requested does not: the table's events come all the while.
@@ -172,12 +172,12 @@ def complete_tables(state: State, tables: Iterable[str]) -> frozenset[str] | Non
 
 
 def position_of(state: State) -> str:
-    """The position that separates the events up to `state`, which sort before it, from those after it."""
+    """Return the position that separates the events up to `state`, which sort before it, from those after it."""
     return Position(state.epoch, state.commit, 0).text
 
 
 def lowest(marks: Iterable[Mark | None]) -> Complete | None:
-    """Up to where all these copies are complete; None if one of them is not."""
+    """Return up to where all these copies are complete; None if one of them is not."""
     found = [mark.complete if mark is not None else None for mark in marks]
     there = [complete for complete in found if complete is not None]
     return min(there, key=lambda complete: complete.position) if there and len(there) == len(found) else None

@@ -1,4 +1,4 @@
-"""A row as a JSON document: search indexes hold it, and copies are compared by it.
+"""Makes a row a JSON document, which search indexes hold, and by which copies are compared.
 
     stored as                 JSON
     INT, BIGINT, DECIMAL(20,0) of uint64, BOOLEAN         number, true, false
@@ -39,12 +39,12 @@ def document_id(key: str) -> str:
 
 
 def with_document(rows: DataFrame, table: TargetTable) -> DataFrame:
-    """`rows` (any DataFrame with the table's typed columns) and ``_cdc_document STRING``: each row's JSON."""
+    """Return `rows` (any DataFrame with the table's typed columns) and ``_cdc_document STRING``: each row's JSON."""
     return rows.withColumn(DOCUMENT, document(rows, table))
 
 
 def document(rows: DataFrame, table: TargetTable, *, only: Collection[str] | None = None) -> Column:
-    """The JSON of each of `rows`, or of `only` these columns."""
+    """Return the JSON of each of `rows`, or of `only` these columns."""
     fields = [
         readable(F.col(quoted(column.name)), column.kind, rows.schema[column.name].dataType).alias(column.name)
         for column in table.columns

@@ -1,4 +1,4 @@
-"""The dry run of `Store.open`: a store says what opening a copy would do, and changes nothing."""
+"""Defines the dry run of `Store.open`: a store says what opening a copy would do, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The identity of a copy: a name of its own and the shape of its rows, written into it when it is created.
+"""Identifies a copy by a name of its own and the shape of its rows, written into it when it is created.
 
 A copy cannot change its shape in place: the new columns would be missing in its old rows, and reading the events again
 would not fill them, because those events are no newer than the rows. `cdc rebuild` makes the other shape beside it.

@@ -1,4 +1,4 @@
-"""The seam of derived stores. A store holds a fold of the log: it can be deleted and filled again from the topics."""
+"""Defines the seam of derived stores. A store holds a fold of the log: it can be filled again from the topics."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class StoredRow(NamedTuple):
 
 
 class Store(Protocol):
-    """Copies of tables. Every write is guarded by position: any event may come again, at any time."""
+    """Keeps copies of tables. Every write is guarded by position: any event may come again, at any time."""
 
     def open(self, table: TargetTable) -> str:
         """Create the table's copy, or add and widen columns of the existing one; return its identity.
@@ -129,13 +129,13 @@ class Store(Protocol):
         """Fold a batch in; durable when this returns. After an exception the whole batch is applied again."""
 
     def position(self, table: TargetTable) -> str | None:
-        """The greatest position ever applied, durable with what was applied; None if none.
+        """Return the greatest position ever applied, durable with what was applied; None if none.
 
         This is not a watermark: partitions advance independently, so lower positions may still come.
         """
 
     def mark(self, table: TargetTable) -> Mark | None:
-        """The mark of the existing copy; None without a copy, without a mark, or while a catch-up is due.
+        """Return the mark of the existing copy; None without a copy, without a mark, or while a catch-up is due.
 
         Needs no `open`, and no Spark where the store can be read without it.
         """
@@ -147,14 +147,14 @@ class Store(Protocol):
         """
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        """Every durable row in any order, or the rows with these ids.
+        """Yield every durable row in any order, or the rows with these ids.
 
         Also works for a copy that this object has not opened, while a job writes it. Raises OperatorError without a
         copy.
         """
 
     def id_of(self, event_key: str, document_key: str) -> str:
-        """The id of a row, from its key as JSON: as events have it, and as documents have it."""
+        """Return the id of a row, from its key as JSON: as events have it, and as documents have it."""
 
     def beside(self, table: TargetTable) -> Store:
         """Create an empty copy beside the live one, which no reader sees; remove what an earlier one has left.
@@ -171,13 +171,13 @@ class Store(Protocol):
         """
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
-        """When the copy that `roll_back` would put back was replaced; None if there is no such copy."""
+        """Return when the copy that `roll_back` would put back was replaced; None if there is none."""
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
         """Put the previous copy back and set `due`, atomically; the live copy is dropped."""
 
     def due(self, table: TargetTable) -> Due | None:
-        """The catch-up that the live copy still needs; its writer first opens the copy again."""
+        """Return the catch-up that the live copy still needs; its writer first opens the copy again."""
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
         """Note that the live copy has caught up with `due`; do nothing if another catch-up is due by now."""

@@ -1,4 +1,4 @@
-"""The derived table: it follows from all versions of the source table in the schema topic. Pure."""
+"""Derives a copy's table from all versions of the source table in the schema topic. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TargetColumn:
 
     @property
     def source(self) -> str | None:
-        """The source's column; None for a computed column."""
+        """Return the source's column; None for a computed column."""
         return None if self.computed else self.origin or self.name
 
 
@@ -103,17 +103,17 @@ class TargetTable:
 
     @property
     def qualified(self) -> str:
-        """The source's name of the table."""
+        """Return the source's name of the table."""
         return f"{self.schema}.{self.name}"
 
     @property
     def copy_name(self) -> str:
-        """The table's name in stores, within `schema`."""
+        """Return the table's name in stores, within `schema`."""
         return self.target or (f"{self.name}{HISTORY_SUFFIX}" if self.history else self.name)
 
     @property
     def source_key(self) -> tuple[str, ...]:
-        """The key columns, by the source's names."""
+        """Return the key columns, by the source's names."""
         return self.projection.reads.key if self.projection else self.key
 
 
@@ -143,7 +143,7 @@ def _kind(record: Mapping[str, object]) -> Kind:
 
 
 def choose(wanted: Mapping[str, ApplyTable], known: Iterable[str]) -> dict[str, ApplyTable]:
-    """The known tables that `wanted` names; a name wins over a pattern, an earlier pattern over a later one.
+    """Return the known tables that `wanted` names; a name wins over a pattern, an earlier pattern over a later one.
 
     Raises ConfigError for a name or pattern that no known table has.
     """

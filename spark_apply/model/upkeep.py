@@ -1,4 +1,4 @@
-"""The rules of maintenance: when small files are compacted, and when unneeded files are removed.
+"""Defines the rules of maintenance: when small files are compacted, and when unneeded files are removed.
 
 stores:
   warehouse: {type: iceberg, path: ./warehouse, options: {upkeep: {files: 100, keep_hours: 48}}}
@@ -51,7 +51,7 @@ class Maintained(Protocol):
 
 
 def upkeep_of(config: StoreConfig, name: str) -> Upkeep | None:
-    """The rules in a store's options. Raises ConfigError."""
+    """Read the rules from a store's options. Raises ConfigError."""
     found = config.options.get("upkeep", {})
     where = f"stores.{name}.options.upkeep"
     if found is False or found == "off":

@@ -39,7 +39,7 @@ class Retried:
     """``applied``: the store has it or a newer one; ``gone``: nothing to apply; ``left``: still in quarantine."""
 
     def as_json(self) -> dict[str, object]:
-        """Stable keys."""
+        """Return JSON with stable keys."""
         return {**self.entry.as_json(), "outcome": self.outcome}
 
 

@@ -60,7 +60,7 @@ class Rebuilt:
     differences: Differences
 
     def as_json(self) -> dict[str, object]:
-        """Stable keys."""
+        """Return JSON with stable keys."""
         return {"table": self.table, "store": self.store, "events": self.events, **asdict(self.differences)}
 
 
@@ -73,7 +73,7 @@ class RolledBack:
     live_until: dt.datetime
 
     def as_json(self) -> dict[str, object]:
-        """Stable keys."""
+        """Return JSON with stable keys."""
         until = self.live_until.isoformat(timespec="seconds")
         return {"table": self.table, "store": self.store, "live_until": until}
 

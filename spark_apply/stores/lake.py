@@ -1,4 +1,4 @@
-"""Shared by the tables of a lake (Delta, Iceberg): rows, the MERGE of a batch, what table properties hold."""
+"""Holds what the tables of a lake (Delta, Iceberg) share: rows, the MERGE of a batch, table properties."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None
 
 
 def not_widened(copy: str, table: TargetTable, wanted: T.StructField, there: T.DataType) -> OperatorError:
-    """The error of a column that cannot be altered in place; `copy` names the table of the lake."""
+    """Return the error of a column that cannot be altered in place; `copy` names the lake table."""
     found, kind = there.simpleString(), wanted.dataType.simpleString()
     msg = f"{copy}, column {wanted.name}: it is {found} and would have to be {kind}"
     way_out = f"types: {{{wanted.name}: string}} under tables.{table.qualified}, and a new path for the store"

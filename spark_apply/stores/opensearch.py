@@ -1,4 +1,4 @@
-"""An OpenSearch index for each source table, written by bulk requests with external versions.
+"""Keeps an OpenSearch index for each source table, written by bulk requests with external versions.
 
     stores:
       search: {type: opensearch, url: "http://127.0.0.1:9200"}
@@ -288,7 +288,7 @@ class OpenSearchStore:
         return str(about["mappings"]["_meta"][_IDENTITY])
 
     def _named(self, alias: str) -> list[str]:
-        """The indexes that an alias names: one or none."""
+        """Return the indexes that an alias names: one or none."""
         return list(self._client.indices.get_alias(name=alias, ignore=_MISSING)) if self._exists(alias) else []
 
     def _exists(self, alias: str) -> bool:
@@ -385,7 +385,7 @@ def _note_id(number: str, kind: str) -> str:
 
 
 def _due(owed: _Note | None, done: _Note | None) -> Due | None:
-    """The catch-up that these notes say is due."""
+    """Return the catch-up that these notes say is due."""
     due = None if owed is None else Due.from_json(owed["due"])
     return None if due is None or (done is not None and done["id"] == due.id) else due
 

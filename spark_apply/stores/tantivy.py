@@ -1,4 +1,4 @@
-"""An embedded full-text index for each source table: a folder, one writer, no server.
+"""Keeps an embedded full-text index for each source table: a folder, one writer, no server.
 
     <path>/<schema>/<table>             a link to the live index
     <path>/<schema>/<table>.previous    a link to the previous index

@@ -1,4 +1,4 @@
-"""The canonical form in which a source's row and a store's row are compared: a list of document values. Pure.
+"""Converts rows of a source and of a store to one canonical form, a list of document values, to compare them. Pure.
 
 It has the columns that both the source and the copy have: a column that the source dropped stays in the store as it
 was. Numbers are compared with the precision that the copy stores. A column that ``types: {column: string}`` keeps as

@@ -74,7 +74,7 @@ class Explanation:
 
     @property
     def outcome(self) -> Literal["row", "deleted", "left out", "unknown"]:
-        """What a store must hold: the row that won, nothing (deleted or left out), or it is unknown."""
+        """Return what a store must hold: the row that won, nothing (deleted or left out), or unknown."""
         won = _won(self.records)
         if won is None:
             return "unknown"

@@ -1,4 +1,4 @@
-"""Delta Lake tables, one for each source table, in a folder of any Hadoop file system.
+"""Keeps a Delta Lake table for each source table, in a folder of any Hadoop file system.
 
     stores:
       lake: {type: delta, path: ./lake}

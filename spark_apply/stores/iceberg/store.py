@@ -1,4 +1,4 @@
-"""Apache Iceberg tables, one for each source table, in a folder or in any catalog Spark can use.
+"""Keeps an Apache Iceberg table for each source table, in a folder or in any catalog that Spark can use.
 
     stores:
       warehouse: {type: iceberg, path: ./warehouse}
@@ -129,7 +129,7 @@ class IcebergStore:
         branch: str = _MAIN,
         upkeep: Upkeep | None = None,
     ) -> None:
-        """Without `spark`, only `mark` can be asked for, of tables below `folder`."""
+        """Without `spark`, only `mark` works, for tables below `folder`."""
         self._catalog = catalog
         self._session = spark
         self._folder = folder

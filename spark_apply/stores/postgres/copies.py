@@ -1,4 +1,4 @@
-"""The catalog of copies in PostgreSQL, the table ``cdc_apply.copies``. Nothing here commits."""
+"""Keeps the catalog of copies in PostgreSQL, the table ``cdc_apply.copies``. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -203,6 +203,6 @@ class Copies:
 
     @staticmethod
     def foreign(table: TargetTable) -> OperatorError:
-        """The error of a table that something else has created."""
+        """Return the error of a table that something else has created."""
         msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
         return OperatorError(msg, hint="give the store another database, or drop the table")

@@ -103,7 +103,7 @@ def fold_statement(table: TargetTable, rows: sql.Identifier, stage: sql.Identifi
 
 
 def _tracked(table: TargetTable) -> sql.Composed:
-    """The tracked columns as one value, equal for equal versions; null is a value like any other."""
+    """Return the tracked columns as one value, equal for equal versions; null is a value like any other."""
     columns = [column for column in table.columns if column.name not in (*table.key, *table.untracked)]
     return sql.SQL("ROW({})").format(sql.SQL(", ").join(map(_comparable, columns)))
 

@@ -66,7 +66,7 @@ def _try_lock(cur: Cursor, places: Collection[sql.Identifier]) -> bool:
 
 
 def _blocked_by(cur: Cursor, places: Collection[sql.Identifier], doing: str, tried_at: dt.datetime) -> OperatorError:
-    """The error that names the sessions which have held any lock on a table since before the last try.
+    """Return the error that names the sessions which have held a lock on a table since before the last try.
 
     ``pg_blocking_pids`` works only for a session that is waiting, and a waiting session cannot call it.
     """

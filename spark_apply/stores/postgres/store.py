@@ -1,4 +1,4 @@
-"""The transactional warehouse: one PostgreSQL table for each source table, all consistent with each other.
+"""Keeps a transactional warehouse: a PostgreSQL table for each source table, all consistent with each other.
 
     stores:
       warehouse: {type: postgres, url: "postgresql://user:${PASSWORD}@host/warehouse"}
@@ -313,7 +313,7 @@ def _refuse_views(cur: Cursor, of: Tables) -> None:
 
 
 def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:
-    """A condition for the ids that `_asked` gives; it uses the primary key if JSON round-trips the key's types."""
+    """Return a condition for the ids of `_asked`; it uses the primary key if JSON round-trips the key's types."""
     if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
         return sql.SQL("{} = ANY (%s)").format(key)
     fields = sql.SQL(", ").join(

@@ -1,4 +1,4 @@
-"""The tables of one copy in PostgreSQL, and the fold of a batch into them. On a given cursor; nothing commits."""
+"""Defines the tables of one copy in PostgreSQL, and folds a batch into them. On a given cursor; nothing commits."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Tables:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """The further columns of an event until it is folded in."""
+        """Return the further columns of an event until it is folded in."""
         return (OP, AT) if self.table.history else (OP,)
 
     @property
     def event(self) -> sql.Composed:
-        """All columns of an event."""
+        """Return all columns of an event."""
         return sql.SQL("{}, {}").format(self.columns, _listed(self.said))
 
     def same_key(self, one: str, other: str) -> sql.Composed:
