@@ -64,7 +64,8 @@ def topics(source: ApplySource) -> dict[str, int]:
 
 def topic_settings(source: ApplySource, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings of topics, by topic and name. Raises OperatorError when the broker does not answer."""
-    asked = AdminClient(client(source)).describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
+    admin = AdminClient(client(source))  # must live until its futures are done
+    asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
     try:
         found = {of.name: future.result(_ANSWER_WITHIN_S) for of, future in asked.items()}
     except KafkaException as exc:

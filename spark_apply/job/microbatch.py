@@ -141,7 +141,7 @@ class Applier:
         (route,) = self.routes.values()
         ((name, store),) = route.stores.items()
         if not isinstance(store, FilledStore):
-            raise BugError(f"{name} takes no rows that were not checked first")
+            raise BugError(f"{name} takes no rows that nobody has looked through")
         rows = _read_alone(records, route.table)
         wrong = ~F.col(_VALID) | misfit() | (F.col(_VERSION) > route.table.version)
         seen = RowObservation(

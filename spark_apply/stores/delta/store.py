@@ -264,7 +264,7 @@ class DeltaStore:
             actions = [_added(log, line) for line in files]
             if not all(map(log.is_there, actions)):
                 msg = f"Delta table {log.path}: files of the copy before are gone"
-                raise OperatorError(msg, hint="did something else VACUUM the table? cdc rebuild makes a new copy")
+                raise OperatorError(msg, hint="did another hand VACUUM the table? cdc rebuild makes a new copy")
             put_back[:] = [kept]
             _set_position(properties, json.loads(position))
             properties.pop(MARK, None)
