@@ -83,13 +83,13 @@ bench-quick: $(JARS) $(PLOT) ## the same in five minutes: fewer events, one run 
 	$(BIN)/python -m bench.capture.growth --events 100000,300000 --tables 1,20 --partitions 6 --of 100000 --runs 1
 
 bench-decisions: $(JARS) ## print the figures that docs/adr quotes
-	$(BIN)/python bench/capture/decisions.py
-	$(BIN)/python bench/capture/memory.py
+	$(BIN)/python -m bench.capture.decisions
+	$(BIN)/python -m bench.capture.memory
 	$(BIN)/python -m bench.capture.mysql_rows
 	$(BIN)/python -m bench.capture.binlog_readers
 
 bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 million in one transaction
-	$(BIN)/python bench/capture/memory.py
+	$(BIN)/python -m bench.capture.memory
 
 bench-streams: $(JARS) ## our streams and snapshots beside Debezium's, over the same rows
 	$(BIN)/python -m bench.capture.streams

@@ -1,4 +1,4 @@
-"""Prints what reading the binlog costs, no row looked at: ours beside mysql-replication's, over the same log."""
+"""Compares the cost of reading the binlog, without rows, with mysql-replication's reader over the same log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def login(url: str) -> dict[str, Any]:
 
 
 def fill(url: str, transactions: int) -> None:
-    """Transactions of some statements of one row each."""
+    """Write transactions of a few statements of one row each."""
     database = urlsplit(url).path.removeprefix("/")
     with closing(pymysql.connect(**login(url), database=database)) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id BIGINT PRIMARY KEY, n INT, v VARCHAR(80))")
@@ -52,7 +52,7 @@ def fill(url: str, transactions: int) -> None:
 
 
 def ours(url: str, first: BinlogPosition, end: BinlogPosition, *, mariadb: bool) -> int:
-    """Read to the end, events parsed and put into transactions; how many they were."""
+    """Read to the end, parse and group events into transactions; return their number."""
     at = session.address(url)
     dump = BinlogDump(at, server_id=SERVER_ID, connector="bench", uuid=UUID, mariadb=mariadb)
     described, file, seen = None, first.file, 0
@@ -77,7 +77,7 @@ def ours(url: str, first: BinlogPosition, end: BinlogPosition, *, mariadb: bool)
 
 
 def theirs(url: str, first: BinlogPosition) -> None:
-    """Read to the end; nothing but the ends of transactions is given."""
+    """Read to the end; the reader returns only the ends of transactions."""
     reader = BinLogStreamReader(
         connection_settings=login(url), server_id=SERVER_ID + 1, log_file=first.file, log_pos=first.offset,
         resume_stream=True, blocking=False, only_events=[XidEvent],

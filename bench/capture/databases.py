@@ -1,17 +1,21 @@
-"""The rows that are captured, and what a reader gets that throws everything away: one class for each kind of source."""
+"""Writes the rows that are captured, and reads the log without decoding it: one class for each kind of source."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import psycopg2
 import pymysql
+from psycopg2 import extensions
 
 from cdc.dev.process import Server
+from cdc.dev.stack import DevServers
 from cdc.model.errors import BugError
 from connectors.mysql import session as mysql_session
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -29,7 +33,7 @@ _ROTATE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A whole backlog read: from its first message to its last."""
+    """The cost of reading a backlog, from its first message to its last."""
 
     seconds: float
     cpu_s: float
@@ -37,13 +41,13 @@ class Read:
 
 
 class Shape(NamedTuple):
-    """What a table looks like: columns and how their values follow from `n`, for each kind of source."""
+    """The shape of a table: columns, and their values as expressions over `n`, for each kind of source."""
 
     title: str
     mysql: tuple[str, str]
     postgres: tuple[str, str]
     share: float = 1.0
-    """Of the events that a run has: large ones are fewer."""
+    """The share of the usual number of events; with large rows it is lower."""
 
 
 _NINE: Final = Shape(
@@ -108,19 +112,19 @@ class Database(Protocol):
     schema: str
 
     def create(self) -> None:
-        """The table, with one row."""
+        """Create the table, with one row."""
 
     def write(self, first: int, count: int, per_transaction: int = 1) -> None:
-        """Rows numbered from `first`, in transactions of so many."""
+        """Insert rows numbered from `first`, in transactions of so many."""
 
     def copy(self, count: int) -> None:
-        """A second table with as many of the rows."""
+        """Create a second table with as many of the rows."""
 
     def mark(self) -> None:
-        """What is written from now on is what `read` reads."""
+        """Mark the present end of the log: `read` starts there."""
 
     def read(self, count: int) -> Read:
-        """Receive all that was logged since the mark, and throw it away."""
+        """Receive everything logged since the mark, and discard it."""
 
     def close(self) -> None: ...
 
@@ -150,7 +154,7 @@ class Mysql:
         self.write(1, 1)
 
     def write(self, first: int, count: int, per_transaction: int = 1) -> None:
-        # not on disk at each commit: the rows are what is measured, not their writing
+        # no fsync at each commit: only reading is measured
         self._rows("SET GLOBAL sync_binlog = 0, GLOBAL innodb_flush_log_at_trx_commit = 2")
         for begin, end in transactions(first, count, per_transaction):
             self._rows(
@@ -172,12 +176,12 @@ class Mysql:
         with closing(mysql_session.connect(self._address)) as sql:
             return mysql_server.status(sql, mysql_server.look(sql))[0]
 
-    def read(self, count: int) -> Read:  # noqa: ARG002 - told by its end
+    def read(self, count: int) -> Read:  # noqa: ARG002 - the end position decides
         end, at = self._end(), self._mark.number
         dump = BinlogDump(self._address, server_id=400_000_000, connector="bench", uuid=_UUID, mariadb=False)
         with closing(dump):
             dump.follow(self._mark)
-            took = _Took()
+            took = _Stopwatch()
             while True:
                 event = dump.receive()
                 if event is None:
@@ -223,7 +227,7 @@ class Postgres:
         for begin, end in transactions(first, count, per_transaction):
             self._execute(f"INSERT INTO {TABLE} SELECT {self._values} FROM generate_series({begin}, {end}) n")
         self._execute("SET synchronous_commit = on")
-        self._value("SELECT txid_current()")  # and with it all before is on disk
+        self._value("SELECT txid_current()")  # this commit flushes all earlier ones
 
     def copy(self, count: int) -> None:
         self._execute(
@@ -248,7 +252,7 @@ class Postgres:
         replication = ReplicationConnection(postgres_session.parameters(self.url, _SLOT))
         with closing(replication):
             replication.start(_SLOT, _SLOT, 0, messages=False)
-            took, rows = _Took(), 0
+            took, rows = _Stopwatch(), 0
             while True:
                 message = replication.receive()
                 if message is None:
@@ -289,8 +293,18 @@ OPENED: Final[dict[str, tuple[str, Callable[[Server, Shape], Database]]]] = {
 """By the source's name: which server of `cdc dev`, and what it is used by."""
 
 
-class _Took:
-    """From the first message to now."""
+@contextmanager
+def postgres_and_kafka(folder: Path) -> Iterator[tuple[extensions.connection, str]]:
+    """Start both servers; yield a connection in autocommit and Kafka's address. BENCH_URL is the database's url."""
+    with DevServers(folder / "servers", servers=("postgres18", "kafka")) as servers:
+        url = os.environ["BENCH_URL"] = servers["postgres18"].url
+        with closing(psycopg2.connect(url)) as database:
+            database.autocommit = True
+            yield database, servers["kafka"].url
+
+
+class _Stopwatch:
+    """Measures time and CPU from the first message to now."""
 
     def __init__(self) -> None:
         self._begun: tuple[float, float] | None = None
@@ -301,7 +315,7 @@ class _Took:
             self._begun = time.monotonic(), time.process_time()
 
     def waiting(self) -> None:
-        """Nothing has come."""
+        """Note that nothing has come. Raises TimeoutError after too long."""
         now = time.monotonic()
         if self._begun is None:
             if now - self._heard_s > _SILENT_S:
@@ -315,6 +329,6 @@ class _Took:
 
 
 def transactions(first: int, count: int, size: int) -> list[tuple[int, int]]:
-    """First and last number of each."""
+    """Return first and last number of each transaction."""
     end = first + count
     return [(begin, min(begin + size, end) - 1) for begin in range(first, end, size)]

@@ -1,4 +1,4 @@
-"""Prints the figures that docs/adr quotes: `make bench`. Medians of three on servers of its own."""
+"""Prints the figures that docs/adr quotes: `make bench-decisions`. Medians of three, on servers of its own."""
 
 from __future__ import annotations
 
@@ -13,23 +13,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import psycopg2
 from psycopg2 import extensions
 
-from cdc.dev.stack import DevServers
+from bench.capture.databases import postgres_and_kafka
+from bench.measure.meter import timed
 
 ROWS, KEYS, WIDE = 1_000_000, 200_000, 50_000
 KINDS = {"bigint": "g", "text": "md5(g::text)", "uuid": "md5(g::text)::uuid"}
 
 
-def timed(work: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    work()
-    return time.monotonic() - begun
-
-
 def copy_orders(database: extensions.connection) -> None:
-    """ADR 0002: COPY of a whole table in heap order, in the key's own, and by the bytes of the key's text."""
+    """ADR 0002: time COPY of a whole table in heap order, in key order, and by the bytes of the key's text."""
     print(f"COPY of {ROWS:,} rows         heap order   key order    by bytes")
     for kind, key in KINDS.items():
         execute(
@@ -59,7 +53,7 @@ def execute(database: extensions.connection, *statements: str) -> None:
 
 
 def connector(folder: Path, name: str, kafka: str) -> Callable[[], tuple[float, float]]:
-    """`cdc run --until-caught-up` on one table: seconds and peak MB of the process."""
+    """Return a run of `cdc run --until-caught-up` on one table, which gives seconds and peak MB of the process."""
     file = folder / f"{name}.yaml"
     source = {"type": "postgres", "url": "${BENCH_URL}", "tables": [f"public.{name}"]}
     file.write_text(json.dumps({"name": name, "source": source, "sink": {"type": "kafka", "bootstrap_servers": kafka}}))
@@ -79,7 +73,7 @@ def connector(folder: Path, name: str, kafka: str) -> Callable[[], tuple[float, 
 
 
 def runs(database: extensions.connection, folder: Path, kafka: str) -> None:
-    """ADR 0003 and 0004: a truncate, and updates that leave a TOASTed value out."""
+    """ADR 0003 and 0004: time a truncate, and updates without their TOASTed value."""
 
     def show(what: str, figures: list[tuple[float, float]]) -> None:
         seconds, peak = (statistics.median(column) for column in zip(*figures, strict=True))
@@ -117,15 +111,9 @@ def runs(database: extensions.connection, folder: Path, kafka: str) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
         folder = Path(name)
-        with DevServers(folder / "servers", servers=("postgres18", "kafka")) as servers:
-            url = os.environ["BENCH_URL"] = servers["postgres18"].url
-            database = psycopg2.connect(url)
-            database.autocommit = True
-            try:
-                copy_orders(database)
-                runs(database, folder, servers["kafka"].url)
-            finally:
-                database.close()
+        with postgres_and_kafka(folder) as (database, kafka):
+            copy_orders(database)
+            runs(database, folder, kafka)
 
 
 if __name__ == "__main__":

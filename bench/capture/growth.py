@@ -1,8 +1,8 @@
-"""Whether an event costs the same however many there are, and of however many tables: `python -m bench.capture.growth`.
+"""Measures the cost of an event by the number of events and of tables: `python -m bench.capture.growth`.
 
-PostgreSQL, our connector alone, from when it begins to follow the log to when it has caught up (`bench.capture.run`),
-in a process of its own. What a run with a single transaction takes is taken off, so that what beginning costs is not
-divided among few events. CPU is of the process with its threads, user and system.
+Our connector reads PostgreSQL alone, in a process of its own, from when it begins to follow the log until it has caught
+up (`bench.capture.run`). The cost of a run with a single transaction is subtracted, so that the start is not divided
+among few events. CPU is user and system time of the process with its threads.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from typing import Final, NamedTuple
 import psycopg2
 
 from bench.capture.databases import SHAPES, transactions
-from bench.capture.streams import tell
+from bench.measure import PROJECT, tell
 from cdc.dev.stack import DevServers
 from cdc.model.errors import CdcError, OperatorError
 
 PARTITIONS: Final = 6
 COLUMNS, VALUES = SHAPES["9"].postgres
 _MANY: Final = 2_000_000
-"""From here on every other run must do."""
+"""From so many events on, only every other run is made."""
 _FEW: Final = 300_000
-"""Below, several runs are made in the place of one: what else the machine does shows more in a short one."""
+"""Below so many events, more runs are made instead of one: other load disturbs a short run more."""
 _PER_TRANSACTION: Final = 100
-_PROJECT: Final = Path(__file__).resolve().parents[1]
 
 
 class Case(NamedTuple):
-    """So many events, of so many tables of that name."""
+    """A number of events in a number of tables."""
 
     title: str
     name: str
@@ -46,7 +45,7 @@ class Case(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What a process has used; CPU and seconds since it began to follow the log."""
+    """The resources of a process; CPU and seconds since it began to follow the log."""
 
     cpu_s: float
     seconds: float
@@ -54,7 +53,7 @@ class Used(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Of an event, what beginning costs taken off."""
+    """The cost of an event, without that of the start."""
 
     title: str
     events: int
@@ -77,12 +76,12 @@ class Growth:
         self._connection.close()
 
     def events(self, counts: Sequence[int], runs: int) -> list[Cost]:
-        """By how many events there are."""
+        """Measure by the number of events."""
         self._tables("events", 1)
         return self._costs([Case(f"{n:,} events", "events", 1, n) for n in counts], runs)
 
     def tables(self, numbers: Sequence[int], count: int, runs: int, partitions: int = PARTITIONS) -> list[Cost]:
-        """By how many tables they are of, in topics of so many partitions."""
+        """Measure by the number of tables, in topics of so many partitions."""
         each = "" if partitions == PARTITIONS else f", {partitions} each"
         cases = [Case(f"of {n} tables{each}", f"of{n}_{partitions}", n, count) for n in numbers]
         for case in cases:
@@ -96,7 +95,7 @@ class Growth:
         self._run(name)
 
     def _costs(self, cases: Sequence[Case], runs: int) -> list[Cost]:
-        """Medians of alternating runs: what else the machine does meets all cases alike."""
+        """Return medians of alternating runs, so that other load disturbs all cases alike."""
         made: dict[Case, list[Cost]] = {case: [] for case in cases}
         for turn in range(runs):
             for case in cases:
@@ -116,7 +115,7 @@ class Growth:
 
     def _cost(self, case: Case) -> Cost:
         title, name, number, count = case
-        self._run(name)  # past what was written to others' tables
+        self._run(name)  # reads over the changes of other tables
         self._write(name, number, _PER_TRANSACTION)
         begun = self._run(name)
         self._write(name, number, count)
@@ -145,7 +144,7 @@ class Growth:
         with (self._folder / f"{name}.log").open("wb") as log, said.open("wb") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", "bench.capture.run", str(file)],
-                env={**os.environ, "BENCH_URL": self._url, "PYTHONPATH": str(_PROJECT)},
+                env={**os.environ, "BENCH_URL": self._url, "PYTHONPATH": str(PROJECT)},
                 stdout=out,
                 stderr=log,
             )
@@ -202,7 +201,7 @@ def main() -> None:
     rarely = (given.runs + 1) // 2
     print(
         f"\nMedians of {given.runs} alternating runs ({rarely} of {_MANY:,} events and more; of fewer than {_FEW:,} "
-        f"several\nin the place of one), rows of nine columns, 100 a transaction, topics of {PARTITIONS} partitions "
+        f"some more\ninstead of one), rows of nine columns, 100 a transaction, topics of {PARTITIONS} partitions "
         "unless said otherwise."
     )
     print(f"{os.cpu_count()} cores, load {load:.1f} at the start.")

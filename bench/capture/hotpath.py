@@ -1,10 +1,9 @@
-"""What an event costs from log to sink, in µs of CPU, without a server: `python -m bench.capture.hotpath`.
+"""Measures the CPU of an event from log to sink, in µs, without a server: `python -m bench.capture.hotpath`.
 
-The bytes that a server would send lie in memory (`bench.capture.recorded`). The connector's own receiving, decoding,
-encoding and writing run over them, up to a sink that hands its batches to a client which throws them away. Each stage
-is run with all the stages before it; what it adds is the difference. CPU is that of this process, and the least of
-several runs counts: what else the machine does only adds. With `--kafka HOST:PORT` there is a last stage, with the real
-client: the CPU of its threads is in the figure.
+The bytes that a server would send are in memory (`bench.capture.recorded`). The connector receives, decodes, encodes
+and writes them, up to a sink whose client discards the batches. Each stage runs with all stages before it; its cost is
+the difference. CPU is that of this process, and the least of a few runs counts, because other load only adds. With
+`--kafka HOST:PORT` there is a last stage with the real client, including the CPU of its threads.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ _ONES: Final = 10_000
 
 
 class _Snapshotter:
-    """There is nothing left to read."""
+    """A snapshotter with nothing left to read."""
 
     def handover(self, *_: object) -> None: ...
     def close(self) -> None: ...
 
 
 class _Producer:
-    """One that throws away what it is given."""
+    """A producer that discards everything."""
 
     interrupted = False
 
@@ -63,7 +62,7 @@ class _Producer:
 
 
 class _Kafka(KafkaSink):
-    """The real sink, which finds that a snapshot was made, and begins with what it is told."""
+    """The real sink, after a finished snapshot, with the given state."""
 
     def __init__(self, sink: KafkaConfig, state: State) -> None:
         super().__init__(sink, state.connector)
@@ -82,7 +81,7 @@ class _Kafka(KafkaSink):
 
 
 class _Nowhere(_Kafka):
-    """The same, with a producer that throws everything away."""
+    """The same sink, with a producer that discards everything."""
 
     def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
         return True
@@ -141,7 +140,7 @@ def written(log: PostgresLog | MysqlLog, servers: str | None = None) -> None:
 
 
 def cpu_us(run: Callable[[], None], events: int, runs: int) -> float:
-    """The least CPU of several runs, in µs an event."""
+    """Return the least CPU of these runs, in µs an event."""
     least = float("inf")
     for _ in range(runs):
         gc.collect()
@@ -152,7 +151,7 @@ def cpu_us(run: Callable[[], None], events: int, runs: int) -> float:
 
 
 def measure(kind: str, count: int, per_transaction: int, runs: int, servers: str | None) -> dict[str, float]:
-    """CPU of each stage with all before it, in µs an event."""
+    """Return the CPU of each stage with all before it, in µs an event."""
     log = LOGS[kind](count, per_transaction)
     stages: dict[str, Callable[[], None]] = {
         "received": lambda: received(log),

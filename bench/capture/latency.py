@@ -1,10 +1,9 @@
-"""From commit to visible under read_committed, at a steady rate of single-row transactions: `python -m
-bench.capture.latency`.
+"""Measures the time from commit to visible (read_committed) at a steady rate: `python -m bench.capture.latency`.
 
-Rows are inserted into PostgreSQL by a process of its own, over four connections, as durably as the server is set to; it
-notes when each commit returned. A consumer of read_committed notes when each row came. Ours and Debezium do this one
-after the other, each alone: ours as it is installed, exactly once; Debezium at least once, with the pause between its
-looks as it is by default (`poll.interval.ms` 500) and at 5 ms, and a producer that does not wait to fill its batches.
+A separate process inserts single rows into PostgreSQL, over four connections, as durably as the server is configured,
+and notes when each commit returned. A read_committed consumer notes when each row came. Ours and Debezium run one after
+the other: ours as it is installed, exactly once; Debezium at least once, with its default `poll.interval.ms` (500) and
+with 5 ms, and with a producer that does not wait to fill its batches.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ import psycopg2
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.capture.databases import OPENED, SHAPES, TABLE, Database
-from bench.capture.streams import Bench, tell
+from bench.capture.streams import Bench
+from bench.measure import tell
 from bench.measure.meter import Topic
 from bench.peers import debezium
 from cdc.dev.stack import DevServers
@@ -63,7 +63,7 @@ def write(url: str, first: int, count: int, rate: float) -> dict[int, float]:
 
 
 class Watch:
-    """When each row came, on a thread."""
+    """Notes on a thread when each row came."""
 
     def __init__(self, kafka: str, topic: Topic, name: str) -> None:
         self._settings = {
@@ -98,10 +98,10 @@ class Watch:
 
 
 class Latency(Bench):
-    """Of PostgreSQL; the parts that start programs are those of the streams."""
+    """The latencies of PostgreSQL; `Bench` starts the programs."""
 
     def measured(self, *, rate: float, warm_s: float, seconds: float) -> dict[str, dict[str, float]]:
-        """By program: milliseconds, and how many rows a second were written."""
+        """Return by program the milliseconds, and the rows written a second."""
         self._database.create()
         found = {}
         programs: dict[str, Callable[[], Iterator[None]]] = {
@@ -133,7 +133,7 @@ class Latency(Bench):
             yield
 
     def _await_row(self, name: str) -> None:
-        """Until what is written comes."""
+        """Wait until a written row comes."""
         topic, deadline = self._topic(name, TABLE), time.monotonic() + 120
         while sum(topic.ends()) == 0:
             _in_time(deadline, name)

@@ -1,24 +1,22 @@
 """Prints a connector's peak memory, and fails above the bound: `make bench-memory`. On servers of its own.
 
-The peak is VmHWM of /proc/PID/status: what was resident at most, of this process alone.
+The peak is VmHWM of /proc/PID/status: the greatest resident size, of this process alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import psycopg2
 from psycopg2 import extensions
 
-from cdc.dev.stack import DevServers
+from bench.capture.databases import postgres_and_kafka
+from bench.measure.meter import peak_kb
 
 BOUND_MB = 300
 ROW = "g AS n, 'name ' || g AS name, g / 3.0 AS amount, md5(g::text) AS note"
@@ -44,7 +42,7 @@ class Bench:
         )
 
     def run(self, table: str, what: str, rows: int) -> None:
-        """One `cdc run --until-caught-up` of a table, and a line about it."""
+        """Run `cdc run --until-caught-up` on a table, and print a line about it."""
         file = self._folder / f"{table}.yaml"
         source = {"type": "postgres", "url": "${BENCH_URL}", "tables": [f"public.{table}"]}
         sink = {"type": "kafka", "bootstrap_servers": self._kafka}
@@ -55,22 +53,13 @@ class Bench:
         )
         peak_mb = 0.0
         while process.poll() is None:
-            peak_mb = max(peak_mb, peak(process.pid))
+            peak_mb = max(peak_mb, peak_kb(process.pid) / 1024)
             time.sleep(0.05)
         took_s = time.monotonic() - begun
         if process.returncode != 0:
             sys.exit(f"cdc run failed with exit code {process.returncode}")
         self.highest_mb = max(self.highest_mb, peak_mb)
         print(f"  {what:<44}{peak_mb:>6.0f} MB {took_s:>8.1f} s {rows / took_s:>10,.0f} rows/s", flush=True)
-
-
-def peak(pid: int) -> float:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:  # it ended just now
-        return 0.0
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)  # a process that has ended, and not been waited for, has none
-    return int(found.group(1)) / 1024 if found else 0.0
 
 
 def main() -> None:
@@ -80,24 +69,18 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
         folder = Path(name)
-        with DevServers(folder / "servers", servers=("postgres18", "kafka")) as servers:
-            url = os.environ["BENCH_URL"] = servers["postgres18"].url
-            database = psycopg2.connect(url)
-            database.autocommit = True
-            bench = Bench(folder, database, servers["kafka"].url)
+        with postgres_and_kafka(folder) as (database, kafka):
+            bench = Bench(folder, database, kafka)
             print("peak memory of one cdc run --until-caught-up, its start included")
-            try:
-                for table, rows in (("tenth", given.snapshot_rows // 10), ("whole", given.snapshot_rows)):
-                    bench.fill(table, rows)
-                    bench.run(table, f"a snapshot of {rows:,} rows", rows)
-                bench.execute("DROP TABLE tenth", "TRUNCATE whole")
-                bench.fill("streamed", 1)
-                bench.run("streamed", "a snapshot of 1 row", 1)
-                rows = given.transaction_rows
-                bench.execute(f"INSERT INTO streamed SELECT g, {ROW} FROM generate_series(2, {rows + 1}::bigint) g")
-                bench.run("streamed", f"a transaction of {rows:,} rows", rows)
-            finally:
-                database.close()
+            for table, rows in (("tenth", given.snapshot_rows // 10), ("whole", given.snapshot_rows)):
+                bench.fill(table, rows)
+                bench.run(table, f"a snapshot of {rows:,} rows", rows)
+            bench.execute("DROP TABLE tenth", "TRUNCATE whole")
+            bench.fill("streamed", 1)
+            bench.run("streamed", "a snapshot of 1 row", 1)
+            rows = given.transaction_rows
+            bench.execute(f"INSERT INTO streamed SELECT g, {ROW} FROM generate_series(2, {rows + 1}::bigint) g")
+            bench.run("streamed", f"a transaction of {rows:,} rows", rows)
     if bench.highest_mb > BOUND_MB:
         sys.exit(f"above the bound of {BOUND_MB} MB")
 

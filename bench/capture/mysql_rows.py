@@ -1,4 +1,4 @@
-"""What decoding a row of nine columns costs: MySQL's row images beside pgoutput's text, in the same run."""
+"""Measures the cost of decoding a row of nine columns: MySQL's row image, and pgoutput's text in the same run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests import mysql_encoder as encoder
 from tests import pgoutput_encoder
 
 ROWS = 115
-"""About what an event of 8 kB holds."""
+"""About as many as an event of 8 kB holds."""
 SECONDS = 10.0
 
 
 def columns() -> tuple[TableColumn, ...]:
-    """bigint, int, varchar, decimal, int null, text null, datetime(6), timestamp null, tinyint."""
+    """Return the columns: bigint, int, varchar, decimal, int null, text null, datetime(6), timestamp null, tinyint."""
     return (
         TableColumn("id", table_map.LONGLONG, 0, nullable=False, unsigned=False),
         TableColumn("customer_id", table_map.LONG, 0, nullable=False, unsigned=False),
@@ -53,7 +53,7 @@ def image(n: int) -> bytes:
 
 
 def least_us(run: Callable[[], object]) -> float:
-    """The fastest of many runs, in µs a row: what else the machine does only adds."""
+    """Return the fastest of many runs, in µs a row, because other load only adds."""
     least, end = float("inf"), time.monotonic() + SECONDS
     while time.monotonic() < end:
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Logs as the servers send them, held in memory, and the real sources reading them: no server is needed.
+"""Makes logs as servers send them, in memory, and lets the real sources read them without a server.
 
 The row is that of `bench.capture.databases`: nine columns, all types that tables mostly have.
 """
@@ -35,7 +35,7 @@ from tests import mysql_encoder, pgoutput_encoder
 FIRST: Final = 2_000
 _AT_US: Final = 1_795_212_301_102_000
 _EVENT_BYTES: Final = 8_192
-"""What the server makes a rows event of, at most (binlog_row_event_max_size)."""
+"""The greatest size of a rows event (binlog_row_event_max_size)."""
 
 
 def config(kind: str) -> ConnectorConfig:
@@ -47,7 +47,7 @@ def config(kind: str) -> ConnectorConfig:
 
 
 def row(n: int) -> tuple[bytes | None, ...]:
-    """As PostgreSQL prints it."""
+    """Return row `n` as PostgreSQL prints it."""
     clock = b"%02d:%02d:%02d" % (n % 24, n % 60, n * 7 % 60)
     return (
         b"%d" % n,
@@ -82,7 +82,7 @@ _TABLE: Final = table_of(
 
 
 class PostgresLog:
-    """What a walsender sends: data messages, with a keepalive after each transaction, as servers send them."""
+    """The messages of a walsender: data messages, with a keepalive after each transaction."""
 
     kind = "postgres"
     table = "public.orders"
@@ -109,14 +109,14 @@ class PostgresLog:
         return _Postgres(self)
 
     def receive(self) -> None:
-        """All of it, for nothing."""
+        """Receive everything and discard it."""
         connection = _Replication(self.messages)
         while connection.receive() is not None:
             pass
 
 
 class _Walsender:
-    """A libpq connection in COPY BOTH."""
+    """A libpq connection in COPY BOTH mode."""
 
     socket = 0
 
@@ -151,7 +151,7 @@ class _Replication(replication_stream.ReplicationConnection):
 class _Upkeep:
     def follows(self, _lsn: int) -> None: ...
 
-    def tend(self, *, following: bool) -> None:  # noqa: ARG002 - the clock is looked at, as it would be
+    def tend(self, *, following: bool) -> None:  # noqa: ARG002 - reads the clock, as the real one does
         time.monotonic()
 
     def asking(self) -> contextlib.AbstractContextManager[None]:
@@ -193,7 +193,7 @@ _FILE: Final = "binlog.000002"
 
 
 class MysqlLog:
-    """The packets of a dump of MySQL 8 and newer: GTID, BEGIN, then table map, rows, XID; with checksums."""
+    """The packets of a binlog dump of MySQL 8 and newer: GTID, BEGIN, table map, rows, XID; with checksums."""
 
     kind = "mysql"
     table = "dev.orders"
@@ -243,7 +243,7 @@ class MysqlLog:
         return _Mysql(self)
 
     def receive(self) -> None:
-        """All of it, for nothing."""
+        """Receive everything and discard it."""
         dump = self.dump()
         while dump.receive() is not None:
             pass

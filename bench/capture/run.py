@@ -1,4 +1,4 @@
-"""`cdc run FILE --until-caught-up` of PostgreSQL, and what it has used since it began to follow the log.
+"""Runs `cdc run FILE --until-caught-up` for PostgreSQL, and prints what it used since it began to follow the log.
 
     python -m bench.capture.run FILE
 

@@ -1,8 +1,8 @@
-"""Our streams beside Debezium's, over the same log, on servers of its own: `make bench-streams`.
+"""Compares our streams with Debezium's over the same log, on servers of its own: `make bench-streams`.
 
-The rows are written while nobody reads; then ours and Debezium read the same backlog, one after the other, in turns as
-to who is first. Seconds are counted from the first event that a consumer of read_committed can see to the last, so that
-nobody's start is in them; CPU is user and system time in those seconds, of a process and its children.
+The rows are written while nothing reads; then ours and Debezium read the same backlog, one after the other, alternating
+which is first. The time counts from the first event that a read_committed consumer can see to the last, so start-up is
+not included; CPU is the user and system time in that period, of a process and its children.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.capture.databases import COPY, OPENED, SHAPES, TABLE, Database, Shape
-from bench.measure import report
+from bench.measure import PROJECT, report, tell
 from bench.measure.meter import Sample, Topic, Usage
 from bench.measure.report import COLD, OURS, PEER, RAW, Run
 from bench.peers import debezium
@@ -37,39 +37,32 @@ PARTITIONS: Final = 6
 _STREAM: Final = "bench"
 _PEER: Final = "peer"
 _SLOWEST: Final = 500
-"""Events a second below which a run is given up."""
+"""A run with fewer events a second is aborted."""
 _SMALL: Final = 10
 _STARTS_WITHIN_S: Final = 120.0
 
 
-_PROJECT: Final = Path(__file__).resolve().parents[1]
-
-
-def tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 class Start(NamedTuple):
-    """Where a topic ended, and when, before anybody wrote to it."""
+    """The end offsets of a topic before a run, and the time."""
 
     ends: Sequence[int]
     at_s: float
 
 
 class Backlog(NamedTuple):
-    """What is written in a run."""
+    """The changes of a run."""
 
     events: int
     per_transaction: int
 
     @classmethod
     def of(cls, events: int, per_transaction: int) -> Backlog:
-        """Small transactions take long to write: there are fewer of them."""
+        """Return the backlog; with small transactions it has fewer events, because writing takes long."""
         return cls(events if per_transaction >= _SMALL else max(1, events // 5), per_transaction)
 
 
 class Bench:
-    """One source, with servers that run."""
+    """The measurements of one source, given running servers."""
 
     def __init__(
         self, folder: Path, database: Database, servers: DevServers, name: str, shape: Shape = SHAPES["9"]
@@ -85,7 +78,7 @@ class Bench:
         os.environ["BENCH_URL"] = database.url
 
     def all(self, backlogs: Sequence[Backlog], runs: int, *, snapshots: bool = True) -> None:
-        """A run for which the JVM is new; then `runs` of each backlog, and of a snapshot of the first one's size."""
+        """Measure one run with a new JVM, then `runs` of each backlog, and of a snapshot of the first one's size."""
         self._database.create()
         peer = self._peer(_PEER, TABLE)
         topic = self._topic(_PEER, TABLE)
@@ -105,7 +98,7 @@ class Bench:
                 self._snapshot(worker, case, number)
 
     def _stream(self, worker: debezium.Worker, peer: dict[str, str], backlog: Backlog, number: int) -> None:
-        """Run `number` over the log; in run 0 the JVM is new, and ours does not count."""
+        """Measure run `number` over the log; in run 0 the JVM is new, and ours does not count."""
         self._events, size = backlog
         of = "" if self._shape is SHAPES["9"] else f", {self._shape.title}"
         case = f"{self._database.title}, the log: {self._events:,} inserts{of}, {size} a transaction"
@@ -122,7 +115,7 @@ class Bench:
         self._alone(case, kept=number > 0)
 
     def _snapshot(self, worker: debezium.Worker, case: str, number: int) -> None:
-        """Each time by new connectors, into topics of their own."""
+        """Measure a snapshot, with new connectors and topics each time."""
         turns: tuple[Callable[[], None], ...] = (
             partial(self._ours, case, f"{_STREAM}-{number}", COPY),
             partial(self._their_snapshot, case, worker, f"{_PEER}-{number}"),
@@ -131,7 +124,7 @@ class Bench:
             turn()
 
     def _position(self, worker: debezium.Worker, peer: dict[str, str], topic: Topic) -> None:
-        """Both have read the table and follow the log; then they are stopped."""
+        """Let both read the table and follow the log, so that both have a position; then stop them."""
         tell(f"{self._database.title}: positions for both")
         with self._running(_STREAM, TABLE) as server:
             self._watch(self._topic(_STREAM, TABLE), [0] * PARTITIONS, 1, server)
@@ -195,7 +188,7 @@ class Bench:
         found = topic.count(start.ends)
         if found.keys != self._events or (program == OURS and found.records != self._events):
             raise OperatorError(f"{program}: {found.records} records of {found.keys} keys for {self._events} changes")
-        events = round(self._events * (1 - first.visible / last.visible))  # offsets have markers among them
+        events = round(self._events * (1 - first.visible / last.visible))  # control records have offsets, too
         run = Run(
             case=case,
             program=program,
@@ -237,13 +230,13 @@ class Bench:
 
     @contextmanager
     def _running(self, name: str, table: str) -> Iterator[Server]:
-        """`cdc run`, which follows the log until it is told to end."""
+        """Run `cdc run` until the block ends."""
         file = self._folder / f"{name}.yaml"
         source = {"type": self._database.kind, "url": "${BENCH_URL}", "tables": [f"{self._database.schema}.{table}"]}
         sink = {"type": "kafka", "bootstrap_servers": self._kafka, "partitions": PARTITIONS}
         file.write_text(json.dumps({"name": name, "source": source, "sink": sink}))
         argv = (sys.executable, "-m", "cdc", "run", str(file))
-        launch = Launch(argv, ready=lambda _pid: True, url="-", env=(("PYTHONPATH", str(_PROJECT)),))
+        launch = Launch(argv, ready=lambda _pid: True, url="-", env=(("PYTHONPATH", str(PROJECT)),))
         server = Server("cdc", self._folder / f"cdc-{name}", lambda _folder: launch)
         server.start()
         try:
@@ -273,7 +266,7 @@ def _pid(server: Server) -> int:
 
 
 def measured(source: str, folder: Path, backlogs: Sequence[Backlog], runs: int, shape: Shape) -> list[Run]:
-    """All of one source; of a table of another shape than most have, its log in large transactions."""
+    """Measure one source; a table of an unusual shape only in large transactions of the log."""
     name, opened = OPENED[source]
     tell(f"starting {name} and kafka")
     most = shape is SHAPES["9"]
@@ -338,7 +331,7 @@ def main() -> None:
                 runs += measured(source, folder, backlogs, given.runs, SHAPES[shape])
     except CdcError as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:  # everything has been stopped on its way here
+    except KeyboardInterrupt:  # all servers have been stopped by now
         sys.exit(130)
     print(report.table(runs))
     print(f"\n{_explained(facts)}")

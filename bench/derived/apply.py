@@ -1,16 +1,16 @@
-"""What the apply job manages, store by store, beside what it must: `make bench-apply`.
+"""Measures the apply job, store by store, against its targets: `make bench-apply`.
 
     python -m bench.derived.apply [--stores iceberg,tantivy] [--rows 1000000] [--events 2000000] [--json FILE]
 
-*Sustained apply* and *documents*: a table of nine columns is filled, a tenth as many updates are folded in so that
-all is warm, then updates of random keys, written to Kafka beforehand, are taken in one run, in batches that the job
-sizes itself. Seconds run from the start of the stream, behind which the first batch begins, to the end of the last
-batch. Changes are events; documents are what came to the store, the newest event of each key in a batch.
+*Sustained apply* and *documents*: a table of nine columns is filled, then a tenth as many updates are folded in to warm
+up. Then updates of random keys, written to Kafka beforehand, are folded in one run, in batches that the job sizes
+itself. The time runs from the start of the stream, just before the first batch, to the end of the last batch. Changes
+are events; documents are the rows that came to the store, the newest event of each key in a batch.
 
 *Freshness*: a connector follows a PostgreSQL database in which 1,000 rows a second are changed, ten in a transaction,
-and the job folds them in. A transaction is visible when the store says that it is complete up to its end; the store is
-asked every 20 ms, and the time is counted from when the commit returned. The first minute does not count: a job runs
-for weeks, and its JVM compiles for about as long.
+and the job folds them in. A transaction is visible when the store is complete up to its end; the store is asked every
+20 ms, and the time counts from the return of the commit. The first minute does not count: a job runs for weeks, and its
+JVM compiles for about a minute.
 
 *Verify*: see `bench/derived/verify.py`. *Rebuild*: see `bench/derived/rebuild.py`.
 """
@@ -48,6 +48,7 @@ from bench.derived.targets import (
     table,
 )
 from bench.derived.verify import prove
+from bench.measure import PROJECT, tell
 from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.dev.stack import DevServers
 from cdc.model.errors import CdcError
@@ -55,7 +56,6 @@ from spark_apply.job.job import run_apply
 from spark_apply.model.store import STORES
 from spark_apply.spark.session import open_session
 
-PROJECT: Final = Path(__file__).resolve().parents[1]
 _BROKER: Final = "-XX:+UseSerialGC -Xshare:auto"
 """Java options of the broker, compiled as one that runs for weeks; `cdc dev` has the quick compiler only."""
 PARTS: Final = ("apply", "freshness", "rebuild", "verify")
@@ -69,7 +69,7 @@ class Setup:
     """Given a folder, and the urls of servers by name."""
     server: str | None = None
     documents: bool = False
-    """Whether it is measured by documents, of which there are fewer."""
+    """Whether it is measured in documents instead of changes."""
 
 
 def _in_folder(kind: str) -> Callable[[Path, Mapping[str, str]], StoreConfig]:
@@ -87,15 +87,11 @@ SETUPS: Final = {
     "opensearch": Setup(_at_server("opensearch", "opensearch"), server="opensearch", documents=True),
     "tantivy": Setup(_in_folder("tantivy"), documents=True),
 }
-"""Of those that are not in `STORES` (yet), nothing is measured."""
-
-
-def tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+"""A store that is not in `STORES` (yet) is not measured."""
 
 
 def chosen(asked: list[str]) -> list[str]:
-    """Of the stores asked for, those that are there and that we know how to open; a line for each other one."""
+    """Select the stores that exist and that we can open; print a line for each other one."""
     for kind in asked:
         if kind not in STORES:
             tell(f"{kind}: there is no such store, skipped")
@@ -105,7 +101,7 @@ def chosen(asked: list[str]) -> list[str]:
 
 
 class Bench:
-    """Servers that run, and a folder."""
+    """The measurements, given running servers and a folder."""
 
     def __init__(self, folder: Path, urls: Mapping[str, str], given: argparse.Namespace) -> None:
         self._folder = folder
@@ -166,12 +162,14 @@ class Bench:
         )
         of = f"{found.rows:,} rows"
         yield Figure(VERIFY, kind, found.rows / found.seconds, of)
-        yield Figure(PLANTED, kind, found.found, f"{of}; {'mended' if found.mended else 'NOT mended'} by --repair")
+        yield Figure(
+            PLANTED, kind, found.found, f"{of}; {'repaired' if found.repaired else 'NOT repaired'} by --repair"
+        )
         of = f"{found.runs} runs at {given.rate:,} changes/s, {found.undecided} rows undecided"
         yield Figure(ALARMS, kind, found.alarms, of)
 
     def _ran(self, module: str, *words: str) -> dict[str, Any]:
-        """Another benchmark's figures, which it writes to the file that its last argument names."""
+        """Run another benchmark and read the figures from the file that its last argument names."""
         tell(f"{module}")
         file = self._folder / f"{module}.json"
         command = [sys.executable, "-m", module, *words, str(file)]
@@ -193,7 +191,7 @@ class Bench:
 
 
 def _folded(config: ApplyConfig) -> tuple[int, int, float]:
-    """Take all there is: events, rows handed to the store, seconds from the stream's start to the last batch's end."""
+    """Fold everything in; return events, rows given to the store, and the seconds from stream start to last batch."""
     at: list[float] = []
 
     def told(line: str) -> None:
@@ -207,7 +205,7 @@ def _folded(config: ApplyConfig) -> tuple[int, int, float]:
 
 @contextmanager
 def _urls(folder: Path, kinds: list[str], parts: list[str]) -> Iterator[dict[str, str]]:
-    """Servers that these stores and parts need, while they run."""
+    """Start the servers that these stores and parts need."""
     needed = {"kafka"} | {server for kind in kinds if (server := SETUPS[kind].server)}
     if {"freshness", "verify"} & set(parts):
         needed.add("postgres18")
@@ -268,7 +266,7 @@ def main() -> None:
         figures = measured(given, chosen(given.stores.split(",")), parts)
     except CdcError as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:  # everything has been stopped on its way here
+    except KeyboardInterrupt:  # all servers have been stopped by now
         sys.exit(130)
     print(table(figures))
     print(f"\n{about['cores']} cores, load {about['load']:.1f} at the start; the sizes asked for are in issue 6.")

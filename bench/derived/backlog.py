@@ -1,4 +1,4 @@
-"""Events as a connector would have written them, made fast: one template for each table, filled in as bytes."""
+"""Writes events as a connector would, but fast: from one template for each table, filled in as bytes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ COLUMNS: Final[Mapping[str, Mapping[str, Any]]] = {
     "updated_at": {"kind": "timestamptz"},
     "active": {"kind": "boolean"},
 }
-"""Nine of them, as `bench.capture.databases` has them."""
+"""The nine columns of `bench.capture.databases`."""
 _TRANSACTION: Final = 100_000
 _POLL_EVERY: Final = 10_000
 _SLOT: Final = 7_777_777_777
-"""Stands for the key in a template, as the two below do for status and position."""
+"""A placeholder for the key in a template; the two below are for status and position."""
 _STATUS: Final = "@status@"
 _COMMIT: Final = 8_888_888_888
 
@@ -58,11 +58,11 @@ class Backlog:
         self._producer.init_transactions(30)
 
     def rows(self, count: int) -> None:
-        """Every key once."""
+        """Write an insert for every key."""
         self._write("c", range(count))
 
     def updates(self, count: int, keys: int, *, seed: int) -> None:
-        """Of random keys."""
+        """Write updates of random keys."""
         rng = random.Random(seed)
         self._write("u", (rng.randrange(keys) for _ in range(count)))
 
@@ -81,7 +81,7 @@ class Backlog:
 
 
 def records(of: SourceTable, op: str, keys: Iterable[int], commit: int) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of an event for each key, at the positions behind `commit`: as `SourceTable.event` has them."""
+    """Yield key and value of an event for each key, at the positions behind `commit`, as of `SourceTable.event`."""
     ((_, key, value),) = of.event(op, row(_SLOT, _STATUS), position(_COMMIT))
     assert value is not None
     key_template, template = key.replace(b"%", b"%%"), value.replace(b"%", b"%%")

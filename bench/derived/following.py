@@ -1,4 +1,4 @@
-"""A source table that is written at a pace, the connector that captures it, and the job that folds it in."""
+"""Runs a source table under load, the connector that captures it, and the job that folds it in."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg2
 
+from bench.measure import PROJECT
 from cdc.config.config import ApplyConfig, load_connector
 from cdc.dev.process import Launch, Server
 from cdc.model.errors import CdcError
@@ -24,7 +25,6 @@ from spark_apply.job.job import run_apply
 
 PATIENCE_S: Final = 300.0
 TABLE: Final = "public.orders"
-_PROJECT: Final = Path(__file__).resolve().parents[1]
 _PER_TRANSACTION: Final = 10
 
 _MADE: Final = """
@@ -43,19 +43,19 @@ _DROP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is under way inside `following`."""
+    """The handles inside `following`."""
 
     cursor: Any
-    """At the source, each statement a transaction."""
+    """A cursor at the source; each statement is a transaction."""
     connector: Path
-    """Its file."""
+    """The connector's file."""
     failed: list[BaseException]
-    """What the job ended with."""
+    """The exception that ended the job, if any."""
 
 
 @contextmanager
 def following(folder: Path, url: str, config: ApplyConfig, *, rows: int) -> Iterator[Followed]:
-    """A table of so many rows at `url`, captured and followed until the block ends."""
+    """Create a table of so many rows at `url`; capture and apply it until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "connector.yaml"
     server = _connector(folder, file, url, config)
@@ -96,7 +96,7 @@ def write(
 
 
 def database(url: str, name: str) -> str:
-    """The url of another database of that server, which is made if it is not there."""
+    """Return the url of another database of that server; create it if it does not exist."""
     with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute("SELECT FROM pg_database WHERE datname = %s", (name,))
@@ -106,7 +106,7 @@ def database(url: str, name: str) -> str:
 
 
 def _connector(folder: Path, file: Path, url: str, config: ApplyConfig) -> Server:
-    """`cdc run`, ready when its snapshot is in the topics."""
+    """Return `cdc run` as a server that is ready when its snapshot is in the topics."""
     name = config.source.topic_prefix
     sink = {"type": "kafka", "bootstrap_servers": config.source.bootstrap_servers, "partitions": 6}
     source = {"type": "postgres", "url": url, "tables": [TABLE]}
@@ -121,7 +121,7 @@ def _connector(folder: Path, file: Path, url: str, config: ApplyConfig) -> Serve
         return state is not None and state.phase is Phase.STREAM
 
     argv = (sys.executable, "-m", "cdc", "run", str(file))
-    launch = Launch(argv, ready=streaming, url="-", env=(("PYTHONPATH", str(_PROJECT)),), ready_within_s=PATIENCE_S)
+    launch = Launch(argv, ready=streaming, url="-", env=(("PYTHONPATH", str(PROJECT)),), ready_within_s=PATIENCE_S)
     return Server("connector", folder / "connector", lambda _folder: launch)
 
 

@@ -1,4 +1,4 @@
-"""How long after a commit at the source a store holds it, under a steady load."""
+"""Measures how long after its commit at the source a transaction is in a store, under a steady load."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LOOK_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A place in the source's log, and when it was committed there, or seen to be complete in the store."""
+    """A position in the source's log, and when it was committed there or seen complete in the store."""
 
     end: int
     at_s: float
 
 
 def waited(committed: Sequence[Moment], seen: Sequence[Moment]) -> list[float]:
-    """For each commit, how long until the store was first seen to hold it; those never seen are left out.
+    """Return for each commit the time until the store was first seen to hold it; commits never seen are left out.
 
-    Both as they came: `end` never goes back.
+    Both sequences are in order of time, and `end` does not decrease.
     """
     ends = [moment.end for moment in seen]
     places = ((moment, bisect_left(ends, moment.end)) for moment in committed)
@@ -41,7 +41,7 @@ def waited(committed: Sequence[Moment], seen: Sequence[Moment]) -> list[float]:
 def delays(
     folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, warm: int, seconds: int
 ) -> list[float]:
-    """Seconds from commit to visible, of each transaction; a connector and the job run meanwhile.
+    """Return the seconds from commit to visible of each transaction, while a connector and the job run.
 
     Those of the first `warm` seconds are not counted: the JVM is new to batches of that size.
     """
@@ -50,7 +50,7 @@ def delays(
 
 
 class Watch:
-    """Looks at the store's mark, on a thread; entering waits until there is one."""
+    """Polls the store's mark on a thread; entering waits until there is one."""
 
     def __init__(self, config: ApplyConfig, failed: list[BaseException]) -> None:
         (self._store,) = config.stores
@@ -71,7 +71,7 @@ class Watch:
         self._thread.join(PATIENCE_S)
 
     def wait(self, end: int) -> None:
-        """Until the store is complete up to `end`. Raises what the job failed with."""
+        """Wait until the store is complete up to `end`. Raises the exception that ended the job."""
         deadline = time.monotonic() + PATIENCE_S
         while not self.holds(end):
             if time.monotonic() > deadline:

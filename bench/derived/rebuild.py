@@ -1,6 +1,6 @@
-"""A rebuild's rate beside that of reading and parsing its topic alone: `python -m bench.derived.rebuild`.
+"""Compares the rate of a rebuild with reading and parsing its topic alone: `python -m bench.derived.rebuild`.
 
-By turns in one session of Spark's, each once before it counts; medians.
+They alternate in one Spark session, after one uncounted run each; figures are medians.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import json
 import random
 import statistics
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from bench.measure.meter import timed
 from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.dev.stack import DevServers
 from cdc.model.errors import BugError
@@ -44,14 +44,8 @@ _TRANSACTION = 10_000
 _PARTITIONS = 6
 
 
-def timed(work: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    work()
-    return time.monotonic() - begun
-
-
 def publish(bootstrap: str, table: SourceTable, events: int, keys: int) -> None:
-    """Every key once, then updates of random ones."""
+    """Publish an insert for every key, then updates of random keys."""
     publisher, rng = Publisher(bootstrap, table.prefix), random.Random(1)
     publisher.create([table], partitions=_PARTITIONS)
 
@@ -67,7 +61,7 @@ def publish(bootstrap: str, table: SourceTable, events: int, keys: int) -> None:
 
 
 def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: int, events: int) -> dict[str, float]:
-    """Prints the figures, and gives them."""
+    """Print and return the figures."""
     made = target(kafka_source.schema_versions(config.source)[table.qualified], {})
     store = open_store(config.stores["warehouse"], name="warehouse", prefix=table.prefix, spark=spark)
 
@@ -82,7 +76,7 @@ def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: 
         applier = Applier({made.topic: Route(made, {"warehouse": beside})}, lambda route: route, Quarantine(config))
         end = fill(spark, config.source, applier, made.topic)
         if end is None:
-            raise BugError("these events were not to be looked through first")
+            raise BugError("the backfill in one pass refused these events")
         built.append(timed(lambda: compare(store, beside, made)))
         store.swap(made, Due(uuid.uuid4().hex, end))
 

@@ -1,4 +1,4 @@
-"""How long Spark takes to its first answer, with the archive of its classes and without, by turns.
+"""Measures the time to Spark's first answer, with the class archive and without, alternating.
 
     python -m bench.derived.starts [runs]
 

@@ -1,4 +1,4 @@
-"""What the apply job was measured at beside what it must reach: a table for people, and the same as JSON. Pure."""
+"""Shows the apply job's figures beside their targets: a table for people, and the same as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BARS: Final[dict[tuple[str, str], float]] = {
     (PLANTED, "postgres"): 3,
     (ALARMS, "postgres"): 0,
 }
-"""What issue 6 asks for, at full size."""
+"""The targets at full size."""
 
 _UNITS: Final = {
     CHANGES: "changes/s",
@@ -54,7 +54,7 @@ class Figure:
     store: str
     value: float
     of: str
-    """What it was taken of, in words."""
+    """What was measured, in words."""
 
     @property
     def bar(self) -> float | None:
@@ -62,24 +62,24 @@ class Figure:
 
     @property
     def reached(self) -> bool | None:
-        """None where nothing is asked for."""
+        """Whether the target is reached; None without a target."""
         if self.bar is None:
             return None
         return self.value <= self.bar if self.what in _AT_MOST else self.value >= self.bar
 
     def as_json(self) -> dict[str, Any]:
-        """Stable keys."""
+        """Return JSON with stable keys."""
         return {**asdict(self), "unit": _UNITS[self.what], "bar": self.bar, "reached": self.reached}
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The least value that at least this share of all do not exceed."""
+    """Return the least value that at least this share of all do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Lines, in the order of the figures."""
+    """Format the figures, in their order."""
     rows = [("", "store", "measured", "asked for", "", "of")]
     for one in figures:
         unit = _UNITS[one.what]

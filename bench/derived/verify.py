@@ -1,8 +1,8 @@
-"""Whether `cdc verify` finds what is wrong in a large copy, and nothing else while the source is being written.
+"""Measures whether `cdc verify` finds the damage in a large copy, and nothing else while the source is written.
 
-One cell of the copy is changed, one row is taken away and one is put in that the source does not have; `cdc verify`
-must name these three, `--repair` must mend them. Then it is run again and again under load: what it names then is a
-false alarm. The copy is a table in PostgreSQL, where such damage is a statement.
+One cell of the copy is changed, one row is deleted, and one is inserted that the source does not have; `cdc verify`
+must name these three, and `--repair` must repair them. Then it runs repeatedly under load, and every row that it names
+is a false alarm. The copy is a table in PostgreSQL, where such damage is one statement.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _PLANTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What came out."""
+    """The results."""
 
     rows: int
     found: int
-    """Of the three that were planted, those that were named, and named right."""
-    mended: bool
+    """How many of the three planted damages were named correctly."""
+    repaired: bool
     seconds: float
-    """Of the run that found them, Spark's start included; nothing else was at work but the idle connector and job."""
+    """Duration of the run that found them, including the start of Spark, beside an idle connector and job."""
     runs: int
     alarms: int
     """Rows named in all runs under load."""
     undecided: int
-    """Rows of these runs that changed each time they were looked at."""
+    """Rows of these runs that changed each time they were read."""
 
 
 def prove(folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, runs: int) -> Proof:
-    """`config` has one store, of type postgres."""
+    """Run the measurement; `config` has one store, of type postgres."""
     (warehouse,) = (str(store.url) for store in config.stores.values())
     with following(folder, url, config, rows=rows) as at, Watch(config, at.failed):
         file = folder / "apply.yaml"
@@ -68,18 +68,18 @@ def prove(folder: Path, url: str, config: ApplyConfig, *, rows: int, rate: int, 
         seconds = time.monotonic() - begun
         named = sum(found[what] == rows_ for what, rows_ in _PLANTED.items())
         _verify(at, file, "--repair")
-        mended = _until_mended(at, file)
+        repaired = _until_repaired(at, file)
         reports = []
         with _writing(url, rows, rate):
             for number in range(runs):
                 reports.append(_verify(at, file))
                 print(f"  run {number + 1}: {_count(reports[-1])} named", file=sys.stderr, flush=True)
     alarms, undecided = sum(map(_count, reports)), sum(len(report["undecided"]) for report in reports)
-    return Proof(rows, named, mended, seconds, runs, alarms, undecided)
+    return Proof(rows, named, repaired, seconds, runs, alarms, undecided)
 
 
 def _written(config: ApplyConfig) -> dict[str, Any]:
-    """The job's file."""
+    """Return apply.yaml."""
     found = {name: value for name, value in asdict(config).items() if value}
     found["stores"] = {name: {"type": one.type, "url": one.url} for name, one in config.stores.items()}
     found["tables"] = {TABLE: {"stores": list(config.stores)}}
@@ -102,7 +102,7 @@ def _verify(at: Followed, file: Path, *words: str) -> dict[str, Any]:
     return found
 
 
-def _until_mended(at: Followed, file: Path) -> bool:
+def _until_repaired(at: Followed, file: Path) -> bool:
     deadline = time.monotonic() + PATIENCE_S
     while _count(_verify(at, file)):
         if time.monotonic() > deadline:

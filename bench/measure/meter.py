@@ -1,7 +1,7 @@
-"""What is measured with: when events become visible in a topic, and what processes have used meanwhile.
+"""Measures when events become visible in a topic, and what processes use meanwhile.
 
-Visible is what a consumer of read_committed may read: what lies before the last stable offset of each partition. That
-is asked for all the time, which costs the machine less than reading would; what came is read and counted afterwards.
+A record is visible if a read_committed consumer can read it: if it lies before the last stable offset of its partition.
+That offset is polled, which costs less than reading; the records are read and counted afterwards.
 """
 
 from __future__ import annotations
@@ -24,18 +24,25 @@ from cdc.model.errors import OperatorError
 
 POLL_S: Final = 0.02
 QUIET_S: Final = 2.0
-"""Nothing more comes where nothing has come for so long after all was there."""
+"""A topic is complete when nothing came for so long after the expected number."""
 _LOOK_S: Final = 1.0
-"""How often new children of a process are looked for."""
+"""The interval in which new children of a process are looked up."""
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _quiet: Final = logging.getLogger("bench.kafka")
-_quiet.setLevel(logging.CRITICAL)  # that servers have been stopped is not news
+_quiet.setLevel(logging.CRITICAL)  # messages about stopped servers are expected
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PEAK: Final = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that `work` takes."""
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
 class Usage:
-    """CPU seconds of a process, its children, and those of them that have ended and were waited for."""
+    """The CPU seconds of a process and its children, including children that have ended and were waited for."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -43,19 +50,19 @@ class Usage:
         self._looked_s = 0.0
 
     def seconds(self, *, look: bool = False) -> float:
-        """`look`: for children made just now, too."""
+        """Return the CPU seconds; `look`: look up new children first."""
         now = time.monotonic()
         if look or now - self._looked_s > _LOOK_S:
             self._family, self._looked_s = launch.family(self._pid), now
         return sum(cpu_ticks(stat(pid)) for pid in self._family) / _TICKS
 
     def peak_mb(self) -> float:
-        """What was resident at most, added up over the processes that are there now."""
+        """Return the sum of the greatest resident sizes of the running processes."""
         return sum(peak_kb(pid) for pid in launch.family(self._pid)) / 1024
 
 
 def stat(pid: int) -> str:
-    """/proc/PID/stat; empty if it has ended."""
+    """Read /proc/PID/stat; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -63,7 +70,7 @@ def stat(pid: int) -> str:
 
 
 def cpu_ticks(text: str) -> int:
-    """utime, stime, cutime, cstime of a /proc/PID/stat: the program's name before them may hold anything."""
+    """Return utime + stime + cutime + cstime of a /proc/PID/stat; the program's name in it may hold anything."""
     fields = text.rpartition(")")[2].split()
     return sum(map(int, fields[11:15]))
 
@@ -78,7 +85,7 @@ def peak_kb(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The state of things when something new was visible."""
+    """The visible offsets and the CPU at a point in time."""
 
     at_s: float
     visible: int
@@ -87,7 +94,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What stands in a topic between two moments."""
+    """The records of a topic between two points in time."""
 
     records: int
     keys: int
@@ -95,7 +102,7 @@ class Counted:
 
 
 class Topic:
-    """A topic, or one that is not there yet."""
+    """A topic, which may not exist yet."""
 
     def __init__(self, bootstrap_servers: str, name: str, partitions: int) -> None:
         self._servers = bootstrap_servers
@@ -104,12 +111,12 @@ class Topic:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=_quiet)
 
     def create(self) -> None:
-        """As ours are: compacted."""
+        """Create the topic, compacted as ours are."""
         made = NewTopic(self._name, len(self._partitions), 1, config={"cleanup.policy": "compact"})
         self._admin.create_topics([made])[self._name].result(30)
 
     def ends(self) -> list[int]:
-        """The last stable offset of each partition."""
+        """Return the last stable offset of each partition."""
         asked = {TopicPartition(self._name, p): _LATEST for p in self._partitions}
         found = self._admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10)
         ends = {}
@@ -129,10 +136,10 @@ class Topic:
         alive: Callable[[], bool],
         within_s: float,
     ) -> tuple[Sample, Sample]:
-        """When something beyond `begin` was first visible, and when the last of `expected` records was.
+        """Return when something beyond `begin` was first visible, and when the last of `expected` records was.
 
-        Where all became visible at once, the first is when the watch began. Offsets count transaction markers too: the
-        end is where nothing has moved for a while.
+        If everything became visible at once, the first is the begin of the watch. Offsets count control records too, so
+        the end is reached when nothing has changed for a while.
         """
         began = first = last = Sample(time.monotonic(), 0, {name: of.seconds() for name, of in usage.items()})
         deadline = last.at_s + within_s
@@ -152,7 +159,7 @@ class Topic:
             time.sleep(POLL_S)
 
     def count(self, begin: Sequence[int]) -> Counted:
-        """Read what stands behind `begin`."""
+        """Read and count the records behind `begin`."""
         left = {p: end for p, end in zip(self._partitions, self.ends(), strict=True) if end > begin[p]}
         settings = {
             "bootstrap.servers": self._servers,

@@ -1,5 +1,4 @@
-"""What `bench.capture.streams --json FILE` has written as a picture: `python -m bench.measure.plot FILE
-PICTURE.png`."""
+"""Draws the file of `bench.capture.streams --json FILE`: `python -m bench.measure.plot FILE PICTURE.png`."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ PROGRAMS: Final = ((OURS, "#1f77b4"), (PEER, "#b0b0b0"))
 
 
 def draw(report: dict[str, Any], picture: Path) -> None:
-    """A row of bars for each case, a column for each figure; with the ratio."""
+    """Draw a row of bars for each case, and a column for each figure."""
     cases = report["cases"]
     figure, axes = plt.subplots(1, len(FIGURES), figsize=(5 * len(FIGURES), 1.2 + 0.9 * len(cases)), sharey=True)
     for axis, (name, title) in zip(axes, FIGURES, strict=True):

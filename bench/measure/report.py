@@ -1,4 +1,4 @@
-"""Runs to medians, ratios, and a table for people. Pure."""
+"""Turns runs into medians, ratios, and a table for people. Pure."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ RAW: Final = "reading alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One program over one backlog."""
+    """A run of one program over one backlog."""
 
     case: str
     program: str
     events: int
-    """Behind the first that were visible, which are those the seconds and the CPU are of."""
+    """The events after the first visible ones; seconds and CPU are of these."""
     seconds: float
-    """From the first event visible to the last."""
+    """From the first visible event to the last."""
     capture_cpu_s: float
     database_cpu_s: float
     broker_cpu_s: float | None
-    """None where nothing was written to a broker."""
+    """None if nothing was written to a broker."""
     first_s: float | None = None
-    """From the start to the first event visible."""
+    """From the start to the first visible event."""
     whole_s: float | None = None
     """From the start to the last."""
     peak_mb: float | None = None
     event_bytes: float | None = None
     repeated: int | None = None
-    """Records beyond one for each change."""
+    """The number of duplicate records."""
 
     @property
     def rate(self) -> float:
-        """Events a second."""
+        """Return the events a second."""
         return self.events / self.seconds
 
     def us(self, cpu_s: float | None) -> float | None:
-        """CPU of an event."""
+        """Return the CPU of an event in µs."""
         return None if cpu_s is None else cpu_s / self.events * 1e6
 
 
@@ -70,7 +70,7 @@ _NAME_WIDTH: Final = 28
 
 
 def medians(runs: Sequence[Run]) -> dict[str, float]:
-    """By figure; of none that some run lacks."""
+    """Return the medians by figure, without figures that some run does not have."""
     found = {}
     for column in _COLUMNS:
         values = [value for run in runs if (value := column.of(run)) is not None]
@@ -80,7 +80,7 @@ def medians(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def grouped(runs: Iterable[Run]) -> dict[str, dict[str, list[Run]]]:
-    """By case and program, in the order they came."""
+    """Group runs by case and program, in the order they came."""
     found: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         found.setdefault(run.case, {}).setdefault(run.program, []).append(run)
@@ -88,7 +88,7 @@ def grouped(runs: Iterable[Run]) -> dict[str, dict[str, list[Run]]]:
 
 
 def ratios(programs: dict[str, list[Run]]) -> dict[str, float]:
-    """Ours by the peer's, of the medians."""
+    """Return the ratios of our medians to the peer's."""
     if OURS not in programs or PEER not in programs:
         return {}
     ours, peers = medians(programs[OURS]), medians(programs[PEER])
@@ -96,7 +96,7 @@ def ratios(programs: dict[str, list[Run]]) -> dict[str, float]:
 
 
 def table(runs: Iterable[Run]) -> str:
-    """One block for each case."""
+    """Format one block for each case."""
     return "\n\n".join("\n".join(_block(case, programs)) for case, programs in grouped(runs).items())
 
 
@@ -117,7 +117,7 @@ def _line(name: str, cells: dict[str, str]) -> str:
 
 
 def as_json(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
-    """All runs, medians and ratios; the names are stable."""
+    """Return all runs, medians and ratios as JSON with stable names."""
     cases = [
         {
             "case": case,

@@ -1,7 +1,7 @@
-"""The peer: Debezium in a Kafka Connect worker of its own, on loopback, with settings for throughput.
+"""Runs the peer: Debezium in a Kafka Connect worker of its own, on loopback, with settings for throughput.
 
-Nothing is tuned down: batches, queues and fetches are larger than its defaults, it polls without pauses, its JSON goes
-without schemas, and the producer fills large compressed batches. Delivery is at least once, as it is by default.
+Nothing is tuned down: batches, queues and fetches are larger than its defaults, it polls without pauses, its JSON has
+no schemas, and the producer fills large compressed batches. Delivery is at least once, its default.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONNECT: Final = (
     "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
 )
 JVM: Final = ("-server", "-Xms1g", "-Xmx2g", "-XX:+UseParallelGC")
-"""On two cores it takes less CPU and sends more than with G1, which Kafka's own scripts choose."""
+"""On two cores it needs less CPU and sends more than with G1, the choice of Kafka's own scripts."""
 
 _WORKER: Final = {
     "key.converter": "org.apache.kafka.connect.json.JsonConverter",
@@ -68,7 +68,7 @@ _direct: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def connector(kind: str, name: str, url: str, table: str, *, folder: Path, partitions: int) -> dict[str, str]:
-    """A connector of `table`; its topics begin with its name."""
+    """Return the configuration of a connector of `table`; its topics begin with its name."""
     at = urlsplit(url)
     return {
         **_CONNECTOR,
@@ -110,7 +110,7 @@ def _postgres(name: str, database: str) -> dict[str, str]:
 
 
 class Worker:
-    """One JVM that runs connectors. Stopped on exit of its context."""
+    """A JVM that runs connectors; it is stopped on exit of the context."""
 
     def __init__(self, folder: Path, kind: str, kafka: str, *, jvm: tuple[str, ...] = JVM) -> None:
         self._folder, self._kind, self._kafka, self._jvm = folder, kind, kafka, jvm
@@ -124,7 +124,7 @@ class Worker:
         self.stop()
 
     def start(self, *connectors: Mapping[str, str]) -> None:
-        """A new process, with these connectors; it answers when this returns, they may not run yet."""
+        """Start a new process with these connectors; it answers when this returns, they may not run yet."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._files = []
         for config in connectors:
@@ -170,14 +170,14 @@ class Worker:
         return False
 
     def add(self, config: Mapping[str, str]) -> None:
-        """A connector more in the running worker."""
+        """Add a connector to the running worker."""
         self._ask("PUT", f"/connectors/{config['name']}/config", dict(config))
 
     def remove(self, name: str) -> None:
         self._ask("DELETE", f"/connectors/{name}")
 
     def halt(self, name: str) -> None:
-        """Its tasks end, after they have committed what they wrote; the JVM stays warm."""
+        """End its tasks after they have committed what they wrote; the JVM stays warm."""
         self._ask("PUT", f"/connectors/{name}/stop")
         self._await(name, "STOPPED", tasks=0)
 
@@ -185,11 +185,11 @@ class Worker:
         self._ask("PUT", f"/connectors/{name}/resume")
 
     def running(self, name: str) -> None:
-        """Return when its task runs."""
+        """Wait until its task runs."""
         self._await(name, "RUNNING", tasks=1)
 
     def failure(self, name: str) -> str | None:
-        """The first lines of what its task ended with."""
+        """Return the first lines of the error that ended its task."""
         with suppress(OSError, urllib.error.URLError):
             tasks = self._ask("GET", f"/connectors/{name}/status")["tasks"]
             for task in tasks:

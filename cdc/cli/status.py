@@ -66,7 +66,7 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
                 click.echo(f"{'':<32}in quarantine: {held}")
 
 
-def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.job.progress.Found
+def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.job.progress.StoreProgress
     complete = found.complete
     fresh = None if complete is None or complete.source_ms is None else round((now_ms - complete.source_ms) / 1000, 1)
     return {

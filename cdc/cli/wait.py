@@ -84,7 +84,7 @@ def _await(
         return asked, late
 
 
-def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - reading.Found
+def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - StoreProgress
     """Say what a store does not have yet, and where to look."""
     if at.incomplete:
         hint = "is `cdc apply` running, with this file? These tables are read from the beginning, or from the source"

@@ -1,4 +1,4 @@
-"""Spark's own judgement of a table's expressions: whether they can be used, and the types they give. Reads no row.
+"""Checks a table's expressions with Spark's analyzer, which also gives their types. Reads no row.
 
 A replay must give the same rows, and so must `cdc verify`: an expression sees one row of the source and nothing else,
 and gives the same value each time.
@@ -6,7 +6,6 @@ and gives the same value each time.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.errors import ConfigError
 from spark_apply.events.typed import KEY, row_type
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import Partition, TargetColumn, TargetTable
 from spark_apply.model.types import kind_of, spark_type
 
@@ -32,42 +32,42 @@ _TAKES: dict[str | None, tuple[type[T.DataType], ...]] = {
     "truncate": _CUT,
     None: (*_DATES, *_CUT, T.BooleanType, T.FloatType, T.DoubleType),
 }
-"""Types that a partition's function can be given."""
+"""The types that each partition function accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
     type: T.DataType
     columns: frozenset[str]
-    """Of the source's, those it looks at."""
+    """The source's columns that it reads."""
 
 
 def resolved(table: TargetTable, spark: SparkSession) -> TargetTable:
-    """`table`, as `planned` gives it, with its computed columns; it reads the source's columns that are needed.
+    """Return `table`, as `projected_table` gives it, with computed columns; it reads only needed source columns.
 
     Raises ConfigError for an expression that cannot be used.
     """
-    at, shaping = f"tables.{table.qualified}", table.shaping
+    at, projection = f"tables.{table.qualified}", table.projection
     made = table
-    if shaping is not None:
+    if projection is not None:
         needed = {column.source for column in table.columns}
-        if shaping.where is not None:
-            judged = _judge(spark, shaping.reads, shaping.where, f"{at}.where")
+        if projection.where is not None:
+            judged = _judge(spark, projection.reads, projection.where, f"{at}.where")
             if not isinstance(judged.type, T.BooleanType):
                 msg = f"{at}.where: it gives {judged.type.simpleString()}, and has to give true or false"
                 raise ConfigError(msg, hint="compare it with something: where: amount > 0")
             needed |= judged.columns
         computed = []
-        for name, expression in shaping.computed:
-            judged = _judge(spark, shaping.reads, expression, f"{at}.computed.{name}")
+        for name, expression in projection.computed:
+            judged = _judge(spark, projection.reads, expression, f"{at}.computed.{name}")
             kind = kind_of(judged.type)
             if kind is None:
                 msg = f"{at}.computed.{name}: it gives {judged.type.simpleString()}, which copies have no column for"
                 raise ConfigError(msg, hint=f"computed: {{{name}: CAST(… AS STRING)}}, or to_json(…)")
             computed.append(TargetColumn(name, kind, ((kind, ()),), computed=expression))
             needed |= judged.columns
-        reads = replace(shaping.reads, columns=tuple(c for c in shaping.reads.columns if c.name in needed))
-        made = replace(table, columns=(*table.columns, *computed), shaping=replace(shaping, reads=reads))
+        reads = replace(projection.reads, columns=tuple(c for c in projection.reads.columns if c.name in needed))
+        made = replace(table, columns=(*table.columns, *computed), projection=replace(projection, reads=reads))
     for partition in made.partition_by:
         _check_partition(at, partition, made)
     return made
@@ -84,9 +84,9 @@ def _check_partition(at: str, partition: Partition, table: TargetTable) -> None:
 def _judge(spark: SparkSession, table: TargetTable, expression: str, at: str) -> _Judged:
     names = [column.name for column in table.columns]
     try:
-        schema = T.StructType([*row_type(table), T.StructField(KEY, T.StringType())])  # ours, for * to give itself away
+        schema = T.StructType([*row_type(table), T.StructField(KEY, T.StringType())])  # ours, so that * is noticed
         frame: Any = spark.createDataFrame([], schema).select(F.expr(expression))
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no other way tells what is deterministic
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - only the plan tells what is deterministic
         found, read = list(frame.schema), _names(plan.references())
     except PySparkException as exc:
         raise ConfigError(f"{at}: {_sentence(exc)}", hint=_nearest(exc, names)) from exc
@@ -112,7 +112,7 @@ def _names(attributes: Any) -> list[str]:  # noqa: ANN401 - Scala's AttributeSet
 
 
 def _sentence(exc: PySparkException) -> str:
-    """The first sentence of what Spark says; it speaks of the expression, and no row was read."""
+    """Return the first sentence of Spark's message; it is about the expression, since no row was read."""
     line = str(exc).strip().splitlines()[0]
     _, _, said = line.rpartition("] ") if line.startswith("[") and line.count("] ") == 1 else line.partition("] ")
     return (said or line).partition(". ")[0].removesuffix(".")
@@ -120,7 +120,4 @@ def _sentence(exc: PySparkException) -> str:
 
 def _nearest(exc: PySparkException, columns: list[str]) -> str:
     named = (exc.getMessageParameters() or {}).get("objectName", "").strip("`")
-    near = difflib.get_close_matches(named, columns, n=1) if named else []
-    if near and near[0] != named:
-        return f"did you mean {near[0]}?"
-    return f"Spark SQL over the source’s columns: {', '.join(columns)}"
+    return did_you_mean(named, columns, f"Spark SQL over the source’s columns: {', '.join(columns)}")

@@ -1,19 +1,19 @@
-"""Every version of every row (SCD type 2), as a function of the set of events. DataFrame -> DataFrame, and the MERGE.
+"""Keeps every version of every row (SCD type 2), a function of the set of events. DataFrame -> DataFrame, and MERGE.
 
-A history has a row for each event, which is told by key and position. What the event itself said never changes; the
-rest follows from the key's other events, as `spark_apply.events.intervals` defines it:
+A history has a row for each event, identified by key and position. The event's own values never change; the rest
+follows from the key's other events, as `spark_apply.events.intervals` defines it:
 
     the source's columns   as the event had them; in a delete the key's alone
     _cdc_position STRING   where the event stands
     _cdc_op STRING         r, c, u, d
     _cdc_at TIMESTAMP      when it was committed (a snapshot's row: read)
-    _cdc_from_position     of the interval's first event: with the key, the interval's name; null: this row is none
+    _cdc_from_position     of the interval's first event: identifies the interval with the key; null: no interval
     _cdc_to_position       of the event that ended it; null: open, or no interval
     _cdc_valid_from, _cdc_valid_to TIMESTAMP   the same as times: from <= t < to
     _cdc_is_current BOOLEAN
 
-Rows that are no interval's (deletes, and events that an update of the same interval followed) match no condition on
-these: they are kept because an event that comes late may make intervals of them.
+Rows without an interval (deletes, and events that an update of the same interval followed) match no condition on
+these columns. They are kept because a late event may turn them into intervals.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KNOWN, _TWICE, _BEGINS, _TIME = "_cdc_known", "_cdc_twice", "_cdc_begins", "_cd
 
 
 def history_type(table: TargetTable) -> T.StructType:
-    """All columns of a history, in order."""
+    """Return the Spark type of a history: all its columns, in order."""
     text, time = T.StringType(), T.TimestampType()
     kinds = {AT: time, VALID_FROM: time, VALID_TO: time, CURRENT: T.BooleanType()}
     ours = [T.StructField(name, kinds.get(name, text)) for name in (*SAID, *DERIVED)]
@@ -46,7 +46,7 @@ def history_type(table: TargetTable) -> T.StructType:
 
 
 def changed(known: DataFrame, events: DataFrame, table: TargetTable) -> DataFrame:
-    """The rows of a history that `events` add to it, or make others of; their columns are those of `history_type`.
+    """Return the rows of a history that `events` add or change, with the columns of `history_type`.
 
     `known` is the history as it is, `events` as `spark_apply.events.typed` gives them; any of them may be known
     already.
@@ -63,9 +63,9 @@ def changed(known: DataFrame, events: DataFrame, table: TargetTable) -> DataFram
 
 
 def folded(events: DataFrame, table: TargetTable) -> DataFrame:
-    """The history of events: their columns, without the derived ones, and ``_cdc_known`` (null: not known yet).
+    """Compute the history of events. Their columns are the plain ones and ``_cdc_known`` (null: a new event).
 
-    Of an event that is there twice, one row is kept, and that is the known one.
+    Of an event that is there twice, the known row is kept.
     """
     tracked = [quoted(c.name) for c in table.columns if c.name not in (*table.key, *table.untracked)]
     by_key = Window.partitionBy(*(quoted(name) for name in table.key))
@@ -75,7 +75,7 @@ def folded(events: DataFrame, table: TargetTable) -> DataFrame:
     live = F.col(OP) != "d"
     values = F.when(live, F.struct(*tracked, F.lit(1)))
     same = F.coalesce(values == F.lag(values).over(ordered), F.lit(False))  # noqa: FBT003 - a literal column
-    later = reverse.rowsBetween(Window.unboundedPreceding, Window.currentRow)  # the other way round is quadratic
+    later = reverse.rowsBetween(Window.unboundedPreceding, Window.currentRow)  # in ascending order it is quadratic
     marked = once.select("*", (~same).alias(_BEGINS), F.min(AT).over(later).alias(_TIME))
     begins = F.col(_BEGINS)
     so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -100,7 +100,7 @@ def folded(events: DataFrame, table: TargetTable) -> DataFrame:
 
 
 def merge(table: TargetTable, name: str, view: str) -> str:
-    """The MERGE of the rows in `view`, as `changed` gives them, into the history `name`."""
+    """Return the MERGE of the rows in `view`, as `changed` gives them, into the history `name`."""
     columns = [quoted(field.name) for field in history_type(table)]
     same = " AND ".join(f"t.{column} = s.{column}" for column in (*map(quoted, table.key), POSITION))
     return (  # every name in it is quoted; no value is

@@ -1,12 +1,12 @@
-"""The history of one key in plain Python: what `spark_apply.events.history` says in Spark, and its oracle in tests.
+"""Computes the history of one key in plain Python: the oracle of `spark_apply.events.history` in tests.
 
 The events of a key, in the order of their positions, fall into runs: one after the other with the same tracked values.
-A run is an interval. Its row is that of its **last** event, so it has the newest of the untracked values, and begins
-where the first one stands. The other events of a run, and deletes, are rows too, but no intervals: they are what an
-event that comes late is judged by.
+A run is an interval. Its row is that of its **last** event, so it has the newest untracked values; it begins at the
+position of the first event. The other events of a run, and deletes, are rows too, but no intervals: a late event is
+compared with them.
 
-All of this is a function of the **set** of a key's events. So it does not matter in which order they come, how often,
-or in what batches: sets have one union.
+All of this is a function of the **set** of a key's events. So it makes no difference in which order they come, how
+often, or in what batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change of one key. Of two events with the same position, one came twice."""
+    """A change of one key. Two events with the same position are one event that came twice."""
 
     position: str
     op: str
@@ -29,13 +29,13 @@ class Event:
     untracked: Hashable = None
 
     def continues(self, before: Event) -> bool:
-        """Whether it begins no interval of its own, behind `before`."""
+        """Whether it continues the interval of `before`, the event ahead of it."""
         return "d" not in (self.op, before.op) and self.tracked == before.tracked
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What an event's row says beside its values; all None and False where it is no interval's."""
+    """The interval columns of an event's row; None and False for a row without an interval."""
 
     from_position: str | None = None
     to_position: str | None = None
@@ -46,7 +46,7 @@ class Interval:
 
 
 def intervals(events: Iterable[Event]) -> dict[Event, Interval]:
-    """The rows of one key.
+    """Return the interval columns of each event of one key.
 
     Positions order the events, and times follow them: an event's time is at most that of the next one, whatever the
     clocks said. So the intervals of a key do not overlap, in positions nor in times.

@@ -1,4 +1,4 @@
-"""From Kafka: the schema topic on the driver, the tables' topics as a stream of parsed events."""
+"""Reads Kafka: the schema topic on the driver, the tables' topics as a stream of parsed events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -24,7 +24,7 @@ from spark_apply.model.store import Offsets
 from spark_apply.model.target_table import Version, parse_version
 
 MAX_EVENTS_PER_BATCH = 1_000_000
-"""Bounds a batch, so that the first one does not hold a whole history; larger batches make cheaper merges."""
+"""Limits a batch, so that the first one does not hold a whole topic; larger batches make cheaper merges."""
 
 _ANSWER_WITHIN_S = 10.0
 _MARKERS_WITHIN_S = 5.0
@@ -34,7 +34,7 @@ _POLL_RECORDS, _FETCH_BYTES = 5_000, 4 << 20
 _EARLIEST = -2
 _RECONNECT_MS = 10
 _LED_WITHIN_S = 10.0
-_UNLED = {
+_NO_LEADER = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.OFFSET_NOT_AVAILABLE,
@@ -49,11 +49,11 @@ _Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
 _JVM_NAMES = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
 _JVM_SHARED = ("security.protocol", "sasl.mechanism", "client.id", "client.rack", "metadata.max.age.ms")
 OPTIONS = (*_JVM_SHARED, *_JVM_NAMES, "sasl.username", "sasl.password")
-"""Client properties an apply job takes."""
+"""The client properties that an apply job accepts."""
 
 
 def topics(source: ApplySource) -> dict[str, int]:
-    """The broker's topics and their partition counts. Raises OperatorError when it does not answer in 10 s."""
+    """Return the broker's topics and their partition counts. Raises OperatorError without an answer in 10 s."""
     admin = AdminClient({**client(source), "socket.timeout.ms": int(_ANSWER_WITHIN_S * 1000)})
     try:
         found = admin.list_topics(timeout=_ANSWER_WITHIN_S).topics
@@ -62,25 +62,36 @@ def topics(source: ApplySource) -> dict[str, int]:
     return {name: len(topic.partitions) for name, topic in found.items()}
 
 
+def topic_settings(source: ApplySource, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics, by topic and name. Raises OperatorError when the broker does not answer."""
+    admin = AdminClient(client(source))  # must live until its futures are done
+    asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
+    try:
+        found = {of.name: future.result(_ANSWER_WITHIN_S) for of, future in asked.items()}
+    except KafkaException as exc:
+        raise unreachable(source, exc) from exc
+    return {topic: {name: str(entry.value) for name, entry in settings.items()} for topic, settings in found.items()}
+
+
 def position_topic(prefix: str, connector: str) -> str:
-    """Where a connector says how far it is: see `cdc.model.state`."""
+    """Return the topic in which a connector keeps its position: see `cdc.model.state`."""
     return f"{prefix}.position-{connector}"
 
 
 def quarantine_topic(prefix: str, job: str) -> str:
-    """Where an apply job says which events it could not apply. One dot, so it is no table's topic."""
+    """Return the topic of an apply job's quarantine. It has one dot, so it is no table's topic."""
     return f"{prefix}.quarantine-{job}"
 
 
 def schema_versions(source: ApplySource) -> dict[str, list[Version]]:
-    """All committed versions of all tables by ``schema.table``, read to the schema topic's present end.
+    """Read all committed versions of all tables, by ``schema.table``, to the present end of the schema topic.
 
     Raises OperatorError when the topic is missing or the broker does not answer.
     """
     topic = f"{source.topic_prefix}.schema"
     if topic not in topics(source):
         msg = f"topic {topic} does not exist at {source.bootstrap_servers}: no connector has written there"
-        raise OperatorError(msg, hint="run the connector first: cdc run connector.yaml; or mend source.topic_prefix")
+        raise OperatorError(msg, hint="run the connector first: cdc run connector.yaml; or correct source.topic_prefix")
     found: dict[str, dict[int, Version]] = {}
     for message in committed(source, topic, 1):
         value = message.value()
@@ -91,7 +102,7 @@ def schema_versions(source: ApplySource) -> dict[str, list[Version]]:
 
 
 def committed(source: ApplySource, topic: str, partitions: int) -> Iterator[Message]:
-    """Committed records of all partitions, each in its order, from the first to the end as it is now.
+    """Yield the committed records of all partitions, in order within each, up to the end as it is now.
 
     Raises OperatorError when the broker does not answer.
     """
@@ -106,13 +117,13 @@ def committed(source: ApplySource, topic: str, partitions: int) -> Iterator[Mess
 
 
 def _records(source: ApplySource, topic: str, begins: Mapping[int, int]) -> Iterator[Message]:
-    """Committed records from these offsets on, and for each end of a partition that is met, its error; for ever."""
+    """Yield committed records from these offsets on, and an end-of-partition error at each end; without end."""
     if not begins:
         return
     consumer = Consumer(
         {
             **client(source),
-            "group.id": f"{source.topic_prefix}.apply-read",  # asked for by the client; nothing is committed under it
+            "group.id": f"{source.topic_prefix}.apply-read",  # the client requires one; nothing is committed under it
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
@@ -141,8 +152,8 @@ def _records(source: ApplySource, topic: str, begins: Mapping[int, int]) -> Iter
 def await_markers(source: ApplySource, names: Sequence[str]) -> bool:
     """Wait until read_committed readers see all that was in the topics at the call; False if 5 s were not enough.
 
-    A commit returns to its producer before its markers are in every partition: without this wait, a job that takes
-    "all there is" could miss the transaction just committed.
+    A commit returns to its producer before its control records are in every partition: without this wait, a run with
+    ``--once`` could miss the transaction just committed.
     """
     ends = _ends(source, names, "read_uncommitted")
     until = time.monotonic() + _MARKERS_WITHIN_S
@@ -165,47 +176,47 @@ def _bounds(source: ApplySource, names: Sequence[str], isolation: str) -> dict[t
     try:
         known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
         places = [(name, number) for name in names if name in known for number in known[name].partitions]
-        return {place: watermarks(consumer, *place) for place in places}
+        return {place: offset_bounds(consumer, *place) for place in places}
     except KafkaException as exc:
         raise unreachable(source, exc) from exc
     finally:
         consumer.close()
 
 
-def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """The first offset of a partition, and its end as the consumer may see it. Raises KafkaException; see `led`."""
+def offset_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """Return a partition's first offset, and its end as the consumer may see it. Raises KafkaException."""
     place = TopicPartition(topic, partition)
-    return led(lambda: consumer.get_watermark_offsets(place, timeout=_ANSWER_WITHIN_S))
+    return ask_leader(lambda: consumer.get_watermark_offsets(place, timeout=_ANSWER_WITHIN_S))
 
 
-def led(ask: Callable[[], _Answer]) -> _Answer:
-    """What a broker answers of partitions. Raises KafkaException.
+def ask_leader(ask: Callable[[], _Answer]) -> _Answer:
+    """Ask a broker about partitions. Raises KafkaException.
 
-    One that no broker leads for a moment (it was made just now, or its leader went) is waited for, 10 s.
+    A partition without a leader (it was just created, or its leader failed) is waited for, up to 10 s.
     """
     until = time.monotonic() + _LED_WITHIN_S
     while True:
         try:
             return ask()
         except KafkaException as exc:
-            if exc.args[0].code() not in _UNLED or time.monotonic() > until:
+            if exc.args[0].code() not in _NO_LEADER or time.monotonic() > until:
                 raise
         time.sleep(0.05)
 
 
 @dataclass(frozen=True, slots=True)
-class Begins:
-    """Where a partition of a topic that is not compacted begins."""
+class LogStart:
+    """The beginning of a partition that is not compacted."""
 
     first: int
-    """What lies below was there, and is gone."""
+    """The records below it were deleted."""
     end: int
     at: dt.datetime | None
-    """When its first record was written; None where nothing is gone, or nothing is left."""
+    """When its first record was written; None if nothing was deleted, or nothing is left."""
 
 
-def beginnings(source: ApplySource, topic: str) -> dict[int, Begins]:
-    """By partition. Raises OperatorError when the broker does not answer."""
+def log_starts(source: ApplySource, topic: str) -> dict[int, LogStart]:
+    """Return the beginnings by partition. Raises OperatorError when the broker does not answer."""
     bounds = {number: bound for (_, number), bound in _bounds(source, [topic], "read_committed").items()}
     times: dict[int, dt.datetime] = {}
     asked = {number: first for number, (first, end) in bounds.items() if 0 < first < end}
@@ -218,37 +229,39 @@ def beginnings(source: ApplySource, topic: str) -> dict[int, Begins]:
         unread.discard(number)
         if not unread:
             break
-    return {number: Begins(first, end, times.get(number)) for number, (first, end) in bounds.items()}
+    return {number: LogStart(first, end, times.get(number)) for number, (first, end) in bounds.items()}
 
 
-def ranges(source: ApplySource, topic: str) -> tuple[dict[int, int], dict[int, int]]:
-    """By partition, the first offset that is kept, and the one behind the last record that can be seen now."""
+def offset_ranges(source: ApplySource, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+    """Return first and end offsets by partition; the end is that of a read_committed reader."""
     found = {number: bounds for (_, number), bounds in _bounds(source, [topic], "read_committed").items()}
     return {number: first for number, (first, _) in found.items()}, {number: end for number, (_, end) in found.items()}
 
 
 def committed_ends(source: ApplySource, topic: str) -> dict[int, int]:
-    """By partition, the offset behind the last record that a read_committed reader can see now."""
+    """Return by partition the offset behind the last record that a read_committed reader sees now."""
     return {number: end for (_, number), end in _ends(source, [topic], "read_committed").items()}
 
 
 def written_ends(source: ApplySource, topic: str) -> dict[int, int]:
-    """By partition, the offset behind the last record there is now, whatever becomes of its transaction."""
+    """Return by partition the high watermark: open transactions count."""
     return {number: end for (_, number), end in _ends(source, [topic], "read_uncommitted").items()}
 
 
 def keys_between(
     source: ApplySource, topic: str, begins: Mapping[int, int], ends: Mapping[int, int]
 ) -> Iterator[bytes]:
-    """Keys of the committed records from `begins` up to `ends`, both as `committed_ends` gives them."""
-    for message in between(source, topic, begins, ends):
+    """Yield the keys of the committed records from `begins` up to `ends`, both as `committed_ends` gives them."""
+    for message in records_between(source, topic, begins, ends):
         key = message.key()
         if isinstance(key, bytes):
             yield key
 
 
-def between(source: ApplySource, topic: str, begins: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Message]:
-    """Committed records from `begins` up to `ends`, both as `committed_ends` gives them; a partition's in its order."""
+def records_between(
+    source: ApplySource, topic: str, begins: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[Message]:
+    """Yield the committed records from `begins` up to `ends`, in order within each partition."""
     left = {number: end for number, end in ends.items() if begins.get(number, 0) < end}
     for message in _records(source, topic, {number: begins.get(number, 0) for number in left}):
         number, offset = message.partition() or 0, message.offset() or 0
@@ -262,10 +275,10 @@ def between(source: ApplySource, topic: str, begins: Mapping[int, int], ends: Ma
 
 
 def stream(spark: SparkSession, source: ApplySource, names: Sequence[str]) -> DataFrame:
-    """The topics as a stream, from their beginnings where a checkpoint knows no better.
+    """Read the topics as a stream, from the checkpoint or else from their beginnings.
 
     Returns ``key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,
-    timestampType INT``: committed records only. Offsets that are gone stop the query.
+    timestampType INT``: committed records only. Missing offsets stop the query.
     """
     reader = _configured(spark.readStream.format("kafka"), source)
     reader = reader.option("subscribe", ",".join(names)).option("startingOffsets", "earliest")
@@ -273,7 +286,7 @@ def stream(spark: SparkSession, source: ApplySource, names: Sequence[str]) -> Da
 
 
 def read(spark: SparkSession, source: ApplySource, topic: str, begin: Offsets, end: Offsets) -> DataFrame:
-    """Committed records of a topic from `begin` up to `end`, as `stream` gives them; ``-2`` is a partition's beginning.
+    """Read the committed records of a topic from `begin` up to `end`; columns as of `stream`, ``-2`` is the beginning.
 
     Nothing is read before an action, and each action reads again.
     """
@@ -298,12 +311,12 @@ def _configured(reader: _Reader, source: ApplySource) -> _Reader:
 
 
 def parse(records: DataFrame, columns: tuple[str, ...] | None = None) -> DataFrame:
-    """Kafka records (``key, value, topic, partition, offset``) to events; tombstones are left out.
+    """Parse Kafka records (``key, value, topic, partition, offset``) to events; tombstones are left out.
 
     Returns ``topic STRING, partition INT, offset BIGINT, key STRING, op STRING, position STRING, schema_version INT,
     source_ms BIGINT, after STRING`` (JSON of the new row, null in a delete), ``valid BOOLEAN`` (false: this is no event
     of the contract, other columns may be null). Inside `after`, strings are untouched and numbers keep their value.
-    With `columns`, `after` is ``STRUCT<column STRING, …>``, their texts: one reading of the JSON in the place of two.
+    With `columns`, `after` is ``STRUCT<column STRING, …>``, their texts: the JSON is read once instead of twice.
     """
     read, event = _columns(columns)
     return records.where(read[0]).select(*read[1:]).select(*event)
@@ -311,7 +324,7 @@ def parse(records: DataFrame, columns: tuple[str, ...] | None = None) -> DataFra
 
 @functools.lru_cache
 def _columns(columns: tuple[str, ...] | None) -> tuple[list[Column], list[Column]]:
-    """A condition and what is read of a record; what an event is made of."""
+    """Return columns: a condition and what is read from a record; then those of an event."""
     event = F.from_json(F.col("value").cast("string"), _envelope(columns))
     after, op = F.col("event.after"), F.col("event.op")
     is_row = after.startswith("{") if columns is None else after.isNotNull()
@@ -335,7 +348,7 @@ def _columns(columns: tuple[str, ...] | None) -> tuple[list[Column], list[Column
 
 
 def _envelope(columns: tuple[str, ...] | None) -> T.StructType:
-    """What is read of an event's value. What is not needed is passed over, and that takes less time."""
+    """Return the type that an event's value is read as; leaving out what is not needed saves time."""
     row = T.StringType() if columns is None else texts(columns)
     position = T.StructField("position", T.StringType())
     source = [position, T.StructField("schema_version", T.IntegerType()), T.StructField("ts_ms", T.LongType())]
@@ -344,7 +357,7 @@ def _envelope(columns: tuple[str, ...] | None) -> T.StructType:
 
 
 def jvm_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Client properties of librdkafka by the JVM client's names. Raises ConfigError for one that has no counterpart."""
+    """Translate client properties of librdkafka to the JVM client's. Raises ConfigError for one without counterpart."""
     named = {_JVM_NAMES.get(name, name): value for name, value in options.items()}
     unknown = sorted(set(named) - {*_JVM_SHARED, "ssl.truststore.location", "sasl.username", "sasl.password"})
     if unknown:
@@ -367,13 +380,13 @@ def _quoted(value: str) -> str:
 
 
 def client(source: ApplySource) -> dict[str, str | int | float | bool]:
-    """What every client of ours is made with. They ask something and end, and first wait for half the back-off."""
+    """Return the settings of every Kafka client here. They live shortly, so the reconnect backoff is short."""
     soon = {"reconnect.backoff.ms": _RECONNECT_MS}
     return {**soon, **source.options, "bootstrap.servers": source.bootstrap_servers, "log_level": 0}
 
 
 def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
-    """The client's error as ours."""
+    """Translate the client's error to OperatorError."""
     reason = exc.args[0].name() if exc.args and hasattr(exc.args[0], "name") else type(exc).__name__
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
     return OperatorError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")

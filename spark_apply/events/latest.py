@@ -1,4 +1,23 @@
-"""One event of each key: the newest by position. Of a log, every event, once. DataFrame -> DataFrame."""
+"""Folds events: keeps the newest of each key by position; of a history's log every event, once. DataFrame -> DataFrame.
+
+Why the newest event of a batch is enough
+=========================================
+Positions order all events of a key, and an event holds the whole row or a delete. So what a set of events says of a key
+is its event with the greatest position, and max(A ∪ B) = max(max(A), max(B)). Maximum is associative, commutative and
+idempotent: it makes no difference how events are divided into batches, in what order batches come, or how often an
+event comes. A store that replaces a row only with one of a greater position computes the same maximum, one batch after
+the other.
+
+Deletes are the exception: a deleted row leaves no position in the store to compare with, so an older event that comes
+after the delete would bring the row back. Two rules prevent it. The job hands no event over that sorts before
+`Complete.late_before`: the copy has taken it in already. And where a topic is read again from an earlier offset, the
+events of a key come in the order of their positions, because a key has one partition: the delete comes again as well,
+after everything that it deletes.
+
+A store that shows whole transactions alone (`WholeStore`) shows the maximum over the events before a limit. The newest
+event of a batch may lie behind the limit, so that store gets the newest before it, and every event from it on: see
+`limits`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +31,11 @@ _OF_EVENT = ("partition", "offset", "op", "position", "schema_version", "source_
 
 
 def latest(events: DataFrame, limits: Mapping[str, str] | None = None) -> DataFrame:
-    """The newest event of each topic and key; of an event that came twice, one. What is no event stands by itself.
+    """Return the newest event of each topic and key; a record that is no event is a row of its own.
 
-    `limits` gives positions by topic: there, it is the newest before the limit, and every one from it on. `events` is
-    what `spark_apply.events.kafka_source.parse` gives. Returns its columns and ``events BIGINT``: how many of the key's
-    events were seen.
+    `limits` gives positions by topic: there, it is the newest event before the limit, and every event from it on.
+    `events` is what `spark_apply.events.kafka_source.parse` gives. Returns its columns and ``events BIGINT``: how many
+    events a row stands for.
     """
     ahead, apart, order, newest, counted = _columns()
     if limits:
@@ -28,9 +47,9 @@ def latest(events: DataFrame, limits: Mapping[str, str] | None = None) -> DataFr
 
 
 def latest_alone(events: DataFrame) -> DataFrame:
-    """As `latest`, of events of one topic; but what is no event takes its key's events with it, none of them valid.
+    """Do what `latest` does for one topic, cheaper: a record that is no event makes its whole key invalid.
 
-    To keep the two apart, as `latest` does, is a good part of what it costs.
+    To keep such a record apart from its key's events, as `latest` does, is a good part of what that costs.
     """
     ahead, newest, counted, valid = _columns_alone()
     return events.groupBy(ahead, "key").agg(newest, counted, valid).select("key", "newest.*", "events", "valid")
@@ -38,9 +57,10 @@ def latest_alone(events: DataFrame) -> DataFrame:
 
 @functools.cache
 def _columns() -> tuple[Column, Column, Column, Column, Column]:
-    """What events are sorted by first, what tells apart what is no event, their order, the newest, how many there are.
+    """Return columns: a sort prefix, what keeps records apart that are no events, the order, newest event, count.
 
-    Spark compares the first eight bytes of the first column before all else: those of topics and keys are the same.
+    The prefix is a hash, since Spark compares the first eight bytes of the first column before anything else, and the
+    first bytes of topics and keys are alike.
     """
     order = F.when(F.col("valid"), F.col("position")).otherwise("")
     return (
@@ -54,7 +74,7 @@ def _columns() -> tuple[Column, Column, Column, Column, Column]:
 
 @functools.cache
 def _columns_alone() -> tuple[Column, Column, Column, Column]:
-    """What events are sorted by first, the newest, how many there are, whether they are."""
+    """Return columns: a sort prefix, the newest event, the count, whether all records are events."""
     return (
         F.xxhash64("key").alias("ahead"),
         F.max_by(F.struct(*_OF_EVENT), "position").alias("newest"),

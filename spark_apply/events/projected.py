@@ -1,4 +1,4 @@
-"""The newest events of one table as rows of its copies. DataFrame -> DataFrame."""
+"""Turns the newest events of one table into rows of its copies. DataFrame -> DataFrame."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _AT_ONCE = 50_000
 
 
 def columns_read(table: TargetTable) -> tuple[str, ...]:
-    """The columns that a copy is made of, and that are read of the rows of the source."""
-    return in_row(table.shaping.reads if table.shaping else table)
+    """Return the source's columns that a copy is made of."""
+    return in_row(table.projection.reads if table.projection else table)
 
 
-def shaped(events: DataFrame, table: TargetTable, *also: str, parsed: bool = False) -> DataFrame:
-    """Newest events of `table` as `typed` gives them, with the copy's columns in the place of the source's.
+def project(events: DataFrame, table: TargetTable, *also: str, parsed: bool = False) -> DataFrame:
+    """Return the newest events of `table` as `typed` gives them, with the copy's columns instead of the source's.
 
-    A row for which ``where`` is not true is a delete: its key's row, if the copy has one, goes. Expressions see no row
-    of a delete, and those of computed columns none that ``where`` leaves out.
+    A row for which ``where`` is not true becomes a delete, which removes the key's row from the copy. Expressions are
+    not computed for deletes, and those of computed columns not for rows that ``where`` leaves out.
     """
-    shaping = table.shaping
-    if shaping is None:
+    projection = table.projection
+    if projection is None:
         return typed(events, table, *also, parsed=parsed)
-    rows = typed(events, shaping.reads, *also, parsed=parsed)
-    if shaping.where is not None:
-        kept = F.when(F.coalesce(F.expr(shaping.where), F.lit(False)), F.col(OP)).otherwise("d")  # noqa: FBT003
+    rows = typed(events, projection.reads, *also, parsed=parsed)
+    if projection.where is not None:
+        kept = F.when(F.coalesce(F.expr(projection.where), F.lit(False)), F.col(OP)).otherwise("d")  # noqa: FBT003
         rows = rows.withColumn(OP, F.when(F.col(OP) == "d", "d").otherwise(kept))
     return rows.select(*(KEY, POSITION, OP, PARTITION, OFFSET, MISFITS), *also, *_values(table))
 
@@ -64,10 +64,10 @@ class SourceImage(NamedTuple):
 
 
 def documents(spark: SparkSession, table: TargetTable, rows: Iterable[SourceImage]) -> Iterator[str | None]:
-    """The document that copies hold of each row, in order; None of one that ``where`` leaves out."""
+    """Yield the document that copies hold of each row, in order; None for a row that ``where`` leaves out."""
     numbered = [(row.key, "", "c", 0, number, row.version, 0, row.after) for number, row in enumerate(rows)]
     for begin in range(0, len(numbered), _AT_ONCE):
         part = numbered[begin : begin + _AT_ONCE]
-        made = with_document(shaped(spark.createDataFrame(part, _INPUT), table), table).select(OFFSET, OP, DOCUMENT)
+        made = with_document(project(spark.createDataFrame(part, _INPUT), table), table).select(OFFSET, OP, DOCUMENT)
         found = {row[OFFSET]: row[DOCUMENT] for row in made.collect() if row[OP] != "d"}
         yield from (found.get(number) for number in range(begin, begin + len(part)))

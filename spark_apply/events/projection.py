@@ -1,11 +1,10 @@
-"""The shape of a table's copies as its part of apply.yaml gives it, as far as no expression is looked at. Pure.
+"""Projects a table by apply.yaml: columns, names, filter and partitions; expressions are not checked here. Pure.
 
-Renaming the columns of the key is allowed: their values stay, so the guard by key and position holds under any name.
+Key columns may be renamed: their values stay, so the guard by key and position works under any name.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -14,10 +13,11 @@ from dataclasses import replace
 
 from cdc.config.config import ApplyTable
 from cdc.model.errors import ConfigError
-from spark_apply.model.target_table import RESERVED, Partition, Shaping, TargetTable, Version, derived
+from spark_apply.model.suggestion import did_you_mean
+from spark_apply.model.target_table import RESERVED, Partition, Projection, TargetTable, Version, derived
 
 PARTITIONED = frozenset({"iceberg"})
-"""Types of stores that can partition."""
+"""The types of stores that have partitions."""
 
 _FUNCTIONS: Mapping[str, bool] = {
     "years": False,
@@ -27,12 +27,12 @@ _FUNCTIONS: Mapping[str, bool] = {
     "bucket": True,
     "truncate": True,
 }
-"""Functions of `partition_by`, and whether they take a width."""
+"""The functions of `partition_by`, and whether they take a width."""
 _CALL = re.compile(r"\s*([A-Za-z]+)\s*\(\s*(?:(\d+)\s*,\s*)?(.*?)\s*\)\s*")
 
 
-def planned(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
-    """The table that copies hold, without its computed columns: those get their types from Spark.
+def projected_table(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
+    """Return the table that copies hold, without computed columns, whose types Spark gives (`resolved`).
 
     Raises ConfigError for a shape that the table cannot have, OperatorError as `derived` does.
     """
@@ -54,12 +54,12 @@ def planned(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
         columns=columns,
         target=settings.target,
         partition_by=tuple(_partition(f"{at}.partition_by", text, there) for text in settings.partition_by),
-        shaping=Shaping(source, mark, settings.where, tuple(settings.computed.items())) if mark else None,
+        projection=Projection(source, mark, settings.where, tuple(settings.computed.items())) if mark else None,
     )
 
 
 def fingerprint(settings: ApplyTable) -> str:
-    """Changes with whatever changes the rows of copies; the source's own changes and the copies' place do not."""
+    """Hash the settings that change the rows of copies; the source's changes and the copies' names are not in it."""
     if not (settings.columns or settings.rename or settings.where or settings.computed):
         return ""
     said = [sorted(settings.columns), settings.rename, settings.where, settings.computed]
@@ -67,7 +67,7 @@ def fingerprint(settings: ApplyTable) -> str:
 
 
 def check_places(tables: Mapping[str, tuple[ApplyTable, TargetTable]], types: Mapping[str, str]) -> None:
-    """Refuse two tables in one place, and partitions where a store has none; `types` are the stores' by name.
+    """Refuse two tables with one target, and partitions in a store without them; `types` are the stores' by name.
 
     Raises ConfigError.
     """
@@ -112,10 +112,7 @@ def _partition(at: str, text: str, columns: Sequence[str]) -> Partition:
         return Partition(text)
     function, width, column = call.groups()
     if function not in _FUNCTIONS or _FUNCTIONS[function] != (width is not None) or width == "0":
-        near = difflib.get_close_matches(function, _FUNCTIONS, n=1)
-        hint = (
-            f"did you mean {near[0]}?" if near and near[0] != function else "days(at), bucket(16, id), truncate(4, x)"
-        )
+        hint = did_you_mean(function, _FUNCTIONS, "days(at), bucket(16, id), truncate(4, x)")
         raise ConfigError(f"{at}: {text}: this is no way to partition", hint=hint)
     _require(column, columns, f"{at}: {text}: the copy has no column {column}")
     return Partition(column, function, None if width is None else int(width))
@@ -124,5 +121,4 @@ def _partition(at: str, text: str, columns: Sequence[str]) -> Partition:
 def _require(name: str, known: Iterable[str], what: str) -> None:
     there = list(known)
     if name not in there:
-        near = difflib.get_close_matches(name, there, n=1)
-        raise ConfigError(what, hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(there)}")
+        raise ConfigError(what, hint=did_you_mean(name, there, f"columns: {', '.join(there)}"))

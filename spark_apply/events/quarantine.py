@@ -1,9 +1,9 @@
-"""Events that could not be applied: which they are, why, and that of a later one. The events stay where they are.
+"""Keeps the quarantine: it names the events that could not be applied, and why. The events stay in their topics.
 
-Topic ``<prefix>.quarantine-<job>``, compacted, one partition, written by the job and by ``cdc quarantine retry``. A
-record is told by store, topic, partition and offset of the event, so it is there once however often the event comes
-again; its tombstone says that the event was applied, or that a newer one of its key was. No value of a row is in it but
-the key's.
+The topic is ``<prefix>.quarantine-<job>``, compacted, with one partition, written by the job and by ``cdc quarantine
+retry``. A record is keyed by store, topic, partition and offset of the event, so it is there once, however often the
+event comes again. Its tombstone says that the event was applied, or a newer one of its key. Of a row's values it holds
+only the key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITHIN_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event that a store does not have."""
+    """An event that a store could not apply."""
 
     store: str
     table: str
@@ -34,9 +34,9 @@ class Entry:
     partition: int
     offset: int
     key: str | None
-    """The record's key, JSON as events have it; None where there is none."""
+    """The record's key, JSON as events have it; None if the record has no key."""
     position: str | None
-    """None for what is no event."""
+    """None for a record that is no event."""
     reason: str
     at_ms: int
 
@@ -45,11 +45,11 @@ class Entry:
         return orjson.dumps([self.store, self.topic, self.partition, self.offset])
 
     def as_json(self) -> dict[str, Any]:
-        """The stable shape of a record's value, and of ``cdc quarantine list --json``."""
+        """Return the stable JSON of a record's value, and of ``cdc quarantine list --json``."""
         return asdict(self)
 
     def has_key(self, text: str) -> bool:
-        """Whether `text` means its key: JSON of all columns, or the value of the only one."""
+        """Whether `text` names its key: JSON of all columns, or the value of the only one."""
         known, given = _json(self.key or ""), _json(text)
         if not isinstance(known, dict) or isinstance(given, dict):
             return known is not None and known == given
@@ -57,13 +57,13 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: bytes) -> Entry:
-        """Later releases may add to a record."""
+        """Read a record; members that a later release has added are ignored."""
         found = orjson.loads(text)
         return cls(**{name: found[name] for name in cls.__slots__})
 
 
 def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
-    """What is in quarantine now, by id, oldest first; nothing, if nothing ever was."""
+    """Read what is in quarantine now, by id, oldest first."""
     topic = kafka_source.quarantine_topic(config.source.topic_prefix, config.name)
     found: dict[bytes, Entry] = {}
     if topic not in kafka_source.topics(config.source):
@@ -80,7 +80,7 @@ def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
 def chosen_entries(
     config: ApplyConfig, *, store: str | None = None, table: str | None = None, key: str | None = None
 ) -> list[Entry]:
-    """What is in quarantine now of what is asked for, oldest first; `key` as ``cdc explain`` takes it."""
+    """Read the entries of this store, table and key, oldest first; `key` as ``cdc explain`` takes it."""
     return [
         entry
         for entry in read_entries(config).values()
@@ -90,11 +90,11 @@ def chosen_entries(
 
 @dataclass(slots=True)
 class Quarantine:
-    """A job's, as it knows it. What `put` and `resolve` were given is durable when they return."""
+    """A job's view of its quarantine. `put` and `resolve` are durable when they return."""
 
     config: ApplyConfig
-    held: bool = False
-    """What is resolved waits for `release`: the copy that has it is not the live one yet."""
+    deferred: bool = False
+    """Whether `resolve` waits for `release`, because the copy that has the event is not live yet."""
     _entries: dict[bytes, Entry] = field(init=False)
     _resolved: list[Entry] = field(init=False, default_factory=list)
     _producer: Producer | None = field(init=False, default=None)
@@ -104,19 +104,19 @@ class Quarantine:
 
     @property
     def limit(self) -> int:
-        """How many it may hold."""
+        """Return the number of entries it may hold."""
         return self.config.quarantine.limit
 
     def refresh(self) -> None:
-        """See what others have put and resolved."""
+        """Read what other processes have put and resolved."""
         self._entries = read_entries(self.config)
 
     def of(self, store: str, topic: str) -> list[Entry]:
-        """What a store lacks of a topic."""
+        """Return the entries of a store and a topic."""
         return [entry for entry in self._entries.values() if (entry.store, entry.topic) == (store, topic)]
 
     def put(self, entries: Iterable[Entry], *, beyond: OperatorError) -> int:
-        """Take entries in; how many of them are new. Raises `beyond`, taking none, where they are too many."""
+        """Add entries; return how many are new. Raises `beyond` and adds none if they exceed the limit."""
         self.refresh()
         known = self._entries
         told = {e.id: e for e in entries if e.id not in known or e.reason != known[e.id].reason}
@@ -131,14 +131,14 @@ class Quarantine:
         return new
 
     def resolve(self, entries: Iterable[Entry]) -> None:
-        """Let entries go: the store has the event, or what is newer."""
-        if self.held:
+        """Remove entries whose event, or a newer one of its key, is in the store."""
+        if self.deferred:
             self._resolved += entries
         else:
             self._remove(entries)
 
     def release(self, store: str) -> None:
-        """Let go what was held of a store."""
+        """Remove the deferred entries of a store."""
         self._remove(entry for entry in self._resolved if entry.store == store)
 
     def _remove(self, entries: Iterable[Entry]) -> None:

@@ -1,4 +1,4 @@
-"""Histories that cannot be kept, refused before anything is started. Pure."""
+"""Refuses histories that cannot be kept, before anything is started. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_apply.model.target_table import TargetTable, choose
 
 
 def refuse_histories(config: ApplyConfig, tables: Sequence[TargetTable]) -> None:
-    """Raise ConfigError for a store that takes none."""
+    """Raise ConfigError for a history in a store that keeps none."""
     chosen = choose(config.tables, [table.qualified for table in tables])
     for table in tables:
         for store in chosen[table.qualified].stores:
@@ -21,7 +21,7 @@ def refuse_histories(config: ApplyConfig, tables: Sequence[TargetTable]) -> None
 
 
 def without_log(table: str, topic: str) -> OperatorError:
-    """What to do where a history has nothing to be made from: the compacted topic forgets what was in between."""
+    """Return the error of a history whose log topic is missing: the compacted topic does not keep every version."""
     return OperatorError(
         f"{table}: mode: history is made from topic {topic}, which does not exist",
         hint=f"in the connector's file, sink: {{log: {{tables: [{table}], retention: 30d}}}}; then start it again. "

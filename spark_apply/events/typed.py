@@ -1,4 +1,4 @@
-"""The newest events of one table as typed rows. DataFrame -> DataFrame."""
+"""Turns the newest events of one table into typed rows. DataFrame -> DataFrame."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PARTITION, OFFSET, MISFITS = "_cdc_partition", "_cdc_offset", "_cdc_misfits"
 SOURCE_MS = "_cdc_source_ms"
 
 READ_JSON = {"columnNameOfCorruptRecord": f"{RESERVED}corrupt"}
-"""Options of ``from_json``: else a column that has the name of Spark's own would be null in every row."""
+"""Options of ``from_json``; without them, a column named like Spark's own corrupt-record column would be null."""
 
 
 def row_type(table: TargetTable) -> T.StructType:
-    """The Spark type of the table's own columns, in order, all nullable."""
+    """Return the Spark type of the table's own columns, in order, all nullable."""
     return T.StructType([T.StructField(column.name, spark_type(column.kind)) for column in table.columns])
 
 
 def typed(events: DataFrame, table: TargetTable, *also: str, parsed: bool = False) -> DataFrame:
-    """Newest events of `table` (as `events.latest` gives them) with their values typed, and `also` as they are.
+    """Return newest events of `table` (as `events.latest` gives them) with typed values, and `also` unchanged.
 
     `parsed` says that ``after`` has the columns' texts, as `spark_apply.events.kafka_source.parse` gives them when
     asked. Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes,
@@ -44,7 +44,7 @@ _PLAIN_NAME = re.compile("[A-Za-z0-9_]+")  # the same in JSON and in a regular e
 _INTEGERS = {"int16", "int32", "int64"}
 _OURS = (KEY, POSITION, OP, PARTITION, OFFSET, SOURCE_MS)
 
-# A column costs a call into the JVM for each of its parts, and a batch of a table has those of the one before.
+# Each part of a column costs a call into the JVM; all batches of a table use the same columns.
 
 
 @functools.lru_cache
@@ -63,7 +63,7 @@ def _read(table: TargetTable, *, parsed: bool) -> list[Column]:
 
 
 def _key(table: TargetTable) -> Column:
-    """The key's columns as text. What an integer by itself looks like is cut out: that takes a tenth of the time."""
+    """Return the key's columns as text. A single integer is cut out by a pattern, in a tenth of the time."""
     parsed = F.from_json("key", texts(table.key), READ_JSON)
     name, *others = table.key
     kinds = {kind.name for column in table.columns if column.name == name for kind, _ in column.versions}
@@ -95,12 +95,12 @@ def _values(table: TargetTable) -> list[Column]:
 
 
 def in_row(table: TargetTable) -> tuple[str, ...]:
-    """The columns that are read of an event's row; those of the key are read of its key, which deletes have as well."""
+    """Return the columns that are read from an event's row; key columns are read from its key, as of deletes."""
     return tuple(column.name for column in table.columns if column.name not in table.key)
 
 
 def texts(names: Iterable[str]) -> T.StructType:
-    """What is read of a row's JSON: the text of each column."""
+    """Return the type that a row's JSON is read as: the text of each column."""
     return T.StructType([T.StructField(name, T.StringType()) for name in names])
 
 
@@ -109,7 +109,7 @@ def _text(column: TargetColumn, table: TargetTable) -> Column:
 
 
 def _value(column: TargetColumn, table: TargetTable) -> Column:
-    """The column's text by the kind it had in the event's version of the table."""
+    """Convert the column's text by the kind that it had in the event's version of the table."""
     text, stored_as = _text(column, table), spark_type(column.kind)
     parsed = [
         (value(kind, text, stored_as=stored_as, key=column.name in table.key), numbers)

@@ -1,7 +1,7 @@
-"""Which records of a batch cannot be applied, and what stands in for them. DataFrame -> DataFrame, and short lists.
+"""Finds the poison records of a batch, and the events that take their place. DataFrame -> DataFrame, and short lists.
 
-A key has the newest event that fits, wherever a batch ends: one that does not fit leaves what an older one has written,
-be that in the store or in the same batch.
+The copy has the newest valid event of a key, wherever a batch ends: a poison record leaves what an older event wrote,
+whether that is in the store or in the same batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.model.errors import OperatorError
 from spark_apply.events.latest import latest
-from spark_apply.events.projected import shaped
+from spark_apply.events.projected import project
 from spark_apply.events.quarantine import Entry
 from spark_apply.events.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.target_table import TargetTable
@@ -26,25 +26,25 @@ from spark_apply.spark.names import quoted
 _TOLD_WITHIN_S = 10.0
 
 
-class Place(NamedTuple):
-    """Where a record is, and whose."""
+class RecordRef(NamedTuple):
+    """The place of a record in its topic, and its key and position."""
 
     partition: int
     offset: int
     key: str | None
     position: str | None
-    """None for what is no event."""
+    """None for a record that is no event."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
-    """A record that cannot be applied."""
+class PoisonRecord:
+    """A record that cannot be applied, and why."""
 
-    at: Place
+    at: RecordRef
     columns: tuple[str, ...] = ()
-    """Those whose value does not fit; none: it is not an event."""
+    """The columns whose value does not fit their type; empty: the record is no event."""
     reason: str = ""
-    """What a store said; nothing, where it was never asked."""
+    """The store's reason, if a store refused it."""
 
     @property
     def why(self) -> str:
@@ -53,32 +53,32 @@ class Bad:
         return f"a value does not fit: {', '.join(self.columns)}" if self.columns else "not an event"
 
 
-def strangers(newest: DataFrame, topic: str, most: int) -> list[Bad]:
-    """Records of a topic that are no events, `most` at the most."""
+def non_events(newest: DataFrame, topic: str, most: int) -> list[PoisonRecord]:
+    """Return the records of a topic that are no events, at most `most`."""
     found = newest.where((F.col("topic") == topic) & ~F.col("valid")).limit(most)
-    return [Bad(Place(row["partition"], row["offset"], row["key"], None)) for row in found.collect()]
+    return [PoisonRecord(RecordRef(row["partition"], row["offset"], row["key"], None)) for row in found.collect()]
 
 
-def misfits(rows: DataFrame, table: TargetTable, most: int) -> tuple[list[Bad], int]:
-    """Fill the cache of `rows`; those with a value that does not fit, `most` at the most, and how many rows there are.
+def misfits(rows: DataFrame, table: TargetTable, most: int) -> tuple[list[PoisonRecord], int]:
+    """Fill the cache of `rows`; return those with a value that does not fit (at most `most`) and the number of rows.
 
-    No value is in what it raises.
+    Its exceptions hold no value of a row.
     """
     found = surveyed(rows, table)
     if not found["bad"]:
         return [], found["rows"]
     some = rows.where(misfit()).select(PARTITION, OFFSET, KEY, POSITION, MISFITS).limit(most).collect()
-    return [Bad(Place(*row[:4]), tuple(row[MISFITS])) for row in some], found["rows"]
+    return [PoisonRecord(RecordRef(*row[:4]), tuple(row[MISFITS])) for row in some], found["rows"]
 
 
 def surveyed(rows: DataFrame, table: TargetTable, *more: Column) -> Row:
-    """Fill the cache of `rows`; how many of them are ``bad``, how many ``rows`` there are, and `more`."""
+    """Fill the cache of `rows`; return how many are ``bad``, how many ``rows`` there are, and `more`."""
     try:
         counted = F.count_if(misfit()).alias("bad"), F.count(F.lit(1)).alias("rows")
         (found,) = rows.agg(*counted, F.count(KEY), F.count(OP), F.count(POSITION), *more).collect()
     except Exception as exc:
         said = spark_failure(exc)
-        if said is None or table.shaping is None:
+        if said is None or table.projection is None:
             raise
         msg = f"{table.qualified}: where or computed fails for a row. {said}"
         hint = "let it give null instead (try_divide, try_cast, nullif, …), then: cdc rebuild APPLY.yaml"
@@ -86,8 +86,8 @@ def surveyed(rows: DataFrame, table: TargetTable, *more: Column) -> Row:
     return found
 
 
-class Seen:
-    """What is asked of rows that are not kept: seen by the first action on them, for which each costs time."""
+class RowObservation:
+    """Computes aggregates over rows that are not cached, with the first action on them."""
 
     def __init__(self, *asked: Column) -> None:
         self._asked = asked
@@ -97,7 +97,7 @@ class Seen:
         return rows.observe(self._observation, *self._asked)
 
     def found(self) -> Mapping[str, Any] | None:
-        """What was seen, once the action is over; None where Spark does not tell within 10 s."""
+        """Return the aggregates after the action; None if Spark does not have them within 10 s."""
         until = time.monotonic() + _TOLD_WITHIN_S
         seen: Any = self._observation._jo  # noqa: SLF001 - its `get` waits for ever
         while seen.getOrEmpty().isEmpty():
@@ -108,14 +108,16 @@ class Seen:
 
 
 def misfit() -> Column:
-    """Whether a row, as `spark_apply.events.typed` makes it, has a value that does not fit."""
+    """Whether a row, as `spark_apply.events.typed` makes it, has a value that does not fit; a condition."""
     return F.size(MISFITS) > 0
 
 
-def fitting(rows: DataFrame, events: DataFrame, table: TargetTable, bad: Sequence[Bad], limit: str | None) -> DataFrame:
-    """`rows` without what is `bad`; of those keys, the newest of the batch's `events` that fits, if any.
+def without_misfits(
+    rows: DataFrame, events: DataFrame, table: TargetTable, bad: Sequence[PoisonRecord], limit: str | None
+) -> DataFrame:
+    """Replace the `bad` records in `rows` with the newest valid event of their keys in the batch, if there is one.
 
-    With `limit`, the newest before it and all from it on. A history has all events as it is.
+    With `limit`, it is the newest before the limit and all from it on. A history has every event of a key anyway.
     """
     if not bad:
         return rows
@@ -125,31 +127,31 @@ def fitting(rows: DataFrame, events: DataFrame, table: TargetTable, bad: Sequenc
     keys = [one.at.key for one in bad]
     theirs = F.col(KEY).isin(keys)
     of_keys = events.where((F.col("topic") == table.topic) & F.col("valid") & F.col("key").isin(keys))
-    every = shaped(latest(of_keys, {table.topic: ""}), table).where(fits)
+    every = project(latest(of_keys, {table.topic: ""}), table).where(fits)
     return rows.where(~theirs).unionByName(newest(every, limit))
 
 
 def newest(rows: DataFrame, limit: str | None) -> DataFrame:
-    """Of rows that may be several of a key, the newest of each; with `limit`, that before it and all from it on."""
+    """Return the newest row of each key; with `limit`, the newest before it and all from it on."""
     held = F.when(F.col(POSITION) >= F.lit(limit), F.col(POSITION))
     found = rows.groupBy(KEY, held).agg(F.max_by(F.struct(*map(quoted, rows.columns)), POSITION).alias("newest"))
     return found.select("newest.*")
 
 
-def settled(entries: Iterable[Entry], rows: DataFrame, *, history: bool) -> list[Entry]:
-    """The entries whose event, or a newer one of its key, is among the rows that a store has taken.
+def resolved_entries(entries: Iterable[Entry], rows: DataFrame, *, history: bool) -> list[Entry]:
+    """Return the entries whose event, or a newer one of its key, is among the rows that a store has taken.
 
-    Of a history, where none replaces another: whose event itself is.
+    In a history no event replaces another, so there only the event itself counts.
     """
     waiting = list(entries)
     if not waiting:
         return []
     keys = {entry.key for entry in waiting if entry.key is not None}
     there = rows.where(F.col(KEY).isin(keys)).select(PARTITION, OFFSET, KEY, POSITION).collect()
-    return [entry for entry in waiting if any(_settles(Place(*row), entry, history=history) for row in there)]
+    return [entry for entry in waiting if any(_resolves(RecordRef(*row), entry, history=history) for row in there)]
 
 
-def _settles(one: Place, entry: Entry, *, history: bool) -> bool:
+def _resolves(one: RecordRef, entry: Entry, *, history: bool) -> bool:
     if one.key != entry.key or one.position is None:
         return False
     if entry.position is None:
@@ -157,22 +159,22 @@ def _settles(one: Place, entry: Entry, *, history: bool) -> bool:
     return one.position == entry.position if history else one.position >= entry.position
 
 
-def superseded(entries: Iterable[Entry], by: Iterable[Bad]) -> list[Entry]:
-    """The entries that another event of the same key has taken the place of, which does not fit either."""
+def superseded(entries: Iterable[Entry], by: Iterable[PoisonRecord]) -> list[Entry]:
+    """Return the entries that a newer poison record of the same key replaces."""
     others = [one.at for one in by]
     return [
         entry
         for entry in entries
-        if any(one[:2] != (entry.partition, entry.offset) and _settles(one, entry, history=False) for one in others)
+        if any(one[:2] != (entry.partition, entry.offset) and _resolves(one, entry, history=False) for one in others)
     ]
 
 
-def refusal(table: TargetTable, one: Bad, store: str) -> OperatorError:
-    """What stops a job whose quarantine takes no more."""
+def refusal(table: TargetTable, one: PoisonRecord, store: str) -> OperatorError:
+    """Return the error that stops a job whose quarantine is full."""
     at = f"topic {table.topic}, partition {one.at.partition}, offset {one.at.offset}"
     if one.reason:
         msg = f"{table.qualified}: store {store} does not take an event ({at}): {one.reason}"
-        return OperatorError(msg, hint="leave the column out of this store, or mend the row at the source")
+        return OperatorError(msg, hint="leave the column out of this store, or correct the row at the source")
     if not one.columns:
         hint = "what else writes to this topic? docs/events.md says what may be in it"
         return OperatorError(f"{at}: this record is not an event", hint=hint)

@@ -1,4 +1,4 @@
-"""Follows the position topics while the job runs, and makes a barrier of each State (`model.completeness`)."""
+"""Follows the position topics while the job runs, and takes a barrier for each State (`model.completeness`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cdc.config.config import ApplySource
 from cdc.model.errors import BugError, CdcError, OperatorError
 from cdc.model.state import State
 from spark_apply.events import kafka_source
-from spark_apply.model.completeness import Barrier, Barriers, position_of, spoken_for
+from spark_apply.model.completeness import Barrier, Barriers, complete_tables, position_of
 from spark_apply.model.target_table import TargetTable
 
 _POLL_S = 0.1
 _AT_ONCE = 500
 _ANSWER_WITHIN_S = 10.0
 _AWAY_S = 120.0
-"""How long the broker may be away before the job stops; as long as Spark itself tries, or longer."""
+"""So long the broker may not answer before the job stops; at least as long as Spark itself tries."""
 
 _FATAL = frozenset(
     {
@@ -34,8 +34,8 @@ _FATAL = frozenset(
 )
 
 
-class Watcher:
-    """Makes a barrier of each connector's State as the block is entered, and on a thread further ones until its end.
+class PositionWatcher:
+    """Takes a barrier for each connector's State on entry, and on a thread until it exits; a context manager.
 
     Entering raises OperatorError.
     """
@@ -47,7 +47,7 @@ class Watcher:
         for table in tables:
             self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
         self.seen: set[str] = set()
-        """Connectors that have said where they stand."""
+        """The connectors that have published a position."""
         self._newest: dict[str, State] = {}
         self._positions: dict[str, str] = {}
         self._read_to: dict[str, int] = {}
@@ -57,7 +57,7 @@ class Watcher:
         self._consumer: Consumer | None = None
         self._admin = AdminClient(kafka_source.client(config))
         self.failure: CdcError | None = None
-        """Why it watches no more."""
+        """The error that ended the thread."""
 
     def _begin(self) -> None:
         there = kafka_source.topics(self._config)
@@ -80,7 +80,7 @@ class Watcher:
         self._consumer.assign([TopicPartition(topic, 0, 0) for topic in self._positions])
         unread, until = set(self._positions), time.monotonic() + _ANSWER_WITHIN_S
         while unread:
-            unread -= self._read(self._consumer)  # an end that moves all the time is never met
+            unread -= self._read(self._consumer)  # an end that keeps moving is never reached
             unread -= {topic for topic in unread if self._read_to.get(topic, 0) >= ends[topic]}
             if time.monotonic() > until:
                 msg = f"topic {min(unread)} cannot be read to its end in {_ANSWER_WITHIN_S:.0f} s"
@@ -128,12 +128,12 @@ class Watcher:
             except CdcError as exc:
                 self.failure = exc
                 return
-            except Exception as exc:  # noqa: BLE001 - or the thread would end without a word
+            except Exception as exc:  # noqa: BLE001 - otherwise the thread would end silently
                 self.failure = BugError(f"watching the positions failed: {type(exc).__name__}: {exc}")
                 return
 
     def _read(self, consumer: Consumer) -> set[str]:
-        """Take what has come; gives the topics whose end was met."""
+        """Read new records; return the topics whose end was reached."""
         ended: set[str] = set()
         first = consumer.poll(_POLL_S)
         for message in [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]:
@@ -144,7 +144,7 @@ class Watcher:
                 elif error.code() in _FATAL:
                     msg = f"topic {topic} can be read no more ({error.name()})"
                     raise OperatorError(msg, hint="was it deleted, or may this user not read it any more?")
-                continue  # what passes, the client mends by itself
+                continue  # the client recovers from other errors by itself
             self._read_to[topic] = (message.offset() or 0) + 1
             connector = self._positions[topic]
             if message.key() == connector.encode() and value is not None:
@@ -153,9 +153,9 @@ class Watcher:
         return ended
 
     def _make(self) -> None:
-        """Make barriers of what has been read; a State whose barrier fails is tried again."""
+        """Take a barrier for each State that was read; a State whose barrier fails is tried again."""
         for connector, state in list(self._newest.items()):
-            tables = spoken_for(state, self._followed[connector])
+            tables = complete_tables(state, self._followed[connector])
             if tables is not None:
                 topics = {self._followed[connector][table] for table in tables}
                 highs = self._highs(topics)
@@ -163,11 +163,11 @@ class Watcher:
             del self._newest[connector]
 
     def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
-        there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # anew: partitions can be added
+        there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # each time: partitions can be added
         gone = sorted(set(topics) - set(there))
         if gone:
             raise OperatorError(f"topic {gone[0]} is gone", hint="was it deleted while the job follows it?")
-        # What was written, not what is stable: markers of the State's own transaction may be missing yet.
+        # High watermarks, not last stable offsets: control records of the State's own transaction may still be missing.
         places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
         found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
         if places:

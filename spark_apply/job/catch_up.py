@@ -1,14 +1,14 @@
-"""Copies that were put in the place of others, by a rebuild or a rollback, and what they lack.
+"""Catches up copies that a rebuild or a rollback has put in the place of others.
 
-A rebuild ends at some offsets; the job may have written later events into the copy it replaces. So a copy is swapped in
-together with what is due: the events from those offsets on. The job looks for that when it starts, every two seconds,
-and when a write fails; it then opens the new copy and folds the events in itself.
+A rebuild ends at some offsets; the job may have written later events into the copy that is replaced. So a copy is
+swapped in together with a `Due`: the events from those offsets on. The job looks for one when it starts, every two
+seconds, and when a write fails; it then opens the new copy and folds the events in itself.
 
 **Why that converges, deletes included.** The guard by position forgets deleted rows, so an old event that is written
-after a delete shows the row again. But after the swap only the job writes, and in the order of the topic, where the
-events of a key stand in the order of their positions: whatever it reads again, now or from its own checkpoint later,
-ends with the key's newest event. Two writers would not converge: one could write an old event after the other has
-written the delete, and never come to the delete itself. This is why a rebuild does not write once it has swapped.
+after a delete brings the row back. But after the swap only the job writes, in the order of the topic, which has the
+events of a key in the order of their positions: whatever it reads again, now or from its own checkpoint later, ends
+with the key's newest event. Two writers would not converge: one could write an old event after the other has written
+the delete, and never read the delete itself. This is why a rebuild does not write after the swap.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from cdc.config.config import ApplySource
 from spark_apply.events import kafka_source as topics
 from spark_apply.job.microbatch import Applier, Route
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, Moment, Offsets, is_whole
+from spark_apply.model.store import EVERYTHING, Offsets, Visibility, is_whole
 
 LOOK_EVERY_S = 2.0
 
 
 def fold(spark: SparkSession, source: ApplySource, applier: Applier, topic: str, begin: Offsets) -> Offsets:
-    """Fold a topic in from `begin` to its present end, as one batch; returns that end."""
+    """Fold a topic in from `begin` to its present end, as one batch; return that end."""
     end = topics.committed_ends(source, topic)
     if any(at > begin.get(partition, 0) for partition, at in end.items()):
         route = applier.routes[topic]
         whole = {
-            (topic, name): _moment(store.mark(route.table), end)
+            (topic, name): _visible(store.mark(route.table), end)
             for name, store in route.stores.items()
             if is_whole(store)
         }
@@ -43,31 +43,31 @@ def fold(spark: SparkSession, source: ApplySource, applier: Applier, topic: str,
 
 
 def fill(spark: SparkSession, source: ApplySource, applier: Applier, topic: str) -> Offsets | None:
-    """Fill an empty copy with a topic to its present end, which it returns; None: that copy is to be given up."""
+    """Fill an empty copy with a topic to its present end, and return that end; None: discard the copy."""
     end = topics.committed_ends(source, topic)
     return end if applier.fill(topics.read(spark, source, topic, {}, end)) else None
 
 
-def _moment(mark: Mark | None, end: Offsets) -> Moment:
-    """A copy that takes in what lies before `end`, and shows as much of it as before."""
+def _visible(mark: Mark | None, end: Offsets) -> Visibility:
+    """Let a copy take in what lies before `end`, and show no more than before."""
     if mark is None:
-        return Moment(Mark(end, None), "")
-    return Moment(Mark(end, mark.complete), mark.complete.position if mark.complete else EVERYTHING)
+        return Visibility(Mark(end, None), "")
+    return Visibility(Mark(end, mark.complete), mark.complete.position if mark.complete else EVERYTHING)
 
 
 @dataclass(slots=True)
 class SwapWatch:
-    """Keeps a job's routes on the live copies."""
+    """Points a job's routes to the live copies after a swap."""
 
     spark: SparkSession
     source: ApplySource
     applier: Applier
     replaced: Callable[[str, str, Offsets], None]
-    """Told topic, store, and where a copy ends that has taken another's place and was caught up."""
+    """Called with topic, store and end offsets of a copy that was swapped in and has caught up."""
     _looked_at: float = field(default_factory=time.monotonic)
 
     def look(self, *, now: bool = False) -> bool:
-        """Open and catch up copies that have taken another's place, if it is time to look; whether there were any."""
+        """Open and catch up copies that were swapped in, if it is time to look; return whether there were any."""
         if not now and time.monotonic() - self._looked_at < LOOK_EVERY_S:
             return False
         found = [topic for topic in list(self.applier.routes) if self._catch_up(topic)]

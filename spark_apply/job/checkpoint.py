@@ -1,4 +1,4 @@
-"""What a streaming query's checkpoint says of how far its batches go; on any file system that Spark can use.
+"""Reads from a streaming query's checkpoint how far its batches go, on any file system that Spark can use.
 
 <checkpoint>/offsets/<batch>   written before a batch runs: "v1", metadata, then each source's end offsets as JSON
 <checkpoint>/commits/<batch>   written after it
@@ -20,10 +20,10 @@ _BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheck
 
 
 def prepare(spark: SparkSession, checkpoint: str) -> None:
-    """Have Spark write a checkpoint on this machine's disk without a process for each look at a file.
+    """Have Spark write a checkpoint on this machine's disk without starting a process for each file.
 
-    Its own way there, by Hadoop's FileContext, runs `readlink` some twenty times a batch. What is promised is the same:
-    both look whether the file is there, then rename. What the session was told for this is left.
+    Spark's default, Hadoop's FileContext, runs `readlink` about twenty times a batch. The guarantee is the same: both
+    check whether the file exists, then rename. A manager that the session was given is kept.
     """
     _, files, _ = _opened(spark, checkpoint)
     if files.getScheme() == "file" and spark.conf.get(_MANAGER, None) is None:
@@ -31,7 +31,7 @@ def prepare(spark: SparkSession, checkpoint: str) -> None:
 
 
 def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> Ends:
-    """Where a batch ends: all records below these offsets are in it or in one before it."""
+    """Return a batch's end offsets: all records below them are in this batch or in an earlier one."""
     jvm, files, folder = _opened(spark, f"{checkpoint}/offsets")
     stream = files.open(jvm.org.apache.hadoop.fs.Path(folder, str(batch)))
     try:
@@ -45,7 +45,7 @@ def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> Ends:
 
 
 def ends_committed(spark: SparkSession, checkpoint: str) -> Ends | None:
-    """Where the last batch ends that was applied; None if there is none."""
+    """Return the end offsets of the last batch that was applied; None if there is none."""
     _, files, folder = _opened(spark, f"{checkpoint}/commits")
     if not files.exists(folder):
         return None
@@ -55,8 +55,8 @@ def ends_committed(spark: SparkSession, checkpoint: str) -> Ends | None:
 
 
 def _opened(spark: SparkSession, folder: str) -> tuple[Any, Any, Any]:
-    """JVM, file system and path, by Hadoop's own classes: Python has no way to all the places that Spark can reach."""
+    """Return JVM, file system and path by Hadoop's classes: Python cannot read all file systems that Spark can."""
     context: Any = spark.sparkContext
-    jvm = context._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
+    jvm = context._jvm  # noqa: SLF001 - nothing public gives Hadoop's file systems
     path = jvm.org.apache.hadoop.fs.Path(folder)
     return jvm, path.getFileSystem(context._jsc.hadoopConfiguration()), path  # noqa: SLF001 - the same

@@ -1,8 +1,8 @@
-"""The apply job: one streaming query over all topics of a connector, folded into derived stores.
+"""Runs the apply job: one streaming query over all topics of a connector, folded into derived stores.
 
-The checkpoint lives in a sub-folder that is named for what is fed to what: tables, stores and the stores' identities.
-Add a table, add a store, or lose a store, and the job begins at the beginning of the topics; guarded by position,
-that is safe. A copy that a rebuild or a rollback has put in another's place keeps its identity, and is caught up
+The checkpoint lies in a folder named by a hash of the topic prefix, the tables, the stores and the copies' identities.
+After a table or a store was added, or a copy was lost, the job therefore reads the topics from their beginning; guarded
+by position, that is safe. A copy that a rebuild or a rollback has swapped in keeps its identity, and catches up
 (`spark_apply.job.catch_up`).
 """
 
@@ -25,31 +25,31 @@ from cdc.config.config import ApplyConfig, ApplyTable
 from cdc.model.errors import BugError, CdcError, OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.expressions import resolved
-from spark_apply.events.projection import check_places, planned
+from spark_apply.events.projection import check_places, projected_table
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.refusals import refuse_histories, without_log
 from spark_apply.job import checkpoint as checkpoints
-from spark_apply.job.barriers import Watcher
+from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.catch_up import SwapWatch
-from spark_apply.job.maintenance import Caretaker
+from spark_apply.job.maintenance import MaintenanceSchedule
 from spark_apply.job.microbatch import Applier, Key, Route, TableCount
-from spark_apply.job.retention import require_deletes, require_offsets, way_out
-from spark_apply.job.watermarks import Publisher
+from spark_apply.job.retention import recovery_command, require_deletes, require_offsets
+from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Ends
-from spark_apply.model.store import Moment, Store, open_store
+from spark_apply.model.store import Store, Visibility, open_store
 from spark_apply.model.target_table import TargetTable, Version, choose
-from spark_apply.model.upkeep import Tended
+from spark_apply.model.upkeep import Maintained
 from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.paths import located
 from spark_apply.spark.session import open_session
 
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
-"""How soon a batch may follow another; the second where each leaves files behind that somebody has to compact."""
+"""The shortest time between two batches; the second for stores in which each batch leaves files to compact."""
 _LOOK_S = 0.1
 _TASKS, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
 _EVENTS_A_TASK = 50_000
 _EVENTS_ALONE = 10_000
-"""So few are read and folded by one task, without a shuffle: handing them on would take longer."""
+"""One task reads and folds so few events without a shuffle, which would take longer."""
 _TRIES = 10  # a rebuild of several stores replaces their copies one after the other
 
 Progress = Callable[[str], None]
@@ -57,7 +57,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ApplySummary:
-    """What a run did."""
+    """What a run of the job did."""
 
     name: str
     seconds: float
@@ -65,10 +65,10 @@ class ApplySummary:
     tables: Mapping[str, Mapping[str, TableCount]] = field(default_factory=dict)
     """By table, then by store."""
     behind: bool = False
-    """With `once`: a transaction was still open when the run began, and is not in it."""
+    """With `once`: a transaction was still open when the run began, and is not included."""
 
     def as_json(self) -> dict[str, object]:
-        """The stable shape of ``cdc apply --json``."""
+        """Return the stable JSON of ``cdc apply --json``."""
         return {
             "name": self.name,
             "seconds": round(self.seconds, 3),
@@ -91,7 +91,7 @@ def run_apply(
 ) -> ApplySummary:
     """Follow the topics into the stores: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
 
-    With `lose_history` also where a history lacks versions that its log no longer has: they are missing for good.
+    With `lose_history` also where a history misses versions that its log no longer has: they stay missing.
     Everything that can be refused is refused before a store is touched. Raises CdcError.
     """
     begun = time.monotonic()
@@ -106,25 +106,25 @@ def run_apply(
     try:
         applier = Applier({}, lambda route: _evolve(config, route, spark), Quarantine(config))
         identities = {}
-        targets = shaped_targets(chosen, spark)
+        targets = projected_targets(chosen, spark)
         following = {table: {name: stores[name] for name in chosen[table][0].stores} for table in targets}
         followed = [(made, following[table]) for table, made in targets.items() if not (lose_history and made.history)]
         require_deletes(config.source, followed)
         for table, made in targets.items():
             followers = following[table]
-            with _told_of_opening(table):
+            with _opening_errors(table):
                 identities[table] = {name: store.open(made) for name, store in followers.items()}
             applier.routes[made.topic] = Route(made, followers)
             applier.counts.update({(table, name): TableCount() for name in followers})
         topics = sorted(applier.routes)
         behind = once and not kafka_source.await_markers(config.source, topics)
-        watcher = Watcher(config.source, [route.table for route in applier.routes.values()])
+        watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
         with _stopped_by_signals(stop), watcher:
             checkpoint = checkpoint_folder(config, identities)
             checkpoints.prepare(spark, checkpoint)
-            publisher = Publisher(applier.routes, watcher)
-            care = Caretaker(applier.routes, tell)
-            _run(spark, config, applier, publisher, care, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
+            publisher = WatermarkPublisher(applier.routes, watcher)
+            maintenance = MaintenanceSchedule(applier.routes, tell)
+            _run(spark, config, applier, publisher, maintenance, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
     finally:
         for store in stores.values():
             store.close()
@@ -139,43 +139,46 @@ Chosen = dict[str, tuple[ApplyTable, list[Version]]]
 
 
 def choose_tables(config: ApplyConfig) -> Chosen:
-    """The tables of the file with what the schema topic says of them. Raises CdcError for what cannot be."""
+    """Return the tables of apply.yaml with their versions in the schema topic. Raises CdcError for invalid ones."""
     versions = kafka_source.schema_versions(config.source)
     chosen = {table: (settings, versions[table]) for table, settings in choose(config.tables, versions).items()}
-    tables = {table: (settings, planned(known, settings)) for table, (settings, known) in chosen.items()}
+    tables = {table: (settings, projected_table(known, settings)) for table, (settings, known) in chosen.items()}
     refuse_histories(config, [made for _, made in tables.values()])
     check_places(tables, {name: store.type for name, store in config.stores.items()})
     return chosen
 
 
-def shaped_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTable]:
-    """What copies of the tables hold. Raises ConfigError for an expression that cannot be used, the first of all."""
+def projected_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTable]:
+    """Return what copies of the tables hold. Raises ConfigError for the first expression that cannot be used."""
     return {
-        table: resolved(planned(versions, settings), spark) for table, (settings, versions) in sorted(chosen.items())
+        table: resolved(projected_table(versions, settings), spark)
+        for table, (settings, versions) in sorted(chosen.items())
     }
 
 
 def without_logs(config: ApplyConfig, chosen: Chosen) -> dict[str, str]:
-    """Tables that are to have a history and have no log, with the topic that it would be."""
+    """Return the tables in history mode without a log topic, with the topic's name."""
     there = kafka_source.topics(config.source)
-    histories = {table: planned(versions, of).topic for table, (of, versions) in chosen.items() if of.mode == "history"}
+    histories = {
+        table: projected_table(versions, of).topic for table, (of, versions) in chosen.items() if of.mode == "history"
+    }
     return {table: topic for table, topic in histories.items() if topic not in there}
 
 
 def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
-    """Raises OperatorError for a table whose topic is gone."""
+    """Raise OperatorError for a table whose topic does not exist."""
     for table, topic in without_logs(config, chosen).items():
         raise without_log(table, topic)
     there = kafka_source.topics(config.source)
     for table, (settings, versions) in chosen.items():
-        topic = planned(versions, settings).topic
+        topic = projected_table(versions, settings).topic
         if topic not in there:
             msg = f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}"
             raise OperatorError(msg, hint="was it deleted? A fresh snapshot of the connector writes it again")
 
 
 def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dict[str, Store]:
-    """The stores that the tables name, by their names in the file."""
+    """Open the stores that the tables use, by their names in apply.yaml."""
     used = sorted({name for settings, _ in chosen.values() for name in settings.stores})
     prefix = config.source.topic_prefix
     return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
@@ -183,14 +186,14 @@ def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dic
 
 def _evolve(config: ApplyConfig, route: Route, spark: SparkSession) -> Route:
     settings, versions = choose_tables(config)[route.table.qualified]
-    table = resolved(planned(versions, settings), spark)
+    table = resolved(projected_table(versions, settings), spark)
     for store in route.stores.values():
         store.open(table)
     return Route(table, route.stores)
 
 
 def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
-    """The checkpoint of a job that feeds these copies, named by table, then by store."""
+    """Return the checkpoint folder of a job with these copies (identities by table, then by store)."""
     fed = json.dumps([config.source.topic_prefix, identities], sort_keys=True)
     folder = hashlib.sha256(fed.encode()).hexdigest()[:16]
     return f"{located(config.checkpoint)}/{folder}"
@@ -200,8 +203,8 @@ def _run(
     spark: SparkSession,
     config: ApplyConfig,
     applier: Applier,
-    publisher: Publisher,
-    caretaker: Caretaker,
+    publisher: WatermarkPublisher,
+    maintenance: MaintenanceSchedule,
     *,
     checkpoint: str,
     once: bool,
@@ -216,8 +219,8 @@ def _run(
         with idle:
             if stop.is_set() or ending.is_set():
                 msg = "stopped before this batch"
-                raise InterruptedError(msg)  # never return: Spark would take the batch for done
-            with _noted(failures):
+                raise InterruptedError(msg)  # a return would mean to Spark that the batch is done
+            with _recorded(failures):
                 ends = checkpoints.ends_of(spark, checkpoint, batch_id)
                 publisher.applied(ends, _apply(applier, swaps, records, publisher, ends))
             tell(_line(applier))
@@ -239,49 +242,49 @@ def _run(
     tell("following the topics")
     try:
         while query.isActive and not stop.wait(_LOOK_S):
-            if idle.acquire(blocking=False):  # else a batch is under way, which does the same
+            if idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
                 try:
                     swaps.look()
-                    publisher.tend()
-                    caretaker.look()
+                    publisher.publish_pending()
+                    maintenance.look()
                 finally:
                     idle.release()
     except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
         failures.append(exc)
     finally:
         ending.set()
-        with idle:  # a batch under way is finished first
+        with idle:  # a running batch is finished first
             pass
         _end(query, failures)
     if failures or not stop.is_set():
         _raise_failure(query, failures, checkpoint)
-    publisher.tend()
-    caretaker.look(now=once and not stop.is_set())
+    publisher.publish_pending()
+    maintenance.look(now=once and not stop.is_set())
 
 
 def _end(query: StreamingQuery, failures: list[Exception]) -> None:
-    """Stop it; it waits for a batch that begins now, and that for the lock."""
+    """Stop the query; this waits for a batch that just begins, and that batch waits for the lock."""
     try:
         query.stop()
-    except Exception as exc:  # noqa: BLE001 - raised by the caller, unless it is what came of an earlier one
+    except Exception as exc:  # noqa: BLE001 - the caller raises the first failure
         failures.append(exc)
 
 
 def _sized(records: DataFrame, events: int, *, most: int) -> DataFrame:
-    """Plan a batch for its size: what is gained by several tasks, small batches spend on starting them."""
+    """Plan a batch for its size: in small batches, starting more tasks costs more than it gains."""
     records.sparkSession.conf.set(_TASKS, max(1, min(most, events // _EVENTS_A_TASK)))
     records.sparkSession.conf.set(_ADAPTIVE, events >= _EVENTS_A_TASK)
     return records.coalesce(1) if events <= _EVENTS_ALONE else records
 
 
 def _interval(routes: Mapping[str, Route]) -> str:
-    files = any(isinstance(store, Tended) for route in routes.values() for store in route.stores.values())
+    files = any(isinstance(store, Maintained) for route in routes.values() for store in route.stores.values())
     return f"{FILES_TRIGGER_MS if files else TRIGGER_MS} milliseconds"
 
 
 @contextmanager
-def _noted(failures: list[Exception]) -> Iterator[None]:
-    """Keep what a block raises: Spark tells of it in words alone."""
+def _recorded(failures: list[Exception]) -> Iterator[None]:
+    """Keep the exception of a block, of which Spark passes on the text alone."""
     try:
         yield
     except Exception as exc:
@@ -290,28 +293,28 @@ def _noted(failures: list[Exception]) -> Iterator[None]:
 
 
 def _apply(
-    applier: Applier, swaps: SwapWatch, records: DataFrame, publisher: Publisher, ends: Ends
-) -> dict[Key, Moment]:
-    """Fold a batch in; again, whole, where a copy was replaced under it, or once where a store's engine refused."""
+    applier: Applier, swaps: SwapWatch, records: DataFrame, publisher: WatermarkPublisher, ends: Ends
+) -> dict[Key, Visibility]:
+    """Fold a batch in. The whole batch is retried when a copy was swapped meanwhile, and once after another failure."""
     swaps.look()
     records = _sized(records, publisher.unread(ends), most=int(swaps.spark.conf.get(_TASKS) or 1))
     tries = 0
     while True:
-        moments = publisher.moments(ends)
+        visibility = publisher.visibility(ends)
         try:
-            applier(records, moments, publisher.settled())
+            applier(records, visibility, publisher.late_before())
         except Exception as exc:
             tries += 1
             again = swaps.look(now=True) or (tries == 1 and not isinstance(exc, CdcError))
             if not again or tries == _TRIES:
                 raise
         else:
-            return moments
+            return visibility
 
 
 @contextmanager
-def _told_of_opening(table: str) -> Iterator[None]:
-    """Raise what Spark raises as OperatorError: where two jobs make a table at once, one of them fails."""
+def _opening_errors(table: str) -> Iterator[None]:
+    """Translate Spark's exceptions to OperatorError: of two jobs that create a table at once, one fails."""
     try:
         yield
     except CdcError:
@@ -334,11 +337,11 @@ def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint:
 
 
 def _translated(exc: Exception, checkpoint: str) -> CdcError:
-    """A failure of Spark's as ours."""
+    """Translate a failure of Spark to CdcError."""
     text = str(exc)
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
-        msg = "offsets that the checkpoint names are gone from the topics: they were deleted or made anew"
-        return OperatorError(msg, hint=way_out(checkpoint, (), ()))
+        msg = "offsets that the checkpoint names are gone from the topics: they were deleted or recreated"
+        return OperatorError(msg, hint=recovery_command(checkpoint, (), ()))
     said = spark_failure(exc)
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
@@ -353,7 +356,7 @@ def _line(applier: Applier) -> str:
 
 @contextmanager
 def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM end the job after its batch; only the main thread can ask for that, others use `stop`."""
+    """Let SIGINT and SIGTERM end the job after its batch, in the main thread alone; others use `stop`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What a rebuild of a copy would lose: versions of rows that are in it, and in its log no more."""
+"""Computes what a rebuild would lose: versions of rows that only the copy has, no longer its log."""
 
 from __future__ import annotations
 
@@ -6,55 +6,46 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
-
 from cdc.config.config import ApplySource
 from spark_apply.events import kafka_source
-from spark_apply.events.kafka_source import Begins
+from spark_apply.events.kafka_source import LogStart
 from spark_apply.job.retention import span
 from spark_apply.model.store import Offsets
 from spark_apply.model.target_table import TargetTable
 
-_ANSWER_WITHIN_S = 10.0
 _LIMITS, _FOREVER = ("retention.ms", "retention.bytes"), -1
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
-    """The log of a table, as it is now."""
+class TableLog:
+    """The log topic of a table, as it is now."""
 
-    begins: Mapping[int, Begins]
+    begins: Mapping[int, LogStart]
     kept_ms: int | None
-    """After which it may forget; 0 where its size decides, None: never."""
+    """The age at which it deletes records; 0 where its size decides, None: never."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
-    """What a rebuild would make of a copy."""
+class RebuildLoss:
+    """What a rebuild would lose of a copy."""
 
     loses: bool
     what: str
     versions_before: str | None = None
-    """Those that only the copy has; null where none are, or where no time can be told."""
+    """The versions before this time are in the copy alone; None if there are none, or no time is known."""
     offsets_gone: int | None = None
-    """From the beginning of its log; null where it is not known."""
+    """The number of offsets deleted from the beginning of its log; None if not known."""
 
 
-def logs(config: ApplySource, tables: Iterable[TargetTable]) -> dict[str, Log]:
-    """The logs of those tables that have a history, by topic. Raises OperatorError when the broker does not answer."""
+def table_logs(config: ApplySource, tables: Iterable[TargetTable]) -> dict[str, TableLog]:
+    """Read the logs of the tables with a history, by topic. Raises OperatorError when the broker does not answer."""
     there = kafka_source.topics(config)
     topics = sorted({table.topic for table in tables if table.history and table.topic in there})
     if not topics:
         return {}
-    admin = AdminClient(kafka_source.client(config))
-    asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in topics])
-    try:
-        settings = {of.name: future.result(_ANSWER_WITHIN_S) for of, future in asked.items()}
-    except KafkaException as exc:
-        raise kafka_source.unreachable(config, exc) from exc
-    kept = {topic: {name: int(of[name].value) for name in _LIMITS} for topic, of in settings.items()}
-    return {topic: Log(kafka_source.beginnings(config, topic), _kept_ms(kept[topic])) for topic in topics}
+    settings = kafka_source.topic_settings(config, topics)
+    kept = {topic: {name: int(of[name]) for name in _LIMITS} for topic, of in settings.items()}
+    return {topic: TableLog(kafka_source.log_starts(config, topic), _kept_ms(kept[topic])) for topic in topics}
 
 
 def _kept_ms(limits: Mapping[str, int]) -> int | None:
@@ -63,38 +54,38 @@ def _kept_ms(limits: Mapping[str, int]) -> int | None:
     return None if limits["retention.ms"] == _FOREVER else limits["retention.ms"]
 
 
-def prospect(table: TargetTable, log: Log | None, has: Offsets | None) -> Prospect:
-    """Of a copy that has its topic up to `has`; None: there is no copy yet."""
+def rebuild_loss(table: TargetTable, log: TableLog | None, has: Offsets | None) -> RebuildLoss:
+    """Return the loss for a copy that has its topic up to `has`; None: there is no copy yet."""
     if not table.history:
-        return Prospect(loses=False, what="nothing: its topic has the newest version of each row")
+        return RebuildLoss(loses=False, what="nothing: its topic has the newest version of each row")
     if log is None:
         what = f"every version but the newest of each row, which is all that remains without its log {table.topic}"
-        return Prospect(loses=True, what=what)
+        return RebuildLoss(loses=True, what=what)
     gone = sum(part.first for part in log.begins.values())
     if has is None:
-        return Prospect(loses=False, what="nothing: there is no copy yet", offsets_gone=gone)
+        return RebuildLoss(loses=False, what="nothing: there is no copy yet", offsets_gone=gone)
     if any(at > log.begins[number].end for number, at in has.items() if number in log.begins):
-        return Prospect(loses=True, what=f"versions that the copy has: {table.topic} was made anew since")
+        return RebuildLoss(loses=True, what=f"versions that the copy has: {table.topic} was recreated since")
     if gone:
         before = _before(log)
         what = f"versions before {before or 'now'}: they are in the copy alone, {gone:,} offsets of its log are gone"
-        return Prospect(loses=True, what=what, versions_before=before, offsets_gone=gone)
+        return RebuildLoss(loses=True, what=what, versions_before=before, offsets_gone=gone)
     if log.kept_ms is None:
-        return Prospect(loses=False, what="nothing: its log has all, and forgets nothing", offsets_gone=0)
+        return RebuildLoss(loses=False, what="nothing: its log has all, and forgets nothing", offsets_gone=0)
     age = "what makes it too large" if log.kept_ms == 0 else f"what is older than {span(log.kept_ms)}"
     what = f"nothing yet: its log has all, but forgets {age}, which is then in the copy alone"
-    return Prospect(loses=False, what=what, offsets_gone=0)
+    return RebuildLoss(loses=False, what=what, offsets_gone=0)
 
 
-def _before(log: Log) -> str | None:
-    """Up to when something may be gone: a key's versions are all in one partition, so the last one to begin tells."""
+def _before(log: TableLog) -> str | None:
+    """Return up to when versions may be missing: a key has one partition, so the latest beginning decides."""
     found = [part.at for part in log.begins.values() if part.first > 0]
     times = [at for at in found if at is not None]
     return max(times).isoformat(timespec="milliseconds") if len(times) == len(found) else None
 
 
-def between(table: TargetTable, log: Log | None, until: dt.datetime) -> str | None:
-    """What a rollback would lose to a copy that was the live one until then; None: the log still has all since."""
+def rollback_loss(table: TargetTable, log: TableLog | None, until: dt.datetime) -> str | None:
+    """Return what a rollback to a copy that was live until then would lose; None: the log has everything since."""
     if not table.history:
         return None
     gone = log is None or any(part.first > 0 and (part.at is None or part.at > until) for part in log.begins.values())

@@ -1,4 +1,4 @@
-"""What starting a job would do, without doing it: ``cdc apply --plan``. Reads stores, topics and checkpoint only."""
+"""Plans the start of a job without starting it: ``cdc apply --plan``. Reads stores, topics and checkpoint only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from spark_apply.job.job import (
     checkpoint_folder,
     choose_tables,
     open_stores,
+    projected_targets,
     require_topics,
-    shaped_targets,
     without_logs,
 )
-from spark_apply.job.losses import Prospect, logs, prospect
-from spark_apply.job.retention import Extent, away, extents, gone, held, mending, way_out
+from spark_apply.job.losses import RebuildLoss, rebuild_loss, table_logs
+from spark_apply.job.retention import (
+    Extent,
+    extents,
+    held_offsets,
+    missed_deletes,
+    missing_offsets,
+    recovery_command,
+    repair_command,
+)
 from spark_apply.model.completeness import Ends
 from spark_apply.model.foresight import Foreseen, Foresees
 from spark_apply.model.store import Offsets, Store
@@ -35,7 +43,7 @@ Begin = Literal["first offset", "checkpoint", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What becomes of a table's copy in a store."""
+    """What a start would do with a table's copy in a store."""
 
     table: str
     store: str
@@ -44,24 +52,24 @@ class CopyPlan:
     why: str | None = None
     hint: str | None = None
     mode: str = "latest"
-    rebuild: Prospect | None = None
-    """What `cdc rebuild` would lose of it."""
+    rebuild: RebuildLoss | None = None
+    """What `cdc rebuild` would lose of the copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What is read of a topic."""
+    """What a start would read of a topic."""
 
     topic: str
     begin: Begin
-    """Unknown where a copy is refused, or its store does not tell: the checkpoint is named after all copies."""
+    """Unknown if a copy is refused or its store has no dry run: the checkpoint is named by all copies."""
     offsets: int
-    """From there, or from the first, to the end, over all partitions; compacted records and markers count."""
+    """The lag: offsets from `begin` to the end, over all partitions; compacted and control records count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why the job would not start, or would but not as it should."""
+    """A reason why the job would not start, or not correctly."""
 
     what: str
     hint: str
@@ -69,50 +77,51 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `run_apply` would do now."""
+    """What `run_apply` would do if it were started now."""
 
     name: str
     checkpoint: str | None
-    """The one it would go on from; None: a new one."""
+    """The checkpoint it would continue from; None: a new one."""
     copies: tuple[CopyPlan, ...]
     topics: tuple[TopicPlan, ...]
     problems: tuple[Problem, ...]
 
     @property
     def starts(self) -> bool:
-        """Whether it would."""
+        """Whether the job would start."""
         return not self.problems and all(copy.action != "refused" for copy in self.copies)
 
     def as_json(self) -> dict[str, object]:
-        """The stable shape of ``cdc apply --plan --json``."""
+        """Return the stable JSON of ``cdc apply --plan --json``."""
         return {**asdict(self), "starts": self.starts}
 
 
 def run_plan(config: ApplyConfig) -> Plan:
-    """Look at all that a start looks at. Raises CdcError for a file, topic or server that cannot be looked at."""
+    """Read everything that a start reads. Raises CdcError for a file, topic or server that cannot be read."""
     chosen = choose_tables(config)
     unlogged = without_logs(config, chosen)
     require_topics(config, {table: found for table, found in chosen.items() if table not in unlogged})
     spark = open_session(config.name, config.spark)
-    made = shaped_targets(chosen, spark)
+    made = projected_targets(chosen, spark)
     stores = open_stores(config, chosen, spark)
     try:
         there = extents(config.source, sorted({of.topic for table, of in made.items() if table not in unlogged}))
-        logged = logs(config.source, made.values())
+        logged = table_logs(config.source, made.values())
         copies: list[CopyPlan] = []
         identities: dict[str, dict[str, str | None]] = {}
         told = True
         for table, target in made.items():
             for name in chosen[table][0].stores:
                 foreseen, copy = _copy(target, name, stores[name], there.get(target.topic))
-                rebuilt = prospect(target, logged.get(target.topic), _has_read(target, stores[name]))
+                rebuilt = rebuild_loss(target, logged.get(target.topic), _has_read(target, stores[name]))
                 copies.append(replace(copy, mode=chosen[table][0].mode, rebuild=rebuilt))
                 told = told and foreseen is not None
                 identities.setdefault(table, {})[name] = foreseen.identity if foreseen else None
         folder, committed = _committed(spark, config, identities)
         logs_read = [target.topic for target in made.values() if target.history]
         problems = [
-            Problem(what, way_out(folder or "", [topic], logs_read)) for topic, what in gone(committed or {}, there)
+            Problem(what, recovery_command(folder or "", [topic], logs_read))
+            for topic, what in missing_offsets(committed or {}, there)
         ]
         if folder is not None and committed is not None:
             followed = [(target, name, stores[name]) for table, target in made.items() for name in identities[table]]
@@ -140,23 +149,23 @@ def _copy(
         return None, CopyPlan(table.qualified, name, "refused", why=exc.message, hint=exc.hint)
     if foreseen.identity is None:
         return foreseen, CopyPlan(table.qualified, name, "make", (f"make {table.schema}.{table.copy_name}",))
-    why = away(f"{table.qualified} in {name}", held(store, table), there)
+    why = missed_deletes(f"{table.qualified} in {name}", held_offsets(store, table), there)
     if why is not None:
-        return foreseen, CopyPlan(table.qualified, name, "refused", why=why, hint=mending(table, name))
+        return foreseen, CopyPlan(table.qualified, name, "refused", why=why, hint=repair_command(table, name))
     caught_up = ("fold in what came since it was rebuilt or put back",) if store.due(table) is not None else ()
     steps = (*foreseen.changes, *caught_up)
     return foreseen, CopyPlan(table.qualified, name, "alter" if foreseen.changes else "follow on", steps)
 
 
 def _has_read(table: TargetTable, store: Store) -> Offsets | None:
-    """Up to where a history's copy has its log; None where there is no copy."""
-    return held(store, table) if table.history and store.position(table) is not None else None
+    """Return the offsets up to which a history has its log; None without a copy."""
+    return held_offsets(store, table) if table.history and store.position(table) is not None else None
 
 
 def _committed(
     spark: SparkSession, config: ApplyConfig, identities: Mapping[str, Mapping[str, str | None]]
 ) -> tuple[str | None, Ends | None]:
-    """The checkpoint of these copies and where it stands; None where one of them is not there yet."""
+    """Return the checkpoint of these copies and its end offsets; None if one of them does not exist yet."""
     known = {
         table: {name: identity for name, identity in of.items() if identity is not None}
         for table, of in identities.items()
@@ -168,7 +177,7 @@ def _committed(
 
 
 def _has(table: TargetTable, _name: str, store: Store, committed: Ends) -> bool:
-    """Whether a copy holds what the checkpoint says was applied, as `job.watermarks` asks at a start."""
+    """Whether a copy holds what the checkpoint counts as applied, as `job.watermarks` checks at a start."""
     mark = store.mark(table)
     return store.due(table) is not None or (mark is not None and mark.holds(committed.get(table.topic, {})))
 

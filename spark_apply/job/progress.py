@@ -1,4 +1,4 @@
-"""What derived stores say of themselves, read from outside: no Spark is started unless a store cannot do without."""
+"""Reads the marks of derived stores from outside; starts no Spark unless a store needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdc.config.config import ApplyConfig
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
 from spark_apply.events import kafka_source
-from spark_apply.events.projection import planned
+from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Complete, lowest
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable, choose
@@ -21,18 +21,18 @@ _LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One store and one connector."""
+class StoreProgress:
+    """How far one store has applied one connector."""
 
     complete: Complete | None
-    """What all tables together are complete up to."""
+    """Up to where all tables together are complete."""
     tables: Sequence[str]
     incomplete: Sequence[str] = field(default=())
-    """Tables that say nothing: not applied to their end yet, or being read at the source."""
+    """Tables without a position: not applied to their end yet, or being read at the source."""
 
 
 class Reader:
-    """The stores of a job's file. Raises CdcError when Kafka or a store does not answer."""
+    """Reads the progress of the stores of apply.yaml. Raises CdcError when Kafka or a store does not answer."""
 
     def __init__(self, config: ApplyConfig) -> None:
         self._config = config
@@ -40,28 +40,28 @@ class Reader:
         self._followed: dict[str, dict[str, list[TargetTable]]] = {name: {} for name in config.stores}
         versions = kafka_source.schema_versions(config.source)
         for table, settings in sorted(choose(config.tables, versions).items()):
-            made = planned(versions[table], settings)
+            made = projected_table(versions[table], settings)
             for store in settings.stores:
                 self._followed[store].setdefault(made.connector, []).append(made)
 
     def stores(self) -> dict[str, list[str]]:
-        """The connectors whose tables each store follows."""
+        """Return by store the connectors whose tables it follows."""
         return {store: sorted(connectors) for store, connectors in self._followed.items() if connectors}
 
-    def read(self, store: str, connector: str) -> Found:
-        """What a store holds of a connector now."""
+    def read(self, store: str, connector: str) -> StoreProgress:
+        """Return how far a store has applied a connector now."""
         tables = self._followed[store][connector]
         marks = [self._store(store).mark(table) for table in tables]
         silent = [table.qualified for table, mark in zip(tables, marks, strict=True) if not (mark and mark.complete)]
-        return Found(lowest(marks), [table.qualified for table in tables], silent)
+        return StoreProgress(lowest(marks), [table.qualified for table in tables], silent)
 
     def await_position(
         self, connector: str, position: str, stores: Sequence[str], *, timeout_s: float
-    ) -> dict[str, Found]:
-        """Return when all `stores` hold what lies before `position`, or, at the time-out, those that do not.
+    ) -> dict[str, StoreProgress]:
+        """Return {} when all `stores` hold everything before `position`, or those that do not at the time-out.
 
-        A position of another epoch is comparable with none: after a fail-over nobody can tell whether what it stands
-        for came over. Raises ConfigError for a store that follows no table of `connector`.
+        Positions of two epochs are not compared: after a fail-over it is unknown whether the transaction was carried
+        over. Raises ConfigError for a store that follows no table of `connector`.
         """
         following = self.stores()
         for store in stores:

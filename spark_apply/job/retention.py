@@ -1,8 +1,8 @@
-"""What topics no longer have of what a job or a copy has still to read: refused, never skipped in silence.
+"""Refuses to go on where topics no longer have what a job or a copy still has to read; nothing is skipped silently.
 
-A topic that is compacted keeps the last record of each key for ever, but a delete only for ``delete.retention.ms``. A
-copy that has not read a delete by then keeps the row for good, whatever it reads later; only one made from nothing is
-free of it. Offsets below the first one of a partition are gone for every reader.
+A compacted topic keeps the last record of each key for ever, but a delete only for ``delete.retention.ms``. A copy that
+has not read a delete by then keeps the row permanently, whatever it reads later; only a rebuilt copy is free of it.
+Offsets below the first one of a partition are missing for every reader.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from cdc.config.config import ApplySource
 from cdc.model.errors import OperatorError
@@ -24,24 +23,24 @@ from spark_apply.spark.paths import removal
 
 _ANSWER_WITHIN_S = 10.0
 _RETENTION = "delete.retention.ms"
-_GAP = "the history keeps what it has, and lacks for good what its log forgot"
+_GAP = "the history keeps what it has, and what its log forgot stays missing"
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a partition has."""
+    """The offsets that a partition still has."""
 
     first: int
     end: int
     """Behind the last committed record."""
     kept: int
-    """All deletes from this offset on are there."""
+    """From this offset on, no delete was removed."""
     retention_ms: int
 
 
 def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, Extent]]:
-    """By topic and partition. Raises OperatorError when the broker does not answer."""
+    """Read the extents by topic and partition. Raises OperatorError when the broker does not answer."""
     if not topics:
         return {}
     retention, compacted = _retention(config, topics)
@@ -56,8 +55,8 @@ def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, E
             for topic in topics
             for number in known[topic].partitions
         ]
-        for at in kafka_source.led(lambda: consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S)):
-            first, end = kafka_source.watermarks(consumer, at.topic, at.partition)
+        for at in kafka_source.ask_leader(lambda: consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S)):
+            first, end = kafka_source.offset_bounds(consumer, at.topic, at.partition)
             kept = kept_from(first, end, at.offset, compacted=compacted[at.topic])
             found[at.topic][at.partition] = Extent(first, end, kept, retention[at.topic])
     except KafkaException as exc:
@@ -68,28 +67,23 @@ def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, E
 
 
 def kept_from(first: int, end: int, young: int, *, compacted: bool) -> int:
-    """From where on a partition has all deletes: `young` is the first record within the retention, -1 for none."""
+    """Return the offset from which a partition has all deletes; `young`: first record within the retention, or -1."""
     if not compacted:
         return first
     return young if young >= 0 else end
 
 
 def _retention(config: ApplySource, topics: Sequence[str]) -> tuple[dict[str, int], dict[str, bool]]:
-    """How long deletes are kept, and whether compaction forgets them at all: a log keeps all that it has."""
-    admin = AdminClient(kafka_source.client(config))
-    asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in topics])
-    try:
-        found = {of.name: future.result(_ANSWER_WITHIN_S) for of, future in asked.items()}
-    except KafkaException as exc:
-        raise kafka_source.unreachable(config, exc) from exc
+    """Return by topic how long deletes are kept, and whether it is compacted: otherwise none is removed."""
+    found = kafka_source.topic_settings(config, topics)
     return (
-        {topic: int(settings[_RETENTION].value) for topic, settings in found.items()},
-        {topic: "compact" in str(settings["cleanup.policy"].value) for topic, settings in found.items()},
+        {topic: int(settings[_RETENTION]) for topic, settings in found.items()},
+        {topic: "compact" in settings["cleanup.policy"] for topic, settings in found.items()},
     )
 
 
-def gone(begin: Ends, there: Mapping[str, Mapping[int, Extent]]) -> list[tuple[str, str]]:
-    """Topics in which offsets from `begin` on were deleted, or which were made anew; each with what is missing."""
+def missing_offsets(begin: Ends, there: Mapping[str, Mapping[int, Extent]]) -> list[tuple[str, str]]:
+    """Return topics in which offsets from `begin` on are missing or that were recreated, each with what is missing."""
     told = []
     for topic, partitions in sorted(there.items()):
         for number, extent in sorted(partitions.items()):
@@ -98,24 +92,24 @@ def gone(begin: Ends, there: Mapping[str, Mapping[int, Extent]]) -> list[tuple[s
                 what = f"topic {topic}, partition {number}: offsets {at} to {extent.first - 1} were deleted"
                 told.append((topic, what))
             elif at is not None and at > extent.end:
-                what = f"topic {topic}, partition {number}: it ends at {extent.end}, and {at} was read: made anew"
+                what = f"topic {topic}, partition {number}: it ends at {extent.end}, and {at} was read: recreated"
                 told.append((topic, what))
     return told
 
 
 def require_offsets(config: ApplySource, begin: Ends | None, *, checkpoint: str, logs: Collection[str]) -> None:
-    """Raises OperatorError where the topics no longer have all from `begin` on; `logs` are those histories are of."""
+    """Raise OperatorError if topics miss offsets from `begin` on; `logs` are the log topics of histories."""
     if begin is None:
         return
-    missing = gone(begin, extents(config, sorted(begin)))
+    missing = missing_offsets(begin, extents(config, sorted(begin)))
     if missing:
         what = "; ".join(what for _, what in missing)
-        hint = way_out(checkpoint, [topic for topic, _ in missing], logs)
+        hint = recovery_command(checkpoint, [topic for topic, _ in missing], logs)
         raise OperatorError(f"what the job would read next is gone: {what}", hint=hint)
 
 
-def way_out(checkpoint: str, topics: Collection[str], logs: Collection[str]) -> str:
-    """What mends offsets of these topics that are gone: whole copies, and a job that does not ask for them again.
+def recovery_command(checkpoint: str, topics: Collection[str], logs: Collection[str]) -> str:
+    """Return the command for missing offsets of these topics: rebuild the copies, and drop the checkpoint.
 
     A history keeps its copy, which has more than its log.
     """
@@ -124,8 +118,8 @@ def way_out(checkpoint: str, topics: Collection[str], logs: Collection[str]) -> 
     return f"cdc rebuild APPLY.yaml && {removal(checkpoint)}  # copies from what the topics have, and a new start"
 
 
-def held(store: Store, table: TargetTable) -> Offsets:
-    """Up to where a copy is known to hold its topic; empty where nothing is known."""
+def held_offsets(store: Store, table: TargetTable) -> Offsets:
+    """Return the offsets up to which a copy holds its topic; empty if unknown."""
     due = store.due(table)
     if due is not None:
         return due.begin
@@ -133,8 +127,8 @@ def held(store: Store, table: TargetTable) -> Offsets:
     return mark.ends if mark is not None else {}
 
 
-def away(copy: str, has: Offsets, there: Mapping[int, Extent]) -> str | None:
-    """Why a copy that has its topic up to `has` may miss deletes, or more; None if it misses nothing."""
+def missed_deletes(copy: str, has: Offsets, there: Mapping[int, Extent]) -> str | None:
+    """Say why a copy that has its topic up to `has` may miss deletes or more; None if it misses nothing."""
     for number, extent in sorted(there.items()):
         at = has.get(number)
         if at is not None and at < extent.first:
@@ -149,30 +143,30 @@ def away(copy: str, has: Offsets, there: Mapping[int, Extent]) -> str | None:
 
 
 def require_deletes(config: ApplySource, tables: Iterable[tuple[TargetTable, Mapping[str, Store]]]) -> None:
-    """Raises OperatorError for a copy that may miss deletes which its topic no longer has."""
-    copies = [(table, name, held(store, table)) for table, stores in tables for name, store in stores.items()]
+    """Raise OperatorError for a copy that may miss deletes which its topic no longer has."""
+    copies = [(table, name, held_offsets(store, table)) for table, stores in tables for name, store in stores.items()]
     behind = [copy for copy in copies if copy[2]]
     if not behind:
         return
     there = extents(config, sorted({table.topic for table, _, _ in behind}))
     for table, name, has in behind:
-        why = away(f"{table.qualified} in {name}", has, there[table.topic])
+        why = missed_deletes(f"{table.qualified} in {name}", has, there[table.topic])
         if why is not None:
-            raise OperatorError(why, hint=mending(table, name))
+            raise OperatorError(why, hint=repair_command(table, name))
 
 
-def mending(table: TargetTable, store: str) -> str:
-    """The command that helps where a copy is `away`; of a history the copy is kept, which has more than its log."""
-    return f"cdc apply APPLY.yaml --lose-history  # {_GAP}" if table.history else rebuild(table, store)
+def repair_command(table: TargetTable, store: str) -> str:
+    """Return the command for a copy with `missed_deletes`; a history keeps its copy, which has more than its log."""
+    return f"cdc apply APPLY.yaml --lose-history  # {_GAP}" if table.history else rebuild_command(table, store)
 
 
-def rebuild(table: TargetTable, store: str) -> str:
-    """The command that makes a copy anew."""
+def rebuild_command(table: TargetTable, store: str) -> str:
+    """Return the command that rebuilds a copy."""
     return f"cdc rebuild APPLY.yaml --table {table.qualified} --store {store}"
 
 
 def span(span_ms: int) -> str:
-    """A length of time, for people."""
+    """Format a length of time for people."""
     if span_ms >= _DAY_MS:
         return f"{span_ms / _DAY_MS:.3g} days"
     return f"{span_ms / _HOUR_MS:.3g} hours" if span_ms >= _HOUR_MS else f"{span_ms / 1000:g} seconds"

@@ -1,4 +1,4 @@
-"""Tells the stores how far they are complete, and refuses to go on where one of them is older than the checkpoint."""
+"""Writes the stores' marks (watermarks), and refuses a store that is older than the checkpoint."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import time
 from collections.abc import Mapping
 
 from cdc.model.errors import OperatorError
-from spark_apply.job.barriers import Watcher
+from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.microbatch import Key, Route
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
-from spark_apply.model.store import EVERYTHING, Moment, is_whole
+from spark_apply.model.store import EVERYTHING, Visibility, is_whole
 from spark_apply.spark.paths import removal
 
 
-class Publisher:
-    """Writes marks. Not for two threads at a time, nor while a batch is being applied."""
+class WatermarkPublisher:
+    """Writes marks. Not thread-safe, and not to be called while a batch is applied."""
 
-    def __init__(self, routes: Mapping[str, Route], watcher: Watcher) -> None:
-        """`routes` by topic, as the applier keeps them."""
+    def __init__(self, routes: Mapping[str, Route], watcher: PositionWatcher) -> None:
+        """`routes` is the applier's own mapping, by topic."""
         self._routes = routes
         self._watcher = watcher
         self._ends: Ends = {}
         self._marks: dict[Key, Mark] = {}
 
     def begin(self, applied: Ends | None, *, checkpoint: str) -> None:
-        """Compare the stores with what the checkpoint says was applied.
+        """Compare the stores with the checkpoint.
 
-        Where that is nothing, all is about to be read from the beginning, and deleted rows may show meanwhile: a copy
-        that is there already is complete no more. Raises OperatorError for one that lacks what was applied: it was
-        restored from a backup, and what it lacks would never come.
+        Without a checkpoint the topics are read from their beginning, and deleted rows may show meanwhile: an existing
+        copy is no longer complete. Raises OperatorError for a copy that misses events which the checkpoint counts as
+        applied: it was restored from a backup, and those events would never come again.
         """
         self._ends = applied or {}
         for (topic, name), route in self._followers():
@@ -44,49 +44,49 @@ class Publisher:
                 raise OperatorError(msg, hint=hint)
             self._marks[topic, name] = mark
 
-    def moments(self, ends: Ends) -> dict[Key, Moment]:
-        """For the whole stores, what is whole once the batch that goes to `ends` is folded in."""
+    def visibility(self, ends: Ends) -> dict[Key, Visibility]:
+        """Return what each `WholeStore` may show once the batch that ends at `ends` is folded in."""
         marks = self._due(ends)
         return {
-            (topic, name): self._moment(route, marks[topic, name])
+            (topic, name): self._visible(route, marks[topic, name])
             for (topic, name), route in self._followers()
             if is_whole(route.stores[name])
         }
 
     def unread(self, ends: Ends) -> int:
-        """How many offsets lie between what was applied and `ends`: as many events, or more."""
+        """Return the number of offsets between what was applied and `ends`; there are at most as many events."""
         before = self._ends
         return sum(
             end - before.get(topic, {}).get(number, 0) for topic, of in ends.items() for number, end in of.items()
         )
 
-    def settled(self) -> dict[Key, str]:
-        """For the others, the position that only late events sort before; a history is told those, too."""
+    def late_before(self) -> dict[Key, str]:
+        """Return for the other stores the position below which events are late; histories take late events, too."""
         return {
-            (topic, name): mark.complete.settled
+            (topic, name): mark.complete.late_before
             for (topic, name), mark in self._marks.items()
             if mark.complete is not None
             and not is_whole(self._routes[topic].stores[name])
             and not self._routes[topic].table.history
         }
 
-    def applied(self, ends: Ends, moments: Mapping[Key, Moment]) -> None:
-        """All stores hold everything below `ends`, and the whole ones say so since they have these moments."""
+    def applied(self, ends: Ends, visibility: Mapping[Key, Visibility]) -> None:
+        """Note that all stores hold everything below `ends`; `visibility` has the marks that are already written."""
         self._ends = ends
-        self._marks.update({follower: moment.mark for follower, moment in moments.items()})
+        self._marks.update({follower: visible.mark for follower, visible in visibility.items()})
         self._publish()
 
     def replaced(self, topic: str, store: str, ends: Mapping[int, int]) -> None:
-        """Another copy has taken the place of a store's, and holds all records below `ends`."""
+        """Note that another copy was swapped in, and holds all records below `ends`."""
         route = self._routes[topic]
         mark = self._marks[topic, store] = Mark(ends, None)
         route.stores[store].set_mark(route.table, mark)
         self._watcher.barriers.news.set()
 
-    def tend(self) -> None:
-        """Publish what moves on without a batch: the position of a source where nobody writes.
+    def publish_pending(self) -> None:
+        """Write marks that advance without a batch: the position of an idle source.
 
-        Raises what the watcher ended with.
+        Raises the error that ended the watcher.
         """
         if self._watcher.failure is not None:
             raise self._watcher.failure
@@ -94,29 +94,29 @@ class Publisher:
             self._publish()
 
     def _publish(self) -> None:
-        """Write the marks that have changed."""
+        """Write the changed marks."""
         self._watcher.barriers.news.clear()
-        together: dict[str, dict[str, Moment]] = {}
+        together: dict[str, dict[str, Visibility]] = {}
         for (topic, name), mark in self._due(self._ends).items():
             route = self._routes[topic]
             if mark == self._marks.get((topic, name)):
                 continue
             if is_whole(route.stores[name]):
-                together.setdefault(name, {})[route.table.qualified] = self._moment(route, mark)
+                together.setdefault(name, {})[route.table.qualified] = self._visible(route, mark)
             else:
                 route.stores[name].set_mark(route.table, mark)
             self._marks[topic, name] = mark
-        for name, moments in together.items():
+        for name, visibility in together.items():
             store = next(route.stores[name] for route in self._routes.values() if name in route.stores)
             if is_whole(store):
-                store.fold((), moments)
+                store.fold((), visibility)
 
     def _due(self, ends: Ends) -> dict[Key, Mark]:
-        """What all copies can say of themselves when they hold everything below `ends`."""
+        """Return the marks that are true once all copies hold everything below `ends`."""
         passed = {
             connector: barrier
             for connector, barrier in self._watcher.barriers.passed(ends).items()
-            if barrier.passed(ends)  # not for the ends of a batch that was asked about, and failed
+            if barrier.passed(ends)  # `passed` may remember a later batch, which failed
         }
         now_ms = time.time_ns() // 1_000_000
         found = {}
@@ -127,18 +127,18 @@ class Publisher:
             found[topic, name] = Mark(ends.get(topic, {}), complete)
         return found
 
-    def _moment(self, route: Route, mark: Mark) -> Moment:
-        """Nothing is whole before the connector says so; one that never says anything is not waited for."""
+    def _visible(self, route: Route, mark: Mark) -> Visibility:
+        """Nothing is shown before the connector publishes a position; one that never does is not waited for."""
         if mark.complete is not None:
-            return Moment(mark, mark.complete.position)
-        return Moment(mark, "" if route.table.connector in self._watcher.seen else EVERYTHING)
+            return Visibility(mark, mark.complete.position)
+        return Visibility(mark, "" if route.table.connector in self._watcher.seen else EVERYTHING)
 
     def _followers(self) -> list[tuple[Key, Route]]:
         return [((topic, name), route) for topic, route in sorted(self._routes.items()) for name in route.stores]
 
 
 def _newer(before: Complete | None, barrier: Barrier | None, table: str, now_ms: int) -> Complete | None:
-    """What is complete now; what was before stays so if the barrier says nothing, or nothing newer."""
+    """Return the newer of what was complete and what the barrier completes."""
     if barrier is None or table not in barrier.tables:
         return before
     if before is not None and before.connector == barrier.connector:

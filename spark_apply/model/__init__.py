@@ -1,4 +1,4 @@
-"""A derived table, its types, its identity, how far it is complete, and the seam that every store keeps.
+"""Defines the values of the apply job: derived table, types, identity, completeness, and the seam of stores.
 
 In: versions of the schema topic. Out: `TargetTable`, `Store`, `Complete`. Third parties import
 `spark_apply.model.store`. Every folder above may import it; it imports `spark_apply.spark` alone.

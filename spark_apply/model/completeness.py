@@ -1,15 +1,43 @@
-"""How far a copy is complete: which source transactions it holds to the last row. Pure.
+"""Says how complete a copy is: up to which source position it holds every event. Pure.
 
-**Why a barrier is enough.** A Kafka transaction of a connector holds whole source transactions and, written last, the
-State after them; all its records are in the partitions before its commit is asked for, though the commit's markers
-reach the partitions one after the other. So once a State with `commit` C is visible read_committed, every event of
-every source transaction below C has an offset below the high watermark H that its partition has *from then on*:
-that State's own Kafka transaction and all before it lie there whole. Those H are the State's barrier. Spark reads
-read_committed, so a batch's end offsets E never pass a transaction that is still open: where E >= H in every
-partition, everything below C has been read, and once the batches up to E are in a store, C is complete there. Nothing
-is waited for but H itself; H may count records that came later, which delays and never leads.
+Claim
+=====
+A copy that says `Complete(connector, C)` has taken in every event of its table whose position sorts before C. Of later
+source transactions it may hold a part. Positions of two connectors cannot be compared; each is complete by itself.
 
-Positions of two connectors cannot be compared, so each is complete by itself.
+Why it is right
+===============
+1. *Whole transactions.* A connector writes one Kafka transaction after the other. Each holds whole source transactions
+   and, as its last record, a `State`. Every source transaction below `State.commit` is in that Kafka transaction or in
+   an earlier one.
+2. *Records before the commit.* The producer asks for a commit only when the brokers have acknowledged all records of
+   the transaction. So when a read_committed reader sees the State, every event below its `commit` C has an offset below
+   the high watermark of its partition. The control records of the commit may still be missing in some partitions:
+   that a record is visible in one partition says nothing about the others.
+3. *The barrier is taken after the State.* H[p] is the high watermark of partition p, asked for after the State was
+   seen. High watermarks do not fall (as long as `unclean.leader.election.enable` is false, Kafka's default), so by 2
+   every event below C has an offset below H[p] of its partition. The H of all partitions are the barrier of C.
+4. *A batch ends before an open transaction.* Spark reads read_committed: the end offset E[p] of a batch is at most the
+   last stable offset of p. Where E[p] >= H[p], every transaction with records below H[p] is committed or aborted there,
+   and the batches up to E have delivered every committed record below H[p]. So E >= H in **all** partitions means that
+   every event below C was read.
+5. *The mark follows the rows.* A store is told C when it holds the batches up to E, or in the same transaction. A
+   crash between the two leaves a mark that lags; no crash leaves one that leads.
+
+Only offsets are compared, never numbers of records. Aborted records, control records and records of later transactions
+have offsets too: counting them in H can delay a barrier and cannot let it pass early. E reaches the offset behind a
+control record, as the last stable offset does, so no barrier is out of reach. Where a State comes without events, H
+stays and C grows: a copy of an idle source stays complete up to now.
+
+Compaction removes an event only for a later one of the same key in the same partition. If the later one lies below E
+too, the copy has the newer event and has lost nothing. If it lies behind E, point 4 does not hold for the removed
+event: until a later batch reads the newer one, the copy has the key as older events left it, though it says C. This
+takes a job that lags so far that the broker has compacted records the job has not read; `min.compaction.lag.ms` above
+the lag excludes it. What would last is refused by `spark_apply.job.retention`: deletes that are gone before they were
+read.
+
+Not in the claim: events in the dead-letter topic, which are in no table's topic, and events in quarantine, which the
+position passes. `test_what_is_said_to_be_complete_is_there` is a model of points 2 to 4.
 """
 
 from __future__ import annotations
@@ -31,20 +59,21 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """What a copy holds of one connector."""
+    """Says up to where a copy holds everything of one connector."""
 
     connector: str
     position: str
-    """Every event that sorts before it and belongs to the copy is in it; none of a transaction is missing."""
+    """Every event of the table that sorts before it is in the copy."""
     source_ms: int | None
-    """A time, in ms since 1970, up to which all that was committed at the source is in the copy; None: not known."""
+    """A time in ms since 1970: what was committed at the source until then is in the copy; None: not known."""
     published_ms: int
 
     @property
-    def settled(self) -> str:
-        """Events that sort before it can only be late: what they tell is in the copy, or was deleted from it since.
+    def late_before(self) -> str:
+        """An event that sorts before it can only be late: the copy has taken it in already, or a newer one of its key.
 
-        Those of re-read rows have the position just before the next commit's, and are not late.
+        It is one commit position lower than `position`, because rows of an incremental snapshot have the position just
+        before the next commit, and are not late.
         """
         at = Position.parse(self.position)
         return Position(at.epoch, max(at.commit - 1, 0), 0).text
@@ -52,12 +81,12 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a copy of one table says of itself, kept inside the store with it: it may lag the contents, never lead."""
+    """The watermark of one table's copy. It is kept in the store with the copy; it may lag the rows and never leads."""
 
     ends: Mapping[int, int]
-    """By partition of the table's topic: the records below are in the copy."""
+    """By partition of the table's topic, an end offset: the records below it are in the copy."""
     complete: Complete | None
-    """None until it is whole: while its topic is read from the beginning, or its table from the source."""
+    """None while the topic is read from its beginning, or the source's table is read for the first time."""
 
     def to_json(self) -> str:
         return json.dumps(
@@ -66,7 +95,7 @@ class Mark:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Mark:
-        """What `to_json` gave, whatever else is in it."""
+        """Reads what `to_json` wrote; other members are ignored."""
         found: Mapping[str, Any] = json.loads(text)
         complete = Complete(**found["complete"]) if found["complete"] else None
         return cls({int(partition): end for partition, end in found["ends"].items()}, complete)
@@ -78,17 +107,17 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A State that was seen, and the high watermarks of the topics of its connector taken after that."""
+    """A State that was seen, and the high watermarks of its connector's topics, asked for after that."""
 
     connector: str
     tables: frozenset[str]
-    """What it speaks for, as ``schema.table``: not the tables whose rows are still being read."""
+    """The tables it completes, as ``schema.table``, without those whose rows are still being read."""
     position: str
     source_ms: int | None
     highs: Ends
 
     def passed(self, ends: Ends) -> bool:
-        """Whether all that lies before it was read by what has read up to `ends`."""
+        """Whether batches up to `ends` have read everything before it."""
         return all(
             ends.get(topic, {}).get(partition, 0) >= high
             for topic, highs in self.highs.items()
@@ -97,26 +126,29 @@ class Barrier:
 
 
 class Barriers:
-    """Those not passed yet, and of each connector the last that was. Filled by one thread, asked by others."""
+    """Holds the barriers that are not passed yet, and of each connector the last one that is.
+
+    One thread adds, others ask.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ahead: dict[str, list[Barrier]] = {}
         self._passed: dict[str, Barrier] = {}
         self.news = threading.Event()
-        """Set with each barrier: somebody may ask again."""
+        """Set with each new barrier: it is worth asking again."""
 
     def add(self, barrier: Barrier) -> None:
-        """One that was made after those of its connector that are known."""
+        """Add a barrier that was made after all earlier ones of its connector."""
         with self._lock:
             ahead = self._ahead.setdefault(barrier.connector, [])
             ahead.append(barrier)
-            if len(ahead) > _MOST:  # far behind: every other one is near enough
+            if len(ahead) > _MOST:  # the job lags far: every other barrier is enough
                 del ahead[1::2]
         self.news.set()
 
     def passed(self, ends: Ends) -> dict[str, Barrier]:
-        """By connector, the newest barrier that lies behind `ends`, which never go back."""
+        """Return by connector the newest barrier that batches up to `ends` have passed; `ends` never go back."""
         with self._lock:
             for connector, ahead in self._ahead.items():
                 while ahead and ahead[0].passed(ends):
@@ -124,11 +156,11 @@ class Barriers:
             return dict(self._passed)
 
 
-def spoken_for(state: State, tables: Iterable[str]) -> frozenset[str] | None:
-    """Those of `tables` whose topics are whole up to `state`; None where there is no telling.
+def complete_tables(state: State, tables: Iterable[str]) -> frozenset[str] | None:
+    """Return those of `tables` whose topics hold every event below `state`; None while the first snapshot runs.
 
-    Nothing is complete before the snapshot is. Later on, a table whose rows are read because its topic is not whole
-    (added, rewritten, behind a gap) is not; one read again on request is: its events come all the while.
+    An incremental snapshot that is required (the table was added, rewritten, or lies behind a gap) leaves its table out
+    until it ends. One that was only requested does not: the table's events come all the while.
     """
     if state.phase is not Phase.STREAM:
         return None
@@ -140,12 +172,12 @@ def spoken_for(state: State, tables: Iterable[str]) -> frozenset[str] | None:
 
 
 def position_of(state: State) -> str:
-    """The position that everything up to `state` sorts before, and everything after it does not."""
+    """Return the position that separates the events up to `state`, which sort before it, from those after it."""
     return Position(state.epoch, state.commit, 0).text
 
 
 def lowest(marks: Iterable[Mark | None]) -> Complete | None:
-    """What several copies are complete up to together; None if one of them is not."""
+    """Return up to where all these copies are complete; None if one of them is not."""
     found = [mark.complete if mark is not None else None for mark in marks]
     there = [complete for complete in found if complete is not None]
     return min(there, key=lambda complete: complete.position) if there and len(there) == len(found) else None

@@ -1,4 +1,4 @@
-"""A row as a JSON document: what search indexes hold, and what contents are compared by.
+"""Makes a row a JSON document, which search indexes hold, and by which copies are compared.
 
     stored as                 JSON
     INT, BIGINT, DECIMAL(20,0) of uint64, BOOLEAN         number, true, false
@@ -17,6 +17,7 @@ Years beyond 9999 are written ``+10000``, those before year 1 ``-0043`` (44 BC),
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 
 from pyspark.sql import Column, DataFrame
@@ -28,15 +29,22 @@ from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import quoted
 
 DOCUMENT = "_cdc_document"
+MAX_ID_BYTES = 512
+
+
+def document_id(key: str) -> str:
+    """Return the id of a key's document in a search index: the key's JSON, or its SHA-256 if that is long."""
+    encoded = key.encode()
+    return key if len(encoded) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
 
 def with_document(rows: DataFrame, table: TargetTable) -> DataFrame:
-    """`rows` (any DataFrame with the table's typed columns) and ``_cdc_document STRING``: each row's JSON."""
+    """Return `rows` (any DataFrame with the table's typed columns) and ``_cdc_document STRING``: each row's JSON."""
     return rows.withColumn(DOCUMENT, document(rows, table))
 
 
 def document(rows: DataFrame, table: TargetTable, *, only: Collection[str] | None = None) -> Column:
-    """The JSON of each of `rows`, or of `only` these columns."""
+    """Return the JSON of each of `rows`, or of `only` these columns."""
     fields = [
         readable(F.col(quoted(column.name)), column.kind, rows.schema[column.name].dataType).alias(column.name)
         for column in table.columns
@@ -46,7 +54,7 @@ def document(rows: DataFrame, table: TargetTable, *, only: Collection[str] | Non
 
 
 def readable(value: Column, kind: Kind, stored_as: T.DataType) -> Column:
-    """What a document has of a value that is stored so."""
+    """Convert a value of this stored type to what the document holds."""
     if isinstance(stored_as, T.ArrayType):
         element, element_type = kind.element, stored_as.elementType
         if element is None:

@@ -1,4 +1,4 @@
-"""What opening a copy would do, told by its store without doing it."""
+"""Defines the dry run of `Store.open`: a store says what opening a copy would do, and changes nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Foreseen:
     """What `Store.open` would do."""
 
     identity: str | None
-    """The one it would return; None: a new one, of a copy that it would make."""
+    """The identity it would return; None: it would create a copy, with a new identity."""
     changes: tuple[str, ...] = ()
-    """What it would alter in the copy that is there, a step each."""
+    """The steps by which it would alter the existing copy."""
 
 
 @runtime_checkable
 class Foresees(Protocol):
-    """A store that can tell; one that cannot is opened by the start alone."""
+    """A store that supports the dry run; of other stores a plan says that it is unknown."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
-        """Touch nothing. Raises what `Store.open` would raise."""
+        """Return what `open` would do, without changing anything. Raises what `Store.open` would raise."""

@@ -1,7 +1,7 @@
-"""What a copy is known by: a name of its own, and the shape of its rows, written into it when it is made.
+"""Identifies a copy by a name of its own and the shape of its rows, written into it when it is created.
 
-A copy cannot change its shape in place. Its old rows lack what the new shape adds, and events that are read again
-change nothing in them: they are no newer than what is there. So another shape is made beside it, by `cdc rebuild`.
+A copy cannot change its shape in place: the new columns would be missing in its old rows, and reading the events again
+would not fill them, because those events are no newer than the rows. `cdc rebuild` makes the other shape beside it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from spark_apply.model.target_table import TargetTable
 
 
 def stamp(table: TargetTable, identity: str | None = None) -> str:
-    """What to write into a new copy of `table`: a new identity, or, beside a live copy, that one's (or its stamp)."""
+    """Return what to write into a new copy of `table`: a new identity, or that of the live copy (or its stamp)."""
     name = (identity or str(uuid.uuid4())).partition("/")[0]
-    mark = table.shaping.fingerprint if table.shaping else ""
+    mark = table.projection.fingerprint if table.projection else ""
     return f"{name}/{mark}" if mark else name
 
 
 def identity_of(stamped: str, table: TargetTable, copy: str) -> str:
-    """The identity of the copy with this stamp; `copy` is what to call it. Raises OperatorError for another shape."""
+    """Return the identity in a stamp. Raises OperatorError for another shape; `copy` is a name for the message."""
     if stamped != stamp(table, stamped):
         raise OperatorError(
             f"{copy} holds {table.qualified} in another shape than the job’s file asks for",

@@ -1,9 +1,8 @@
-"""The seam of derived stores: a fold of the log that can be thrown away and filled again."""
+"""Defines the seam of derived stores. A store holds a fold of the log: it can be filled again from the topics."""
 
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from cdc.config import registry
 from cdc.config.config import ApplyConfig, StoreConfig
 from cdc.model.errors import BugError, ConfigError
 from spark_apply.model.completeness import Mark
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 
 STORES: Mapping[str, str] = {
@@ -24,14 +24,14 @@ STORES: Mapping[str, str] = {
     "opensearch": "spark_apply.stores.opensearch:open_store",
     "tantivy": "spark_apply.stores.tantivy:open_store",
 }
-"""A store is one file and one line here; a third party writes ``type: "package.module:callable"``."""
+"""A new store is one file and one line here; a third party writes ``type: "package.module:callable"``."""
 
 HISTORIES = ("iceberg", "delta", "postgres")
-"""Those that take histories: of these, a batch has every event of a key."""
+"""The types of stores that can keep a history. Their batch of a history holds every event of a key."""
 
 
 class Refused(NamedTuple):
-    """A row that a store cannot take, whatever is tried: by where its event is, and why, without a value of it."""
+    """A row that a store can never take: where its event lies, and why, without a value of it."""
 
     partition: int
     offset: int
@@ -53,30 +53,30 @@ class Batch:
     events."""
     keys: int
     position: str
-    """The greatest position in it."""
+    """The greatest position in the batch."""
     refuse: Callable[[Collection[Refused]], None] = _none_refused
-    """To be told of rows the store cannot take, before it commits the others: what it raises is to go through."""
+    """The store calls it with the rows it cannot take, before it commits the others, and lets its exceptions pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a store did with a batch; None where finding out would cost a pass."""
+    """What a store did with a batch; None where counting would cost a pass over the data."""
 
     written: int | None = None
     deleted: int | None = None
     stale: int | None = None
     """Rows the store already had in the same or a newer state."""
     duplicate: int | None = None
-    """Rows that the store knows to have been handed before, by their offsets."""
+    """Rows that the store has had before, as their offsets tell."""
 
 
 Offsets = Mapping[int, int]
-"""Partition of a topic -> the first offset that is not read yet; one that is not named is read from its beginning."""
+"""By partition, the first offset that is not read yet; a partition that is missing is read from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What a live copy lacks that has taken another's place: events from these offsets on."""
+    """The catch-up that a swapped-in copy still needs: the events from these offsets on."""
 
     id: str
     begin: Offsets
@@ -91,23 +91,23 @@ class Due:
 
 
 EVERYTHING = "~"
-"""Sorts after every position."""
+"""A limit that sorts after every position."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Up to where a whole store may show a table once it has a batch."""
+class Visibility:
+    """Up to where a `WholeStore` may show a table once it has a batch."""
 
     mark: Mark
-    """What it then says of its copy."""
+    """The mark that the store then sets."""
     limit: str
-    """The position up to which source transactions are whole; `EVERYTHING` where nobody can say what is."""
+    """Source transactions are whole up to this position; `EVERYTHING` where the connector publishes no position."""
     again: bool = False
-    """The store is given events a second time that it did not take: neither their offsets nor their age say it did."""
+    """The events are a retry of what the store refused: neither old offsets nor old positions mean it has them."""
 
 
 class StoredRow(NamedTuple):
-    """A row of a copy."""
+    """A row of a copy, as the store gives it back."""
 
     id: str
     """What the store finds it by."""
@@ -116,102 +116,103 @@ class StoredRow(NamedTuple):
 
 
 class Store(Protocol):
-    """Copies of tables. Every write is guarded by position: any event may come again, at any time."""
+    """Keeps copies of tables. Every write is guarded by position: any event may come again, at any time."""
 
     def open(self, table: TargetTable) -> str:
-        """Make the table's copy, or add and widen columns of the one there is; return its identity.
+        """Create the table's copy, or add and widen columns of the existing one; return its identity.
 
-        A copy made anew has a new identity: the job then reads the topics from their beginning. May be called again
-        with a newer version. Raises OperatorError when the copy there is cannot hold `table`.
+        A new copy has a new identity, which makes the job read the topics from their beginning. May be called again
+        with a newer version of the table. Raises OperatorError when the existing copy cannot hold `table`.
         """
 
     def apply(self, batch: Batch) -> Applied:
-        """Fold a batch in. Durable when this returns; raises with nothing or a part of it done, to be done again."""
+        """Fold a batch in; durable when this returns. After an exception the whole batch is applied again."""
 
     def position(self, table: TargetTable) -> str | None:
-        """The greatest position ever applied, durable with what was applied; None if none.
+        """Return the greatest position ever applied, durable with what was applied; None if none.
 
-        Not a watermark: partitions advance apart, so lower positions may still be to come.
+        This is not a watermark: partitions advance independently, so lower positions may still come.
         """
 
     def mark(self, table: TargetTable) -> Mark | None:
-        """What was last set for the copy that is there now; None if it has none, something is due, or it is not there.
+        """Return the mark of the existing copy; None without a copy, without a mark, or while a catch-up is due.
 
         Needs no `open`, and no Spark where the store can be read without it.
         """
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        """Keep `mark` with the table's copy, durable, so that it goes and comes back with it (deleted, restored).
+        """Write `mark` durably into the table's copy, so that it is deleted and restored together with the rows.
 
-        Called when all that it speaks of has been applied.
+        Called when everything that the mark covers has been applied.
         """
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        """Every row in any order, or those with one of these ids; what is durable now.
+        """Yield every durable row in any order, or the rows with these ids.
 
-        Also of a copy that this object has not opened, beside the job that writes it. Raises OperatorError if it is not
-        there.
+        Also works for a copy that this object has not opened, while a job writes it. Raises OperatorError without a
+        copy.
         """
 
     def id_of(self, event_key: str, document_key: str) -> str:
-        """The id of a row by the JSON of its key, as events have it and as documents do."""
+        """Return the id of a row, from its key as JSON: as events have it, and as documents have it."""
 
     def beside(self, table: TargetTable) -> Store:
-        """A new, empty copy beside the live one, which no reader sees; leftovers of an earlier one are removed.
+        """Create an empty copy beside the live one, which no reader sees; remove what an earlier one has left.
 
-        It takes `apply`, `position` and `rows`, ends with `close` of this store, and has the live one's identity:
-        what a checkpoint says of the one is true of the other. `table` is of the newest version.
+        It supports `apply`, `position` and `rows`, is closed with this store, and has the live copy's identity, so the
+        checkpoint of the live copy stays valid for it. `table` is of the newest version.
         """
 
     def swap(self, table: TargetTable, due: Due) -> None:
-        """Put the copy made by `beside` in the live one's place, with `due`, in one step.
+        """Replace the live copy with the one made by `beside`, and set `due`, atomically.
 
-        The other one is kept for `roll_back`, in the place of any kept before; who reads or writes it goes on with it
-        until he looks again.
+        The replaced copy is kept for `roll_back`; the one kept before it is dropped. Open readers and writers go on
+        with the replaced copy until they open the table again.
         """
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
-        """Until when the copy that `roll_back` puts back was the live one; None if there is none."""
+        """Return when the copy that `roll_back` would put back was replaced; None if there is none."""
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
-        """Put the previous copy back, with `due`, in one step; the live one is given up."""
+        """Put the previous copy back and set `due`, atomically; the live copy is dropped."""
 
     def due(self, table: TargetTable) -> Due | None:
-        """What the live copy came with and has not been `caught_up` with: before all else its writer opens it anew."""
+        """Return the catch-up that the live copy still needs; its writer first opens the copy again."""
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
-        """Note that the live copy has what was due; nothing, if something else is due by now."""
+        """Note that the live copy has caught up with `due`; do nothing if another catch-up is due by now."""
 
     def close(self) -> None:
-        """Let go; safe to call twice."""
+        """Release all resources; safe to call twice."""
 
 
 class WholeStore(Store, Protocol):
-    """A store whose readers see whole source transactions only: what is of others waits in it until they are."""
+    """A store whose readers see whole source transactions only; events of the others wait in it."""
 
     whole: bool
     """True."""
 
-    def fold(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> Mapping[str, Applied]:
-        """Take batches in, show what lies before each table's limit, and set the marks: all in one transaction.
+    def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> Mapping[str, Applied]:
+        """Take batches in, show what lies before each table's limit, and set the marks, in one transaction.
 
-        `moments` by ``schema.table``, for all tables of `batches` and for any others; returns by the same. A batch has
-        the newest event of each key before the table's limit, and every event from it on; of a history every one.
+        `visibility` has an entry by ``schema.table`` for each table of `batches`, and maybe for others; the result has
+        the same keys. A batch holds the newest event of each key before the table's limit, and every event from it on;
+        a batch of a history holds every event.
         """
 
     def hold(self, table: TargetTable) -> None:
-        """Let nobody write the live copy until `swap`, or `close`: what is swapped in has all that it has."""
+        """Lock the live copy against writers until `swap` or `close`, so that the new copy misses no event."""
 
 
 @runtime_checkable
 class FilledStore(Store, Protocol):
-    """A store whose empty copy, as `Store.beside` makes it, takes rows that nobody has looked through."""
+    """A store whose empty copy, as `Store.beside` makes it, can be filled in one pass with unchecked rows."""
 
     def fill(self, table: TargetTable, rows: DataFrame) -> None:
-        """Write `rows` (as `Batch.rows` are) without deletes, in one pass over them; says no position."""
+        """Write `rows` (as `Batch.rows` are) without deletes, in one pass over them; write no position."""
 
     def filled(self, table: TargetTable, position: str) -> None:
-        """Note that what was filled in was right, and has this applied position."""
+        """Write the applied position, once the rows have turned out to be valid."""
 
 
 def is_whole(store: Store) -> TypeGuard[WholeStore]:
@@ -220,28 +221,27 @@ def is_whole(store: Store) -> TypeGuard[WholeStore]:
 
 
 StoreFactory = Callable[..., Store]
-"""``factory(config, *, name, prefix, spark)``: `name` is the store's in the job's file, `prefix` the topics'.
+"""``factory(config, *, name, prefix, spark)``: `name` is the store's in apply.yaml, `prefix` that of the topics.
 
 `spark` is None where only `Store.mark` will be called.
 """
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> Store:
-    """Open the store that a part of the job's file describes; without `spark`, for its marks.
+    """Open the store that a part of apply.yaml describes; without `spark`, for its marks alone.
 
-    Raises ConfigError for a type nobody has.
+    Raises ConfigError for an unknown type.
     """
     location = STORES.get(config.type, config.type)
     if ":" not in location:
-        near = difflib.get_close_matches(config.type, STORES, n=1)
         msg = f"stores.{name}.type: “{config.type}” is not a store"
-        raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"one of {', '.join(STORES)}")
+        raise ConfigError(msg, hint=did_you_mean(config.type, STORES, f"one of {', '.join(STORES)}"))
     factory = cast("StoreFactory", registry.part(location))
     return factory(config, name=name, prefix=prefix, spark=spark)
 
 
 def connect(config: ApplyConfig) -> tuple[SparkSession, dict[str, Store]]:
-    """A session that knows the job's catalogs, and its stores, to look at: ``SELECT … FROM warehouse.…``."""
+    """Open a Spark session with the job's catalogs, and its stores, to read: ``SELECT … FROM warehouse.…``."""
     from spark_apply.spark.session import open_session  # noqa: PLC0415 - a reader of the protocol starts no Spark
 
     spark = open_session(config.name, config.spark)
@@ -251,7 +251,7 @@ def connect(config: ApplyConfig) -> tuple[SparkSession, dict[str, Store]]:
 
 
 def only_options(config: StoreConfig, name: str, allowed: tuple[str, ...]) -> None:
-    """Refuse options a store does not have."""
+    """Refuse options that a store does not have."""
     unknown = sorted(set(config.options) - set(allowed))
     if unknown:
         msg = f"stores.{name}.options.{unknown[0]}: unknown key"

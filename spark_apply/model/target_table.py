@@ -1,8 +1,7 @@
-"""What the schema topic says of a table, and what follows from all its versions: the derived table. Pure."""
+"""Derives a copy's table from all versions of the source table in the schema topic. Pure."""
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import json
 import re
@@ -13,6 +12,7 @@ from cdc.config.config import ApplyTable
 from cdc.encode.table_log import log_of
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.types import TEXT, common_kind, spark_type
 
 RESERVED = "_cdc_"
@@ -47,19 +47,19 @@ class TargetColumn:
     versions: tuple[tuple[Kind, tuple[int, ...]], ...]
     """Each kind the column had, with the table's versions that had it; one entry for nearly all columns."""
     origin: str | None = None
-    """The source's name of it, where that is another."""
+    """The source's name of the column, if it is another."""
     computed: str | None = None
-    """The expression it is made by, of the source's columns."""
+    """The expression over the source's columns that computes it."""
 
     @property
     def source(self) -> str | None:
-        """The source's column; None where it is computed."""
+        """Return the source's column; None for a computed column."""
         return None if self.computed else self.origin or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What a copy is partitioned by: a column, or a function of one."""
+    """A partition key of a copy: a column, or a function of one."""
 
     column: str
     function: str | None = None
@@ -67,16 +67,16 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Shaping:
-    """How rows of the source become rows of the copy."""
+class Projection:
+    """How rows of the source become rows of the copy: columns, names, filter, computed columns."""
 
     reads: TargetTable
-    """The source's table: all columns, or, once the expressions are resolved, those that are needed."""
+    """The source's table: all its columns or, once the expressions are resolved, the needed ones."""
     fingerprint: str
-    """Equal for what makes equal copies; empty where a copy's columns are the source's."""
+    """A hash that is equal for projections that make equal copies; empty where rows stay as the source has them."""
     where: str | None = None
     computed: tuple[tuple[str, str], ...] = ()
-    """Names of further columns, and what they are computed by."""
+    """Names of computed columns, and their expressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,31 +90,31 @@ class TargetTable:
     key: tuple[str, ...]
     columns: tuple[TargetColumn, ...]
     version: int
-    """The newest version in it."""
+    """The newest version that it includes."""
     history: bool = False
-    """Whether it has every version of a row, not the newest alone; then `topic` is the log of the table's topic."""
+    """Whether it keeps every version of a row; then `topic` is the log topic of the table."""
     untracked: tuple[str, ...] = ()
-    """Columns whose change alone makes no new version in a history."""
+    """Columns that may change without making a new version in a history."""
     target: str | None = None
-    """The copies' name, where it is not the table's."""
+    """The name of the copies, if it is not the table's."""
     partition_by: tuple[Partition, ...] = ()
-    shaping: Shaping | None = None
-    """None: rows are as the source has them."""
+    projection: Projection | None = None
+    """None: rows are copied as the source has them."""
 
     @property
     def qualified(self) -> str:
-        """The source's name of it."""
+        """Return the source's name of the table."""
         return f"{self.schema}.{self.name}"
 
     @property
     def copy_name(self) -> str:
-        """What stores call it, in `schema`."""
+        """Return the table's name in stores, within `schema`."""
         return self.target or (f"{self.name}{HISTORY_SUFFIX}" if self.history else self.name)
 
     @property
     def source_key(self) -> tuple[str, ...]:
-        """The key by the source's names."""
-        return self.shaping.reads.key if self.shaping else self.key
+        """Return the key columns, by the source's names."""
+        return self.projection.reads.key if self.projection else self.key
 
 
 def parse_version(value: bytes) -> Version:
@@ -143,7 +143,7 @@ def _kind(record: Mapping[str, object]) -> Kind:
 
 
 def choose(wanted: Mapping[str, ApplyTable], known: Iterable[str]) -> dict[str, ApplyTable]:
-    """The known tables that `wanted` names; a name wins over a pattern, an earlier pattern over a later one.
+    """Return the known tables that `wanted` names; a name wins over a pattern, an earlier pattern over a later one.
 
     Raises ConfigError for a name or pattern that no known table has.
     """
@@ -152,9 +152,8 @@ def choose(wanted: Mapping[str, ApplyTable], known: Iterable[str]) -> dict[str, 
     for name, settings in sorted(wanted.items(), key=lambda item: _is_pattern(item[0])):
         found = [table for table in tables if _matches(table, name)]
         if not found:
-            near = difflib.get_close_matches(name, tables, n=1)
             msg = f"tables.{name}: the schema topic knows no such table"
-            raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(tables) or 'none'}")
+            raise ConfigError(msg, hint=did_you_mean(name, tables, f"known: {', '.join(tables) or 'none'}"))
         for table in found:
             chosen.setdefault(table, settings)
     return chosen
@@ -171,7 +170,7 @@ def _matches(table: str, pattern: str) -> bool:
 
 
 def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable:
-    """The derived table that all `versions` of one source table fit into.
+    """Return the derived table that all `versions` of one source table fit into.
 
     Raises ConfigError for `types` of an unknown column and OperatorError for a change that cannot be made in place.
     """
@@ -207,7 +206,7 @@ def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable
 
 
 def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
-    """`target` as the job's file wants it: a history follows the log. Raises what `target` does."""
+    """Return `target` with the settings of apply.yaml: a history reads the log topic. Raises what `target` does."""
     made = target(versions, settings.types)
     if settings.mode != "history":
         return made
@@ -215,8 +214,7 @@ def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
     for name in settings.untracked:
         where = f"tables.{made.qualified}.untracked: {name}"
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"columns: {', '.join(known)}"
+            hint = did_you_mean(name, known, f"columns: {', '.join(known)}")
             raise ConfigError(f"{where}: the table has no such column", hint=hint)
         if name in made.key:
             raise ConfigError(f"{where} is of the key, which tells the rows apart", hint="leave it out")
@@ -235,9 +233,8 @@ def _check_types(types: Mapping[str, str], versions: Sequence[Version]) -> None:
             msg = f"tables.{newest.qualified}.types.{name}: “{wanted}” is not a type"
             raise ConfigError(msg, hint=f"types: {{{name}: string}}")
         if name not in columns:
-            near = difflib.get_close_matches(name, columns, n=1)
             msg = f"tables.{newest.qualified}.types.{name}: the table has no such column"
-            raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(columns)}")
+            raise ConfigError(msg, hint=did_you_mean(name, columns, f"columns: {', '.join(columns)}"))
 
 
 def _widest(table: Version, name: str, kinds: Sequence[Kind]) -> Kind:

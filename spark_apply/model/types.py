@@ -1,4 +1,4 @@
-"""The kinds of docs/events.md as Spark types, and text to values of them. Columns only, no I/O.
+"""Maps the kinds of docs/events.md to Spark types, and text to values of them. Columns only, no I/O.
 
     kind                                stored as       note
     int16, int32                        INT
@@ -59,7 +59,7 @@ _PLAIN: dict[str, T.DataType] = {
 
 
 def spark_type(kind: Kind) -> T.DataType:
-    """The Spark type that holds values of `kind`."""
+    """Return the Spark type that holds values of `kind`."""
     if kind.name == "decimal":
         return _decimal(kind) or T.StringType()
     if kind.name == "array" and kind.element is not None:
@@ -68,7 +68,7 @@ def spark_type(kind: Kind) -> T.DataType:
 
 
 def kind_of(found: T.DataType) -> Kind | None:
-    """The kind whose values are stored as `found`, or as something wider; None where there is none."""
+    """Return the kind whose values are stored as `found`, or as a wider type; None if there is none."""
     if isinstance(found, T.DecimalType):
         return Kind("decimal", found.precision, found.scale)
     if isinstance(found, T.ArrayType):
@@ -100,7 +100,7 @@ def _decimal(kind: Kind) -> T.DecimalType | None:
 
 
 def common_kind(one: Kind, other: Kind) -> Kind | None:
-    """The kind that holds all values of both and that a table can be altered to in place; None if there is none."""
+    """Return the kind that holds all values of both and to which a table can be altered in place, or None."""
     first, second = spark_type(one), spark_type(other)
     if first == second:
         return one
@@ -115,7 +115,7 @@ def common_kind(one: Kind, other: Kind) -> Kind | None:
 
 
 def value(kind: Kind, text: Column, *, stored_as: T.DataType, key: bool = False) -> Column:
-    """`text` (STRING: JSON text of a value, strings without quotes) as `stored_as`; null where null or misfit."""
+    """Convert `text` (JSON of a value, strings without quotes) to `stored_as`; null for null and for a misfit."""
     parse = _PARSERS.get(kind.name)
     if kind.name == "decimal" and _decimal(kind) is not None:
         return _decimal_value(text, stored_as)
@@ -221,4 +221,4 @@ _INFINITE: dict[str, tuple[str, str]] = {
     "timestamp_micros": (f"{_FIRST} 00:00:00", f"{_LAST} 23:59:59.999999"),
     "timestamptz": (f"{_FIRST} 00:00:00Z", f"{_LAST} 23:59:59.999999Z"),
 }
-"""What -infinity and infinity are stored as."""
+"""The values that -infinity and infinity are stored as."""

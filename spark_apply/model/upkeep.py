@@ -1,4 +1,4 @@
-"""The rules by which a store maintains its copies: small files compacted, what no reader needs removed.
+"""Defines the rules of maintenance: when small files are compacted, and when unneeded files are removed.
 
 stores:
   warehouse: {type: iceberg, path: ./warehouse, options: {upkeep: {files: 100, keep_hours: 48}}}
@@ -16,42 +16,42 @@ from cdc.model.errors import ConfigError
 from spark_apply.model.target_table import TargetTable
 
 SMALL_BYTES = 32 << 20
-"""A file below this is one that a small batch wrote."""
+"""A file below this size counts as small."""
 CLEAN_EVERY_S = 86_400
 HOUR_MS = 3_600_000
 NEVER = float("-inf")
-"""On any clock."""
+"""Before every reading of any clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """A store's rules; each table is looked at every `every_minutes`, and when a run with ``--once`` ends."""
+    """A store's rules; each table is checked every `every_minutes`, and at the end of a run with ``--once``."""
 
     every_minutes: int = 60
     files: int = 50
-    """So many small files and files of deleted rows are worth a compaction."""
+    """Compact when there are so many small files and files with deleted rows."""
     keep_hours: int = 24
-    """Who began to read an earlier state has so long to end, and may ask for states that old."""
+    """Keep earlier states for so long: for running readers and for time travel."""
     orphan_hours: int = 72
-    """A file that no state names is what a killed writer left if it is older; a write must not take that long."""
+    """Remove a file that no state names when it is older: a killed writer left it. A write must be shorter."""
 
 
 @runtime_checkable
-class Tended(Protocol):
-    """A store that has upkeep."""
+class Maintained(Protocol):
+    """A store that maintains its copies."""
 
     upkeep: Upkeep | None
     """None where it is switched off."""
 
-    def tend(self, table: TargetTable) -> None:
-        """Compact the live copy if it is worn; remove what neither it nor a copy beside or before it needs.
+    def maintain(self, table: TargetTable) -> None:
+        """Compact the live copy if needed; remove files that neither it nor the previous nor a new copy needs.
 
-        Between batches. A conflict with another writer may be raised: it is tried again later.
+        Called between batches. May raise a conflict with another writer: the job tries again later.
         """
 
 
 def upkeep_of(config: StoreConfig, name: str) -> Upkeep | None:
-    """The rules in a store's options. Raises ConfigError."""
+    """Read the rules from a store's options. Raises ConfigError."""
     found = config.options.get("upkeep", {})
     where = f"stores.{name}.options.upkeep"
     if found is False or found == "off":

@@ -1,4 +1,4 @@
-"""Copies folded again from their topics beside the live ones, compared, swapped in one step.
+"""Folds copies again from their topics beside the live ones, compares them, and swaps atomically.
 
 In: topics and live copies. Out: new copies, and how they differ from the old.
 Commands alone import it.

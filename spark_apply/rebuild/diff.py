@@ -1,4 +1,4 @@
-"""How two copies of a table differ, in numbers: by Spark where both are tables of its, else row by row."""
+"""Counts how two copies of a table differ: by Spark if both are Spark tables, otherwise row by row."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _OLD, _NEW = "_cdc_old", "_cdc_new"
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """A live copy and its topic, row by row. What comes while both are read counts as a difference."""
+    """The numbers of rows in which a live copy and a new one differ; a change between the two reads counts, too."""
 
     rows: int = 0
-    """Of the new copy."""
+    """The number of rows of the new copy."""
     only_old: int = 0
-    """Keys, and of one that has several rows, all but one of them."""
+    """Keys of the live copy alone, and the surplus rows of a key that has more than one."""
     only_new: int = 0
     different: int = 0
 
 
 @runtime_checkable
-class Framed(Protocol):
-    """A store whose copies are tables of Spark's."""
+class FrameStore(Protocol):
+    """A store whose copies are Spark tables."""
 
     def read(self, table: TargetTable) -> DataFrame:
-        """The whole copy as it is now, with the table's columns and others; those it does not have yet are missing."""
+        """Return the whole copy as it is now: the table's columns, except those it does not have yet, and others."""
 
 
 def compare(live: Store, beside: Store, table: TargetTable) -> Differences:
-    """Count how a live copy differs from another; looks at hashes of 8 bytes of their rows, and keeps no value."""
-    if isinstance(live, Framed) and isinstance(beside, Framed):
+    """Count how a live copy differs from another, by hashes of 8 bytes a row; keeps no value."""
+    if isinstance(live, FrameStore) and isinstance(beside, FrameStore):
         return _compare_frames(live.read(table), beside.read(table), table)
     old: dict[bytes, bytes] = {}
     rows = only_new = different = doubled = 0
@@ -70,7 +70,7 @@ def _compare_frames(live: DataFrame, beside: DataFrame, table: TargetTable) -> D
     none = F.lit(None).cast("bigint")
     old = _hashed(live, table).withColumns({_OLD: F.col("row"), _NEW: none})
     new = _hashed(beside, table).withColumns({_OLD: none, _NEW: F.col("row")})
-    had, has = F.count(_OLD), F.count(_NEW)  # numbers alone are summed up, so keys are looked up and not sorted
+    had, has = F.count(_OLD), F.count(_NEW)  # aggregates of numbers: Spark hashes keys instead of sorting them
     differs = (F.min(_OLD) != F.max(_NEW)) | (F.max(_OLD) != F.max(_NEW))
     keys = old.unionByName(new).groupBy(*(f"key{number}" for number in range(len(table.key))))
     told = keys.agg(had.alias("had"), has.alias("has"), differs.alias("differs"))
@@ -84,7 +84,7 @@ def _compare_frames(live: DataFrame, beside: DataFrame, table: TargetTable) -> D
 
 
 def _hashed(rows: DataFrame, table: TargetTable) -> DataFrame:
-    """Key columns by number, and ``row BIGINT``: a hash of all columns."""
+    """Return key columns, named by number, and ``row BIGINT``: a hash of all columns."""
     if table.history:
         rows = rows.where(CURRENT)
     there = set(rows.columns)
@@ -98,6 +98,6 @@ def _hashed(rows: DataFrame, table: TargetTable) -> DataFrame:
 
 
 def _parts(value: Column, kind: T.DataType) -> tuple[Column, Column]:
-    """What is hashed of a value: Spark's hash passes over nulls, wherever they are."""
+    """Return what is hashed of a value; a null flag is added, because Spark's hash skips nulls."""
     nested = isinstance(kind, T.ArrayType | T.StructType)
     return value.isNull(), F.to_json(value, {"ignoreNullFields": "false"}) if nested else value

@@ -1,9 +1,10 @@
-"""``cdc quarantine retry``: give stores again what they did not take, once it was mended why.
+"""``cdc quarantine retry``: applies events in quarantine again, once the cause was removed.
 
-The events are read from the topic, each key from the first that is in quarantine on, so that its newest one is among
+The events are read from the topic, each key from its first event in quarantine on, so that its newest event is among
 them, deletes included. They are typed as the job would type them now, and folded in as any batch is. Stores guard every
-row by position, but none remembers deleted rows for good: a job that folds in a key's delete between our reading and
-our writing would find the row back. So what has come meanwhile is folded in after it, until nothing has.
+row by position, but none remembers deleted rows permanently: if the job applies a delete of a key between our read and
+our write, our older event brings the row back. So the events that came meanwhile are folded in after it, until none
+came.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spark_apply.events import kafka_source
 from spark_apply.events.quarantine import Entry, Quarantine, chosen_entries, read_entries
 from spark_apply.job.microbatch import Applier, Key, Route
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, Moment, Offsets, Store, is_whole
+from spark_apply.model.store import EVERYTHING, Offsets, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.rebuild import opened, refuse_newer
 
@@ -31,14 +32,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """An entry and what became of it."""
+    """An entry and the outcome of its retry."""
 
     entry: Entry
     outcome: Outcome
-    """``applied``: the store has it, or what is newer; ``gone``: there is nothing to apply any more; ``left``."""
+    """``applied``: the store has it or a newer one; ``gone``: nothing to apply; ``left``: still in quarantine."""
 
     def as_json(self) -> dict[str, object]:
-        """Stable keys."""
+        """Return JSON with stable keys."""
         return {**self.entry.as_json(), "outcome": self.outcome}
 
 
@@ -50,7 +51,7 @@ def run_retry(
     key: str | None = None,
     progress: Progress | None = None,
 ) -> list[Retried]:
-    """Apply again what is in quarantine. Raises CdcError where a store cannot be written now."""
+    """Apply again what is in quarantine. Raises CdcError if a store cannot be written now."""
     tell = progress or (lambda _line: None)
     asked = chosen_entries(config, store=store, table=table, key=key)
     if not asked:
@@ -58,13 +59,13 @@ def run_retry(
     gone: list[Entry] = []
     with opened(config, store, table, tell) as (spark, copies):
         followed = {(made.topic, name): (made, kept) for made, stores in copies for name, kept in stores.items()}
-        again = _Again(spark, config, Quarantine(config))
+        again = _Retry(spark, config, Quarantine(config))
         gone += (entry for entry in asked if (entry.topic, entry.store) not in followed)
         for (topic, name), (made, kept) in followed.items():
             mine = [entry for entry in asked if (entry.topic, entry.store) == (topic, name)]
             if mine:
                 tell(f"{made.qualified} in {name}: {len(mine):,} events")
-                gone += again.give(made, name, kept, mine)
+                gone += again.fold(made, name, kept, mine)
         again.quarantine.resolve(gone)
     left = read_entries(config)
     return [
@@ -74,25 +75,25 @@ def run_retry(
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Retry:
     spark: SparkSession
     config: ApplyConfig
     quarantine: Quarantine
 
-    def give(self, table: TargetTable, name: str, store: Store, entries: Sequence[Entry]) -> list[Entry]:
-        """Fold the keys of entries in; those of which the topic has nothing more to say."""
+    def fold(self, table: TargetTable, name: str, store: Store, entries: Sequence[Entry]) -> list[Entry]:
+        """Fold the keys of the entries in; return the entries whose events the topic no longer has."""
         topics, topic = self.config.source, table.topic
-        moments = _moments(table, name, store)
+        visibility = _visibility(table, name, store)
         store.open(table)
         applier = Applier({topic: Route(table, {name: store})}, refuse_newer, self.quarantine)
         keys = {entry.key for entry in entries if entry.key is not None}
-        first, end = kafka_source.ranges(topics, topic)
+        first, end = kafka_source.offset_ranges(topics, topic)
         begin = {number: _begin(number, entries, first, end) for number in end}
         since: Offsets = begin
         while True:
             records = kafka_source.read(self.spark, topics, topic, since, end)
-            applier(records.where(F.col("key").cast("string").isin(keys)), moments)
-            _, later = kafka_source.ranges(topics, topic)
+            applier(records.where(F.col("key").cast("string").isin(keys)), visibility)
+            _, later = kafka_source.offset_ranges(topics, topic)
             told = kafka_source.keys_between(topics, topic, end, later)
             if not any(key.decode(errors="replace") in keys for key in told):
                 break
@@ -101,12 +102,12 @@ class _Again:
         return self._gone(table, [entry for entry in entries if entry.id in left], begin, end)
 
     def _gone(self, table: TargetTable, entries: Iterable[Entry], begin: Offsets, end: Offsets) -> list[Entry]:
-        """Of entries, those whose record is not in the topic; and those with a later tombstone."""
+        """Return the entries whose record is not in the topic, and those with a later tombstone."""
         wanted = {(entry.partition, entry.offset): entry for entry in entries}
         keys = {entry.key for entry in entries if entry.key is not None}
         there: set[tuple[int, int]] = set()
         buried: dict[str, int] = {}
-        for message in kafka_source.between(self.config.source, table.topic, begin, end) if wanted else ():
+        for message in kafka_source.records_between(self.config.source, table.topic, begin, end) if wanted else ():
             at = message.partition() or 0, message.offset() or 0
             there |= {at} & wanted.keys()
             if message.value() is None and not table.history:
@@ -121,8 +122,8 @@ def _begin(partition: int, entries: Iterable[Entry], first: Offsets, end: Offset
     return min(max(wanted, first[partition]), end[partition])
 
 
-def _moments(table: TargetTable, name: str, store: Store) -> Mapping[Key, Moment]:
-    """What a whole store may show: no more than it does. Raises OperatorError for a copy that has yet to be filled."""
+def _visibility(table: TargetTable, name: str, store: Store) -> Mapping[Key, Visibility]:
+    """Return what a `WholeStore` shows already. Raises OperatorError for a copy that is not filled yet."""
     mark = store.mark(table)
     if mark is None or not mark.ends:
         msg = f"{table.qualified} in {name}: its copy is not filled yet"
@@ -130,4 +131,4 @@ def _moments(table: TargetTable, name: str, store: Store) -> Mapping[Key, Moment
     if not is_whole(store):
         return {}
     limit = mark.complete.position if mark.complete else EVERYTHING
-    return {(table.topic, name): Moment(Mark({}, mark.complete), limit, again=True)}
+    return {(table.topic, name): Visibility(Mark({}, mark.complete), limit, again=True)}

@@ -1,25 +1,24 @@
-"""Rebuild derived copies from their topics, beside the live ones, and swap them in; or put the old ones back.
+"""Rebuilds copies from their topics beside the live ones and swaps them in; or puts the old ones back.
 
-    1  an empty copy beside the live one            killed here or until 5: the live one is as it was, and the next
-    2  the topic folded in, as one batch            rebuild removes what lies beside it
-    3  what has come meanwhile
-    4  live one and new one compared; 3 again
-    5  swapped, in one step, with what is due       from here on the job catches the new one up; a whole store's job
-                                                    waits from 4 on, and nothing is due
+    1  create an empty copy beside the live one     after a kill before 5, the live copy is unchanged, and the next
+    2  fold the topic in, as one batch              rebuild removes the unfinished one
+    3  fold in what has come meanwhile
+    4  compare both copies; 3 again
+    5  swap, atomically, with what is due           from here on the job catches up the new copy; the job of a whole
+                                                    store waits from 4 on, and nothing is due
 
-The source is not asked for anything, and the job may run all the while (`spark_apply.job.catch_up` says how it comes to
-write into the new copy, and why that ends right). Step 2 writes the newest event of each key, so it has no old rows to
-meet, and rows that the topic no longer has are not in it. Of a table that is made anew in one store that can be filled,
-it is one pass: what the events are is seen as they are written, and a copy with anything bad in it is given up for one
-that is folded the way the job does it. A copy that is put back is caught up by the job from the beginning of the topic:
-what it had when it was replaced is not known exactly.
+The source is not read, and the job may run meanwhile (`spark_apply.job.catch_up` says how it starts to write into the
+new copy, and why that converges). Step 2 writes the newest event of each key into an empty copy: there are no old rows
+to compare with, and rows that the topic no longer has are not in it. In a single `FilledStore` it is a backfill in one
+pass: the rows are checked while they are written, and a copy with a poison record is discarded for one that is folded
+as the job does it. After a rollback, the job reads the topic from its beginning: it is not known exactly what the copy
+had when it was replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import difflib
 import fcntl
 import hashlib
 import tempfile
@@ -36,11 +35,12 @@ from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.job.catch_up import fill, fold
-from spark_apply.job.job import choose_tables, open_stores, require_topics, shaped_targets
-from spark_apply.job.losses import between, logs, prospect
+from spark_apply.job.job import choose_tables, open_stores, projected_targets, require_topics
+from spark_apply.job.losses import rebuild_loss, rollback_loss, table_logs
 from spark_apply.job.microbatch import Applier, Route
-from spark_apply.job.retention import held, rebuild
+from spark_apply.job.retention import held_offsets, rebuild_command
 from spark_apply.model.store import Due, Store, is_whole
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.diff import Differences, compare
 from spark_apply.spark.failures import spark_failure
@@ -52,7 +52,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A copy that was rebuilt."""
+    """The result of one rebuild."""
 
     table: str
     store: str
@@ -60,20 +60,20 @@ class Rebuilt:
     differences: Differences
 
     def as_json(self) -> dict[str, object]:
-        """Stable keys."""
+        """Return JSON with stable keys."""
         return {"table": self.table, "store": self.store, "events": self.events, **asdict(self.differences)}
 
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """A copy that was put back."""
+    """The result of one rollback."""
 
     table: str
     store: str
     live_until: dt.datetime
 
     def as_json(self) -> dict[str, object]:
-        """Stable keys."""
+        """Return JSON with stable keys."""
         until = self.live_until.isoformat(timespec="seconds")
         return {"table": self.table, "store": self.store, "live_until": until}
 
@@ -88,7 +88,7 @@ def run_rebuild(
 ) -> list[Rebuilt]:
     """Rebuild the copies of a table, of a store, or all; each is swapped by itself. Raises CdcError.
 
-    Without `lose_history`, nothing is begun where one of them has versions of rows that its log no longer has.
+    Without `lose_history`, nothing is started if one of them has versions of rows that its log no longer has.
     """
     tell = progress or (lambda _line: None)
     with opened(config, store, table, tell) as (spark, copies):
@@ -104,20 +104,20 @@ def run_rollback(
     lose_history: bool = False,
     progress: Progress | None = None,
 ) -> list[RolledBack]:
-    """Put the copies back that the last rebuild replaced: all that are asked for, or none. Raises CdcError.
+    """Put back the copies that the last rebuild replaced: all that were selected, or none. Raises CdcError.
 
     `lose_history` as for `run_rebuild`.
     """
     with opened(config, store, table, progress or (lambda _line: None)) as (_, copies):
         found = [(made, name, kept, kept.previous(made)) for made, stores in copies for name, kept in stores.items()]
-        done, known = [], logs(config.source, [made for made, _ in copies])
+        done, known = [], table_logs(config.source, [made for made, _ in copies])
         for made, name, _, until in found:
             if until is None:
                 msg = f"{made.qualified} in {name}: there is no earlier copy to put back"
                 raise OperatorError(
                     msg, hint="a rebuild keeps one, a rollback uses it up; cdc rebuild makes a new copy"
                 )
-            lost = between(made, known.get(made.topic), until)
+            lost = rollback_loss(made, known.get(made.topic), until)
             if lost is not None and not lose_history:
                 raise _would_lose(made, name, f"a rollback would lose {lost}", "--rollback")
             done.append(RolledBack(made.qualified, name, until))
@@ -133,14 +133,14 @@ def _require_versions(
     *,
     lose_history: bool,
 ) -> None:
-    """Raises OperatorError for a copy that there is not, or whose rebuild would lose versions."""
-    known = logs(config.source, [table for table, _ in copies])
+    """Raise OperatorError for a copy that does not exist, or whose rebuild would lose versions."""
+    known = table_logs(config.source, [table for table, _ in copies])
     for table, stores in copies:
         for name, store in stores.items():
             if store.position(table) is None:
                 msg = f"{table.qualified} in {name}: nothing was ever applied there"
                 raise OperatorError(msg, hint="cdc apply fills it from the topics")
-            of = prospect(table, known.get(table.topic), held(store, table))
+            of = rebuild_loss(table, known.get(table.topic), held_offsets(store, table))
             if of.loses and not lose_history:
                 raise _would_lose(table, name, f"a rebuild would lose {of.what}")
             if of.loses:
@@ -148,7 +148,7 @@ def _require_versions(
 
 
 def _would_lose(table: TargetTable, store: str, what: str, *words: str) -> OperatorError:
-    command = " ".join((rebuild(table, store), *words, "--lose-history"))
+    command = " ".join((rebuild_command(table, store), *words, "--lose-history"))
     return OperatorError(
         f"{table.qualified} in {store}: {what}", hint=f"keep the copy there is; or let them go: {command}"
     )
@@ -159,14 +159,14 @@ def _rebuild(
 ) -> list[Rebuilt]:
     tell(f"{table.qualified}: reading its topic")
     kafka_source.await_markers(config.source, [table.topic])
-    quarantine = Quarantine(config, held=True)
+    quarantine = Quarantine(config, deferred=True)
 
     def begun() -> tuple[dict[str, Store], Applier]:
         beside = {name: store.beside(table) for name, store in stores.items()}
         return beside, Applier({table.topic: Route(table, beside)}, refuse_newer, quarantine)
 
     beside, applier = begun()
-    end = fill(spark, config.source, applier, table.topic) if applier.fills() else {}
+    end = fill(spark, config.source, applier, table.topic) if applier.can_fill() else {}
     if end is None:
         (beside, applier), end = begun(), {}
     for _ in ("from the beginning", "what came meanwhile"):
@@ -189,7 +189,7 @@ def _rebuild(
 
 
 def refuse_newer(route: Route) -> Route:
-    """Stop at a version of a table that was not known at the beginning."""
+    """Stop at a version of the table that was not known at the beginning."""
     msg = f"{route.table.qualified} got a new version while this ran"
     raise OperatorError(msg, hint="the live copies are as they were; run it again")
 
@@ -198,7 +198,7 @@ def refuse_newer(route: Route) -> Route:
 def opened(
     config: ApplyConfig, store: str | None, table: str | None, tell: Progress
 ) -> Iterator[tuple[SparkSession, list[tuple[TargetTable, dict[str, Store]]]]]:
-    """The copies asked for, by table and store, nobody else rebuilding them. Translates what Spark raises."""
+    """Open the selected copies, locked against other rebuilds. Translates Spark's exceptions."""
     tell("reading the schema topic")
     chosen = choose_tables(config)
     names = _asked_for({name: settings.stores for name, (settings, _) in chosen.items()}, config, store, table)
@@ -207,13 +207,13 @@ def opened(
     with contextlib.ExitStack() as stack:
         for name in names:
             for follower in names[name]:
-                stack.enter_context(_alone(config, name, follower))
+                stack.enter_context(_locked(config, name, follower))
         tell("starting Spark")
         spark = open_session(config.name, config.spark)
         stores = open_stores(config, chosen, spark)
         for opened in stores.values():
             stack.callback(opened.close)
-        made = [(table, names[name]) for name, table in shaped_targets(chosen, spark).items()]
+        made = [(table, names[name]) for name, table in projected_targets(chosen, spark).items()]
         try:
             yield spark, [(table, {name: stores[name] for name in followers}) for table, followers in made]
         except CdcError:
@@ -228,7 +228,7 @@ def opened(
 def _asked_for(
     known: Mapping[str, tuple[str, ...]], config: ApplyConfig, store: str | None, table: str | None
 ) -> dict[str, tuple[str, ...]]:
-    """Of the tables and their stores, those asked for. Raises ConfigError where that is none."""
+    """Select tables and stores. Raises ConfigError if none is left."""
     if store is not None and store not in config.stores:
         raise ConfigError(f"--store {store}: there is no such store", hint=_near(store, config.stores))
     if table is not None and table not in known:
@@ -245,16 +245,15 @@ def _asked_for(
 
 
 def _near(name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    return did_you_mean(name, known, f"there are {', '.join(sorted(known))}")
 
 
 @contextlib.contextmanager
-def _alone(config: ApplyConfig, table: str, store: str) -> Iterator[None]:
-    """Hold the lock of a copy; it goes with the process. Raises OperatorError when another process holds it.
+def _locked(config: ApplyConfig, table: str, store: str) -> Iterator[None]:
+    """Hold the lock of a copy until the process ends. Raises OperatorError if another process holds it.
 
-    A file, since no lock on a remote file system ends with its holder: it keeps out what runs on this machine; where
-    the checkpoint is elsewhere, what has the same folder for temporary files.
+    The lock is on a local file, because a lock on a remote file system outlives its holder. So it excludes processes of
+    this machine alone; if the checkpoint is remote, those with the same folder for temporary files.
     """
     place = local(config.checkpoint) or Path(tempfile.gettempdir())
     about = orjson.dumps([config.name, config.source.topic_prefix, table, store])

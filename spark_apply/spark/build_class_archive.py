@@ -1,4 +1,4 @@
-"""Makes the archive of `spark_apply.spark.class_archive`.
+"""Builds the archive of `spark_apply.spark.class_archive`.
 
 python -m spark_apply.spark.build_class_archive     # in the cache, if it is not there; half a minute
 """
@@ -26,7 +26,7 @@ _EXIT_WITHIN_S: Final = 300
 
 
 def make() -> None:
-    """Make the archive, of the classes that a small job has used."""
+    """Build the archive from the classes that a small job uses."""
     wanted = archive()
     if wanted.exists():
         return
@@ -44,7 +44,7 @@ def make() -> None:
 
 
 def _work(spark: SparkSession, folder: Path) -> None:
-    """Load what every job needs: a stream, JSON, keys, rows that are kept."""
+    """Load the classes that every job needs: a stream, JSON, aggregation, cached rows."""
     source = folder / "in"
     source.mkdir()
     (source / "records").write_text('{"id":1,"at":"2024-01-01T00:00:00Z"}\n{"id":2,"at":null}\n')
@@ -62,7 +62,7 @@ def _work(spark: SparkSession, folder: Path) -> None:
 
 def _end() -> None:
     """Let the JVM end, which writes the archive."""
-    gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark has no other way to end its JVM
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - nothing public ends the JVM
     active = SparkSession.getActiveSession()
     if active is not None:
         active.stop()

@@ -1,6 +1,6 @@
-"""Spark's classes as an archive that a JVM maps into its memory: Spark starts sooner (`bench/derived/starts.py`).
+"""Finds the archive of Spark's classes, which a JVM maps into memory to start faster (`bench/derived/starts.py`).
 
-An archive is of one Java and one set of jars; a JVM that it does not fit starts without it. See
+An archive belongs to one Java and one set of jars; another JVM starts without it. See
 https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html. `spark_apply.spark.build_class_archive` makes it.
 """
 
@@ -15,11 +15,11 @@ import pyspark
 from cdc.dev.jars import cache_folder
 from cdc.dev.java import java
 
-_QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"  # what is said of an archive goes to stdout otherwise
+_QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"  # otherwise messages about the archive go to stdout
 
 
 def archive() -> Path:
-    """Where the archive is, or would be, that fits this Java and these jars. Raises OperatorError without a Java."""
+    """Return the path of the archive for this Java and these jars. Raises OperatorError without Java."""
     home = java().resolve().parents[1]
     release = home / "release"
     jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
@@ -28,6 +28,6 @@ def archive() -> Path:
 
 
 def options() -> str:
-    """What a JVM of Spark's is started with."""
+    """Return the options that a JVM of Spark is started with."""
     there = archive()
     return f'{_QUIET} "-XX:SharedArchiveFile={there}"' if there.exists() else _QUIET

@@ -1,4 +1,4 @@
-"""What Spark fails with, told without the values of rows that its texts can hold."""
+"""Describes failures of Spark without the values of rows that its messages can hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 _CAUSES: Final = 4
 _ENDS_WITHIN_S: Final = 5.0
 _FULL: Final = 52
-"""With which Spark ends a JVM whose heap is full (org.apache.spark.util.SparkExitCode)."""
+"""The exit status of a JVM whose heap is full (org.apache.spark.util.SparkExitCode)."""
 _FULL_HEAP: Final = (
     "Spark's heap was full. Give it more, with `spark: {spark.driver.memory: …}` in the job's file; on a cluster also "
     "spark.executor.memory"
@@ -20,7 +20,7 @@ _FULL_HEAP: Final = (
 
 
 def spark_failure(exc: Exception) -> str | None:
-    """A failure of Spark's by its condition and the names of classes in its text; None for any other's."""
+    """Describe a failure of Spark by its condition and the class names in its message; None for any other."""
     if _out_of_memory(exc):
         return _FULL_HEAP
     status = _exit_status(exc)
@@ -41,7 +41,7 @@ def _out_of_memory(exc: Exception) -> bool:
 
 
 def _exit_status(exc: Exception) -> int | None:
-    """Of the JVM that this process has started, where its end is what `exc` comes of; negative for a signal."""
+    """Return the exit status of our JVM if its end caused `exc`; negative for a signal."""
     lost = isinstance(exc, ConnectionError) or (isinstance(exc, Py4JError) and not isinstance(exc, Py4JJavaError))
     if not lost and "SparkContext was shut down" not in str(exc):
         return None

@@ -1,4 +1,4 @@
-"""Source names as names elsewhere, one-to-one: what is not allowed becomes ``_uXXXX``, as in topics."""
+"""Maps source names to names elsewhere, one-to-one: a character that is not allowed becomes ``_uXXXX``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _INDEX_ESCAPED = re.compile(r"_(?=u[0-9a-f]{4})|[^a-z0-9_-]")
 
 
 def quoted(name: str) -> str:
-    """A name as Spark's SQL and `col` take it literally."""
+    """Quote a name for Spark's SQL and `col`."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def folder_name(name: str) -> str:
-    """A folder's name; ASCII, because Java names files in the locale's charset."""
+    """Return a folder name; ASCII, because Java names files in the locale's charset."""
     return _FOLDER_ESCAPED.sub(_escaped, name)
 
 
 def index_name(name: str) -> str:
-    """A part of a search index's name: lower case, no dot."""
+    """Return a part of a search index's name: lower case, no dot."""
     return _INDEX_ESCAPED.sub(_escaped, name)
 
 

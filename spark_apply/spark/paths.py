@@ -1,4 +1,4 @@
-"""Where a job's file says that things lie: on this machine, or on any file system that Hadoop knows.
+"""Resolves the paths of apply.yaml: on this machine, or on any file system that Hadoop knows.
 
 A path without a scheme belongs to Hadoop's default file system, which is this machine's unless configured otherwise.
 """
@@ -14,12 +14,12 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # Hadoop prints file:/x for fil
 
 
 def located(place: str) -> str:
-    """A place as Spark takes it: a URI as it is, a path made absolute."""
+    """Return a path as Spark takes it: a URI as it is, other paths made absolute."""
     return place.rstrip("/") if _URI.match(place) else str(Path(place).absolute())
 
 
 def local(place: str) -> Path | None:
-    """The path of a place on this machine; None for one that only Hadoop's file systems reach."""
+    """Return the local path; None for a URI that only Hadoop's file systems reach."""
     if not _URI.match(place):
         return Path(place).absolute()
     parts = urlsplit(place)
@@ -27,6 +27,6 @@ def local(place: str) -> Path | None:
 
 
 def removal(place: str) -> str:
-    """The command that removes a place, for a hint."""
+    """Return the command that removes a path, for a hint."""
     path = local(place)
     return f"hadoop fs -rm -r {shlex.quote(place)}" if path is None else f"rm -r {shlex.quote(str(path))}"

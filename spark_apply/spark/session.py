@@ -1,4 +1,4 @@
-"""The Spark session: what it is made of, on loopback, quiet, in UTC, with exact arithmetic."""
+"""Opens the Spark session: on loopback, quiet, in UTC, with exact arithmetic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "3g",  # at most: of Spark's own 1g, the first full batch into a large Delta table dies
     "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
-    "spark.sql.codegen.cache.maxEntries": "1000",  # with Spark's 100, Delta's batches make all classes anew
+    "spark.sql.codegen.cache.maxEntries": "1000",  # with Spark's 100, Delta's batches compile all classes again
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",  # sources tell "Id" from id
@@ -45,19 +45,19 @@ SETTINGS: Mapping[str, str] = {
     "spark.databricks.delta.snapshotPartitions": "2",  # tasks for the state of a log, of 50 before
     "spark.sql.streaming.stopTimeout": "30s",
 }
-"""What a session has unless the job's file, or `spark-submit`, says otherwise."""
+"""The defaults of a session; apply.yaml and `spark-submit` override them."""
 
 LOOPBACK: Mapping[str, str] = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-"""What one has besides where all of Spark is in one process: on a cluster, executors come back to the driver."""
+"""More defaults for a local master; on a cluster, executors connect to the driver."""
 
 _SHIPPED = (
     "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "io.delta.sql.DeltaSparkSessionExtension",
     "org.apache.kafka.clients.consumer.Consumer",
 )
-"""Classes of the jars that `spark-submit` has to be given."""
+"""Classes that show whether `spark-submit` was given the jars."""
 
-# The gateway's level is what Spark makes the root's, and it prints a line where the two differ.
+# Spark sets the root's level to the gateway's, and prints a line if the two differ.
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -87,17 +87,17 @@ _REPORTED_BY_US = (
     "org.apache.spark.sql.execution.adaptive",
     "org.apache.spark.sql.delta",
 )
-"""Loggers that print a failure which the job raises again as its own error; their texts can hold row values."""
+"""Loggers of failures that the job raises as its own errors; their messages can hold row values."""
 
 
 def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark, or use what runs, and return a session with catalogs and SQL settings of its own.
+    """Start Spark, or use the running one, and return a session with catalogs and SQL settings of its own.
 
-    `spark` adds to `SETTINGS` and wins over them, and over what `spark-submit` was given, as with any job of Spark's.
+    `spark` overrides `SETTINGS` and the settings of `spark-submit`, as in any Spark job.
 
-    The jars are fetched once into the cache and handed over as files: nothing is resolved, or printed, at a start.
-    Under `spark-submit` there is a JVM already, and it has its jars. Raises OperatorError without Java 17, where that
-    JVM lacks the jars, and when they cannot be fetched.
+    The jars are fetched once into the cache and passed as files: nothing is resolved, or printed, at a start. Under
+    `spark-submit` a JVM runs already, and has its jars. Raises OperatorError without Java 17, if the jars are missing
+    in that JVM, and if they cannot be fetched.
     """
     for logger in ("py4j", "SQLQueryContextLogger"):  # they print exceptions that we raise, with texts of queries
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -113,14 +113,14 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
 
 
 def java_options(asked: str) -> str:
-    """The options of the JVM, behind which those that were asked for come, and win."""
-    collector = "" if _COLLECTOR.search(asked) else "-XX:+UseParallelGC"  # a batch waits for its end, not for pauses
+    """Return the options of the JVM; the options of the user come last and override."""
+    collector = "" if _COLLECTOR.search(asked) else "-XX:+UseParallelGC"  # throughput counts, not pauses
     logs = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
     return " ".join(filter(None, (logs, collector, class_options(), asked)))
 
 
 def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:
-    """All that a session is made with: what `spark` says, else `submitted`, else we; extensions are added up."""
+    """Merge the settings of a session: `spark` over `submitted` over our defaults; extensions are joined."""
     asked = {**submitted, **spark}
     alone = asked.get("spark.master", SETTINGS["spark.master"]).startswith("local")
     settings = {**SETTINGS, **(LOOPBACK if alone else {}), **asked}
@@ -142,8 +142,8 @@ def _built(name: str, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _submitted() -> dict[str, str]:
-    """What `spark-submit` was given; keeps its JVM from printing what we report. Raises OperatorError without jars."""
-    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that has started us
+    """Return the settings of `spark-submit`; silence what we report ourselves. Raises OperatorError without jars."""
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that started this process
     jvm: Any = SparkContext._jvm  # noqa: SLF001 - the same
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
@@ -160,9 +160,9 @@ def _submitted() -> dict[str, str]:
 def _launch(settings: Mapping[str, str]) -> None:
     """Start the JVM, unless this process has one: in a folder of its own, and with a pipe for its stderr.
 
-    The folder, since Spark 4.0 makes one named ``artifacts`` wherever it starts (SPARK-52396); the pipe to keep back
-    the one line that every JVM of Spark's prints and no option silences. Neither is changed for this process, whose
-    other threads may start programs and open files meanwhile.
+    The folder is needed because Spark 4.0 creates a folder ``artifacts`` wherever it starts (SPARK-52396), the pipe to
+    drop the one line that every JVM of Spark prints and no option silences. Folder and stderr of this process stay as
+    they are, since other threads may start programs and open files meanwhile.
     """
     with _LAUNCH:
         if SparkContext._gateway is not None:  # noqa: SLF001 - the one place where PySpark keeps its JVM
@@ -178,17 +178,17 @@ def _launch(settings: Mapping[str, str]) -> None:
         finally:
             os.close(writing)
             threading.Thread(target=_pass_on, args=(reading,), name="spark-stderr", daemon=True).start()
-        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - takes it for every session's
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - uses it for every session
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """Whether someone else logs than py4j, which writes of a JVM that is gone to the root logger, with a traceback."""
+    """Drop records of py4j, which logs a lost JVM to the root logger, with a traceback."""
     return Path(record.pathname).parent.name != "py4j"
 
 
 @functools.cache
 def _folder() -> Path:
-    """Scratch of this process, gone with it."""
+    """Return a scratch folder of this process, removed at its end."""
     folder = Path(tempfile.mkdtemp(prefix="cdc-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,4 +1,4 @@
-"""What tables of a lake have in common: their rows, how a batch is merged into them, what their properties say."""
+"""Holds what the tables of a lake (Delta, Iceberg) share: rows, the MERGE of a batch, table properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.config.config import StoreConfig
-from spark_apply.events.history import history_type
+from cdc.model.errors import OperatorError
+from spark_apply.events.history import CURRENT, history_type
 from spark_apply.events.typed import OP, POSITION, READ_JSON, row_type
 from spark_apply.model.document import DOCUMENT, document, with_document
 from spark_apply.model.store import Due, StoredRow
@@ -23,48 +24,48 @@ from spark_apply.spark.paths import located
 IDENTITY, APPLIED, MARK = "cdc.identity", "cdc.position", "cdc.mark"
 PREVIOUS_IDENTITY = "cdc.previous-identity"
 DUE, CAUGHT_UP, REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
-"""Keys of what we keep with a table."""
+"""The keys of the table properties that we keep."""
 
 BATCH_VIEW = "_cdc_batch"
 
 _FEW: Final = 5_000
-"""Keys by which a table is looked through; with 20,000, Spark's planning takes what its shuffle would have."""
+"""At most so many keys are listed in a MERGE; with 20,000, planning takes as long as the shuffle that it saves."""
 
 _ID = "_cdc_id"
 _CATALOG = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def is_catalog_name(name: str) -> bool:
-    """Whether Spark takes it for a catalog's."""
+    """Whether Spark accepts it as a catalog's name."""
     return _CATALOG.fullmatch(name) is not None
 
 
 def location(config: StoreConfig) -> str | None:
-    """The folder of `config`, absolute, or the address of one in any Hadoop file system."""
+    """Return the folder of `config`: an absolute path, or a URI of a Hadoop file system."""
     return None if config.path is None else located(config.path)
 
 
 def no_rows(spark: SparkSession, of: T.StructType) -> DataFrame:
-    """An empty frame that no Python is needed for: one made of a list would be, on the executors."""
+    """Return an empty frame; unlike one made of a list, it needs no Python on the executors."""
     return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in of))
 
 
 def lake_row_type(table: TargetTable) -> T.StructType:
-    """The table's columns, and the position of the event that wrote the row; of a history, what `history` adds."""
+    """Return the table's columns with ``_cdc_position``, the position that wrote the row; or those of a history."""
     if table.history:
         return history_type(table)
     return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
 
 
 def due_in(properties: Any) -> Due | None:  # noqa: ANN401 - a dict, or Java's Map
-    """What a table's properties say is due."""
+    """Return the catch-up that a table's properties say is due."""
     found = properties.get(DUE)
     due = None if found is None else Due.from_json(found)
     return None if due is None or properties.get(CAUGHT_UP) == due.id else due
 
 
 def mark_in(properties: Any) -> str | None:  # noqa: ANN401 - a dict, or Java's Map
-    """A mark as it was written; None where something is due."""
+    """Return the mark as it was written; None while a catch-up is due."""
     found = properties.get(MARK)
     return None if found is None or due_in(properties) is not None else str(found)
 
@@ -72,22 +73,22 @@ def mark_in(properties: Any) -> str | None:  # noqa: ANN401 - a dict, or Java's 
 def merge(table: TargetTable, name: str, rows: DataFrame, keys: int, others: Sequence[str] = ()) -> None:
     """Merge `rows`, which have so many keys, into the table whose quoted name is `name`.
 
-    Older events than a row's do nothing. `others` are columns that the table has besides, of an earlier shape.
+    An event that is older than the row changes nothing. `others` are further columns of the table, of an earlier shape.
     """
     spark = rows.sparkSession
     rows.createOrReplaceTempView(BATCH_VIEW)
-    only = _hashes(table, rows) if keys <= _FEW else None  # without, all of the table is shuffled and sorted for them
+    only = _hashes(table, rows) if keys <= _FEW else None  # without it, the whole table is shuffled and sorted
     spark.sql(merge_statement(table, name, others, only))
     spark.catalog.dropTempView(BATCH_VIEW)
 
 
 def merge_statement(table: TargetTable, name: str, others: Sequence[str], only: str | None) -> str:
-    """The SQL of `merge`; `only` says which hashes the batch's keys have."""
+    """Return the SQL of `merge`; `only` lists the hashes of the batch's keys."""
     columns = [quoted(column.name) for column in table.columns]
     same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
     if only is not None:
         same_key += f" AND xxhash64({', '.join(f't.{quoted(key)}' for key in table.key)}) IN ({only})"
-    newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that another hand wrote may have none
+    newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that something else wrote may have none
     values = ", ".join(f"{column} = s.{column}" for column in (*columns, POSITION))
     return (  # every name in it is quoted; no value is
         f"MERGE INTO {name} t USING {BATCH_VIEW} s ON {same_key} "  # noqa: S608
@@ -99,15 +100,17 @@ def merge_statement(table: TargetTable, name: str, others: Sequence[str], only: 
 
 
 def _hashes(table: TargetTable, rows: DataFrame) -> str:
-    """Of the keys of `rows`, in SQL: what Spark takes for equal has the same, 0.0 and -0.0 too."""
+    """List the key hashes of `rows` in SQL; keys that Spark treats as equal have one hash, 0.0 and -0.0 too."""
     found = rows.select(F.xxhash64(*map(quoted, table.key)).alias("hash")).collect()
     return ", ".join(f"{row['hash']}L" for row in found) or "NULL"
 
 
 def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None) -> Iterator[StoredRow]:
-    """`rows` of a table, all or those with these ids (the JSON of a key), as documents."""
+    """Return `rows` of a copy as documents, all or those with these ids (a key's JSON); of a history the current."""
+    if table.history:
+        rows = rows.where(CURRENT)
     for column in row_type(table):
-        if column.name not in rows.columns:  # of a version that the job has not come to yet
+        if column.name not in rows.columns:  # of a version that the job has not read yet
             rows = rows.withColumn(column.name, F.lit(None).cast(column.dataType))
     if ids is not None:
         key = T.StructType([field for field in row_type(table) if field.name in table.key])
@@ -118,8 +121,16 @@ def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None
     return (StoredRow(row[_ID], row[DOCUMENT]) for row in found.select(_ID, DOCUMENT).toLocalIterator())
 
 
+def not_widened(copy: str, table: TargetTable, wanted: T.StructField, there: T.DataType) -> OperatorError:
+    """Return the error of a column that cannot be altered in place; `copy` names the lake table."""
+    found, kind = there.simpleString(), wanted.dataType.simpleString()
+    msg = f"{copy}, column {wanted.name}: it is {found} and would have to be {kind}"
+    way_out = f"types: {{{wanted.name}: string}} under tables.{table.qualified}, and a new path for the store"
+    return OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
+
+
 def widens(there: T.DataType, wanted: T.DataType) -> bool:
-    """Whether a column can be altered in place; equal on the narrower side counts as well."""
+    """Whether a column can be altered in place from type `there` to `wanted`."""
     if isinstance(there, T.DecimalType) and isinstance(wanted, T.DecimalType):
         return there.scale == wanted.scale and there.precision <= wanted.precision
     pairs = ((T.IntegerType, T.LongType), (T.FloatType, T.DoubleType))

@@ -1,4 +1,4 @@
-"""Adds events to a history in a table of a lake: read, fold, MERGE, as if it were one step."""
+"""Adds events to a history in a lake table: read, fold and MERGE, with the effect of one atomic step."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _VIEW: Final = "_cdc_versions"
 _TRIES: Final = 20
 
 Head = tuple[int, int | None]
-"""A state of a table, and the one that it was made from."""
+"""The version of a table, and the version before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """A table of a lake that holds one."""
+class HistoryTable:
+    """A lake table that holds a history."""
 
     table: TargetTable
-    """With the names that its columns have there."""
+    """With the column names of the lake table."""
     name: str
     """Quoted for Spark's SQL."""
     read: Callable[[SparkSession], DataFrame]
-    """Its newest state, in a session: a batch has one of its own."""
+    """Reads its newest state in the session of the batch."""
     head: Callable[[], Head | None]
-    """The same; None where nothing was ever written."""
+    """Reads its newest version; None if nothing was ever written."""
 
 
-def add_versions(events: DataFrame, to: History) -> None:
+def add_versions(events: DataFrame, to: HistoryTable) -> None:
     """Fold `events`, as `spark_apply.events.typed` gives them, into a history.
 
-    Again, if another writer's commit came between reading the versions that are there and adding to them: what those
-    said of their neighbours was not known yet. Whatever comes in between, the events themselves are added once.
+    Repeated if another writer has committed between the read and the MERGE, because the intervals depend on rows that
+    were not read. The events themselves are added once in any case.
     """
     spark = events.sparkSession
     for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""An OpenSearch index for each source table, written by bulk requests with external versions.
+"""Keeps an OpenSearch index for each source table, written by bulk requests with external versions.
 
     stores:
       search: {type: opensearch, url: "http://127.0.0.1:9200"}
@@ -7,8 +7,8 @@ Alias ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower 
 ``<alias>.<number>``; ``<alias>.previous`` and ``<alias>.beside`` name others, and one request moves them.
 
 ``_id`` is the key's JSON, or its SHA-256 where it is over 512 bytes; the document is `spark_apply.model.document`'s.
-Text columns are ``text`` with a ``keyword`` beside it; a value an index field cannot take (NaN, the year 12000) stays
-in the document and is not searchable.
+Text columns are ``text`` with a ``keyword`` beside it; a value that an index field cannot take (NaN, the year 12000)
+stays in the document and is not searchable.
 
 **The guard.** A version is 63 bits and a position 128, so the version is ``epoch << 52 | commit``: it orders source
 transactions, and two events of one transaction have the same. Hence ``external_gte``: an older transaction's event is
@@ -18,9 +18,9 @@ applied last, also when both come again. Until it has come, a replay can show th
 transaction, never an older one's state. 52 bits hold 4 PiB of PostgreSQL's log, and of MySQL's a million files; 11
 bits hold 2,047 epochs; beyond that: an error.
 
-The engine forgets a deleted document's version after 60 s (``index.gc_deletes``). The job hands no event on that comes
-late (`Complete.settled`); a replay from the beginning can show the document again until it reaches the delete, which
-the topic holds as well.
+The engine forgets a deleted document's version after 60 s (``index.gc_deletes``). The job hands no late event over
+(`Complete.late_before`). A replay from the beginning can show the document again until it reaches the delete, which the
+topic holds as well.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.completeness import Mark
-from spark_apply.model.document import DOCUMENT, with_document
+from spark_apply.model.document import DOCUMENT, document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
@@ -54,7 +54,6 @@ from spark_apply.model.target_table import TargetTable
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import index_name
 
-MAX_ID_BYTES = 512
 MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
 COMMIT_BITS, EPOCH_BITS = 52, 11
 
@@ -65,14 +64,14 @@ _FIRST_WAIT_S = 0.1
 _READY_WITHIN_S = 5.0
 _IDENTITY = "cdc_identity"
 _FIRST = "0" * 32
-"""The number of an index that takes nobody's place."""
+"""The number of a table's first index, which replaces no other."""
 _UNFIT, _STALE, _BUSY, _MISSING = 400, 409, 429, 404
 _CLOSED = "index_closed_exception"
-"""Which is of the whole index, whatever the document."""
+"""An error of the whole index, not of one document."""
 _NO_INDEX, _NOT_READY = "index_not_found_exception", "no_shard_available_action_exception"
 _Note = Mapping[str, str]
 _POSITION, _COMPLETE, _DUE, _CAUGHT_UP, _REPLACED = "", "complete", "due", "caught-up", "replaced"
-"""Kinds of notes."""
+"""The kinds of notes that are kept about an index."""
 _SENT = (KEY, POSITION, OP, DOCUMENT, PARTITION, OFFSET)
 
 _OPTIONS = ("username", "password", "ca_certs", "verify_certs", "shards", "replicas")
@@ -94,7 +93,7 @@ _MAPPINGS: dict[str, dict[str, Any]] = {
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> OpenSearchStore:
-    """Reach the server at the url of `config`; makes nothing. Raises OperatorError when it does not answer."""
+    """Connect to the server at the url of `config`; create nothing. Raises OperatorError when it does not answer."""
     del spark
     only_options(config, name, _OPTIONS)
     if config.url is None:
@@ -129,7 +128,7 @@ class OpenSearchStore:
 
     def foresee(self, table: TargetTable) -> Foreseen:
         alias = self.index(table)
-        with _told(f"index {alias} cannot be looked at"):
+        with _translated(f"index {alias} cannot be looked at"):
             if not self._exists(alias):
                 return Foreseen(None)
             (about,) = self._client.indices.get_mapping(index=alias).values()
@@ -148,12 +147,12 @@ class OpenSearchStore:
         alias = self.index(table)
         try:
             if not self._client.indices.exists_alias(name=alias):
-                with _made_by_another():  # all jobs call the first one alike
+                with _ignore_existing():  # two jobs give the first index the same name
                     self._make(table, alias, stamp(table), _FIRST)
             identity_of(self._identity(alias), table, f"index {alias}")
             self._client.indices.put_mapping(index=alias, body=_mapping(table))
-            if not self._client.indices.exists(index=self._positions):  # many servers make none by themselves
-                with _made_by_another():
+            if not self._client.indices.exists(index=self._positions):  # many servers do not create it by themselves
+                with _ignore_existing():
                     self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
             return identity_of(self._identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
@@ -163,7 +162,7 @@ class OpenSearchStore:
 
     def apply(self, batch: Batch) -> Applied:
         index = self.index(batch.table)
-        with _told(f"index {index} cannot be looked at"):
+        with _translated(f"index {index} cannot be looked at"):
             identity_of(self._identity(index), batch.table, f"index {index}")  # a rebuild may have swapped another in
         rows = with_document(batch.rows, batch.table).select(*_SENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
@@ -217,7 +216,7 @@ class OpenSearchStore:
     def beside(self, table: TargetTable) -> OpenSearchStore:
         alias = self.index(table)
         copy = OpenSearchStore(self._client, self._prefix, self._settings, ".beside")
-        with _told(f"an index beside {alias} cannot be made"):
+        with _translated(f"an index beside {alias} cannot be made"):
             names = self._client.indices.get_alias(index=f"{alias}.*", expand_wildcards="all")
             kept = {alias, f"{alias}.previous"}
             for index, about in names.items():
@@ -231,7 +230,7 @@ class OpenSearchStore:
     def swap(self, table: TargetTable, due: Due) -> None:
         alias, made = self.index(table), self._beside.pop(table.qualified)
         beside, previous = f"{alias}.beside", f"{alias}.previous"
-        with _told(f"alias {alias} cannot be moved"):
+        with _translated(f"alias {alias} cannot be moved"):
             if made not in self._named(beside):
                 msg = f"index {made}: another rebuild has taken the place of this one"
                 raise OperatorError(msg, hint="the live index is as it was; let one rebuild run at a time")
@@ -246,13 +245,13 @@ class OpenSearchStore:
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
         name = f"{self.index(table)}.previous"
-        with _told(f"alias {name} cannot be read"):
+        with _translated(f"alias {name} cannot be read"):
             found = [note for index in self._named(name) for note in self._noted(index, _REPLACED)]
         return dt.datetime.fromisoformat(found[0]["at"]) if found and found[0] else None
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
         alias, previous = self.index(table), f"{self.index(table)}.previous"
-        with _told(f"alias {alias} cannot be moved"):
+        with _translated(f"alias {alias} cannot be moved"):
             (live,), (kept,) = self._named(alias), self._named(previous)
             self._note(table, {"due": due.to_json()}, _DUE, index=kept)
             actions: list[dict[str, dict[str, str]]] = [{"remove_index": {"index": live}}]
@@ -269,14 +268,14 @@ class OpenSearchStore:
         self._client.close()
 
     def index(self, table: TargetTable) -> str:
-        """The alias of the table's index."""
+        """Return the alias of the table's index."""
         name = ".".join((index_name(self._prefix), index_name(table.schema), index_name(table.copy_name)))
         if len(name) > MAX_NAME_BYTES:
             name = f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
         return name + self._suffix
 
     def _make(self, table: TargetTable, alias: str, identity: str, number: str) -> str:
-        """A new index that `alias` names; returns its own name."""
+        """Create an index, named by `alias`; returns its own name."""
         name = f"{alias.removesuffix('.beside')}.{number}"
         limit = {"mapping.total_fields.limit": max(1000, 3 * len(table.columns))}
         mapping = {**_mapping(table), "_meta": {_IDENTITY: identity}}
@@ -289,21 +288,21 @@ class OpenSearchStore:
         return str(about["mappings"]["_meta"][_IDENTITY])
 
     def _named(self, alias: str) -> list[str]:
-        """The indexes an alias names: one, or none."""
+        """Return the indexes that an alias names: one or none."""
         return list(self._client.indices.get_alias(name=alias, ignore=_MISSING)) if self._exists(alias) else []
 
     def _exists(self, alias: str) -> bool:
         return bool(self._client.indices.exists_alias(name=alias))
 
     def _note(self, table: TargetTable, note: _Note, kind: str, *, index: str | None = None) -> None:
-        """Write down something of an index (None: the copy's), under its unique id: it goes with the index."""
-        with _told("the applied position cannot be written"):
+        """Write a note about an index (None: the copy's) under its unique id: the note is lost with the index."""
+        with _translated("the applied position cannot be written"):
             number = self._uuid(index or self.index(table))
             self._client.index(index=self._positions, id=_note_id(number, kind), body=note)
 
     def _noted(self, index: str, *kinds: str) -> list[_Note | None]:
-        """What `_note` wrote of an index last, of each kind; None where there is no such note, or no such index."""
-        with _told("the applied position cannot be read"):
+        """Read the last note of each kind about an index; None where note or index do not exist."""
+        with _translated("the applied position cannot be read"):
             try:
                 number = self._uuid(index)
             except NotFoundError:
@@ -315,7 +314,7 @@ class OpenSearchStore:
         return str(about["settings"]["index"]["uuid"])
 
     def _got(self, ids: Sequence[str]) -> list[_Note | None]:
-        """Notes as the server has them; waits for an index that has just been made to be ready."""
+        """Fetch notes; waits until an index that was just created is ready."""
         until = time.monotonic() + _READY_WITHIN_S
         while True:
             answers = self._client.mget(index=self._positions, body={"ids": ids})["docs"]
@@ -329,7 +328,7 @@ class OpenSearchStore:
             time.sleep(_FIRST_WAIT_S)
 
     def _send(self, index: str, request: list[_Action]) -> Iterator[tuple[str, int] | Refused]:
-        """Send until every action has an answer that is final; yields (action, status). Busy is tried again, slower."""
+        """Send until every action has a final answer; yields (action, status). Retries with backoff while busy."""
         wait_s = _FIRST_WAIT_S
         for last in (*[False] * (_TRIES - 1), True):
             body = b"".join(line + b"\n" for action in request for line in (action.about, action.document) if line)
@@ -363,8 +362,8 @@ class OpenSearchStore:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Raise what the driver raises as OperatorError."""
+def _translated(what: str) -> Iterator[None]:
+    """Translate the driver's exceptions to OperatorError."""
     try:
         yield
     except OpenSearchException as exc:
@@ -372,8 +371,8 @@ def _told(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _made_by_another() -> Iterator[None]:
-    """Go on where the index is there by now."""
+def _ignore_existing() -> Iterator[None]:
+    """Go on if another process has created the index meanwhile."""
     try:
         yield
     except RequestError as exc:
@@ -386,13 +385,13 @@ def _note_id(number: str, kind: str) -> str:
 
 
 def _due(owed: _Note | None, done: _Note | None) -> Due | None:
-    """What these notes say is due."""
+    """Return the catch-up that these notes say is due."""
     due = None if owed is None else Due.from_json(owed["due"])
     return None if due is None or (done is not None and done["id"] == due.id) else due
 
 
 def version(position: str) -> int:
-    """The external version of an event: its epoch and commit position, without its number in the transaction."""
+    """Return the external version of an event: epoch and commit position, without its number in the transaction."""
     parsed = Position.parse(position)
     if parsed.epoch >> EPOCH_BITS or parsed.commit >> COMMIT_BITS:
         msg = f"position {position} is beyond what an index version can hold"
@@ -400,24 +399,18 @@ def version(position: str) -> int:
     return parsed.epoch << COMMIT_BITS | parsed.commit
 
 
-def document_id(key: str) -> str:
-    """The ``_id`` of a key."""
-    encoded = key.encode()
-    return key if len(encoded) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
-
-
 class _Action(NamedTuple):
-    """Two lines of a bulk request, and where their event is."""
+    """Two lines of a bulk request, and the place of their event in the topic."""
 
     about: bytes
     document: bytes
-    """Empty in a delete, which has none."""
+    """Empty for a delete."""
     partition: int
     offset: int
 
 
 def _requests(rows: Iterable[Row]) -> Iterator[list[_Action]]:
-    """Of rows with the columns `_SENT`."""
+    """Divide rows with the columns `_SENT` into bulk requests."""
     request: list[_Action] = []
     size_bytes = 0
     for key, position, op, document, partition, offset in rows:
@@ -451,7 +444,7 @@ def _field(kind: Kind) -> dict[str, Any]:
 
 
 def _reason(exc: OpenSearchException) -> str:
-    """What went wrong, without the document or the url that may be in the driver's text."""
+    """Tell what failed, without the document or the url that may be in the driver's text."""
     if isinstance(exc, TransportError) and not isinstance(exc, NotReached):
         return f"status {exc.status_code}, {exc.error}"
     return type(exc).__name__

@@ -1,7 +1,7 @@
-"""An embedded full-text index for each source table: a folder, one writer, no server.
+"""Keeps an embedded full-text index for each source table: a folder, one writer, no server.
 
     <path>/<schema>/<table>             a link to the live index
-    <path>/<schema>/<table>.previous    a link to the one before it
+    <path>/<schema>/<table>.previous    a link to the previous index
     <path>/<schema>/<table>.<number>/   an index
     <path>/<schema>/<table>.<number>/cdc-mark.json    how far it is complete, replaced after a commit
 
@@ -13,9 +13,9 @@
                        float, boolean, date              decimals are indexed as floats, dates within 1678 to 2261
                                                          infinite numbers as the greatest; NaN not at all
 
-One further document, keyed ``applied``, holds the identity and the applied position, and is written anew with each
-commit: both are in the index or neither. Columns that come later need a new schema: the index is then copied beside
-itself from its own documents, and the link is moved. Who has an index open goes on with it until he opens it again.
+One further document, keyed ``applied``, holds the identity and the applied position, and is replaced with each commit:
+the batch and its position are both in the index, or neither. New columns need a new schema: the index is then copied
+from its own documents, and the link is moved. Open readers go on with the index that they have opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import fcntl
-import hashlib
 import math
 import os
 import re
@@ -45,7 +44,7 @@ from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import KEY, OP, POSITION
 from spark_apply.model.completeness import Mark
-from spark_apply.model.document import DOCUMENT, with_document
+from spark_apply.model.document import DOCUMENT, document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.store import Applied, Batch, Due, StoredRow, only_options
@@ -55,10 +54,9 @@ from spark_apply.spark.names import folder_name
 from spark_apply.spark.paths import local
 
 FIELD_KEY, FIELD_ROW, FIELD_TEXT = "_cdc_key", "_cdc_row", "_cdc_text"
-MAX_KEY_BYTES = 512
 
 _MARK, _DUE, _CAUGHT_UP = "cdc-mark.json", "cdc-due.json", "cdc-caught-up"
-_APPLIED = "applied"  # no key's JSON: those begin with {
+_APPLIED = "applied"  # differs from every key's JSON, which begins with {
 _WRITER_BYTES = 120_000_000  # with less, more segments are merged
 _SLICE = 20_000
 _DATE_YEARS = range(1678, 2262)  # the engine counts nanoseconds in 64 bits
@@ -68,7 +66,7 @@ _GREATEST = sys.float_info.max
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> TantivyStore:
-    """Indexes below the folder of `config`; makes nothing."""
+    """Open the indexes below the folder of `config`; create nothing."""
     del prefix, spark
     only_options(config, name, ())
     if config.path is None:
@@ -81,7 +79,7 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenIndex:
     index: tantivy.Index
     writer: tantivy.IndexWriter
     fields: Mapping[str, str]
@@ -90,12 +88,12 @@ class _Open:
 
 
 class TantivyStore:
-    """A `spark_apply.model.store.Store`; one index alone, in `folder`, if that is given."""
+    """A `spark_apply.model.store.Store`; with `folder`, of the one index in it."""
 
     def __init__(self, path: Path, folder: Path | None = None) -> None:
         self._path = path
         self._folder = folder
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenIndex] = {}
         self._beside: dict[str, TantivyStore] = {}
 
     def foresee(self, table: TargetTable) -> Foreseen:
@@ -109,13 +107,13 @@ class TantivyStore:
 
     def open(self, table: TargetTable) -> str:
         link, fields = self.folder(table), _fields(table)
-        self._let_go(table.qualified)
+        self._close_index(table.qualified)
         link.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(link):
+        with _locked(link):
             if not link.exists():
                 made = _new_folder(link)
                 _create(made, fields, identity=stamp(table), rows=(), position=None)
-                _point(link, made)
+                _point_link(link, made)
             folder = _live(link)
             index = _existing(folder)
             stamped, position, had = _applied(index, folder)
@@ -127,10 +125,10 @@ class TantivyStore:
                     if (folder / name).exists():
                         shutil.copy(folder / name, made)
                 del index
-                _point(link, made)
+                _point_link(link, made)
                 shutil.rmtree(folder)
                 index, folder = _existing(made), made
-        self._open[table.qualified] = _Open(index, _writer(index, folder), fields, stamped, position)
+        self._open[table.qualified] = _OpenIndex(index, _writer(index, folder), fields, stamped, position)
         return identity
 
     def apply(self, batch: Batch) -> Applied:
@@ -192,9 +190,9 @@ class TantivyStore:
         return document_id(event_key)
 
     def search(self, table: str, words: str, *, limit: int = 10) -> list[str]:
-        """Documents of ``schema.table`` that match a query of the engine's language, best first.
+        """Return the documents of ``schema.table`` that match a query in the engine's language, best first.
 
-        Plain words are looked for in all text columns, ``status:paid`` in one.
+        Plain words are searched in all text columns, ``status:paid`` in one.
         """
         schema, _, name = table.partition(".")
         index = _existing(self._path / folder_name(schema) / folder_name(name))
@@ -203,7 +201,7 @@ class TantivyStore:
 
     def beside(self, table: TargetTable) -> TantivyStore:
         link, fields = self.folder(table), _fields(table)
-        with _alone(link):
+        with _locked(link):
             live = _live(link)
             identity = stamp(table, _applied(_existing(live), live)[0])
             named = {live, _previous(link).resolve()}
@@ -214,7 +212,7 @@ class TantivyStore:
             _create(made, fields, identity=identity, rows=(), position=None)
         copy = self._beside[table.qualified] = TantivyStore(self._path, made)
         index = _existing(made)
-        copy._open[table.qualified] = _Open(index, _writer(index, made), fields, identity, position=None)
+        copy._open[table.qualified] = _OpenIndex(index, _writer(index, made), fields, identity, position=None)
         return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:
@@ -222,27 +220,27 @@ class TantivyStore:
         made = copy.folder(table)
         copy.close()
         _write(made / _DUE, due.to_json())
-        with _alone(link):
+        with _locked(link):
             replaced, kept = link.resolve(), _previous(link).resolve()
-            _point(_previous(link), replaced)
-            _point(link, made)
+            _point_link(_previous(link), replaced)
+            _point_link(link, made)
             if kept in _folders(link) and kept != replaced:
                 shutil.rmtree(kept)
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
         link = self.folder(table)
         previous = _previous(link)
-        if not previous.exists() or previous.resolve() == link.resolve():  # the same: a swap that was cut short
+        if not previous.exists() or previous.resolve() == link.resolve():  # the same: an unfinished swap
             return None
         return dt.datetime.fromtimestamp(previous.lstat().st_mtime, dt.UTC)
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
         link = self.folder(table)
-        with _alone(link):
+        with _locked(link):
             kept = _previous(link).resolve()
             _write(kept / _DUE, due.to_json())
-            _point(link, kept)
-            _previous(link).unlink()  # what was live may have a writer yet: the next `beside` removes it
+            _point_link(link, kept)
+            _previous(link).unlink()  # the replaced index may still have a writer: the next `beside` removes it
 
     def due(self, table: TargetTable) -> Due | None:
         folder = self.folder(table).resolve()
@@ -260,23 +258,23 @@ class TantivyStore:
             copy.close()
         self._beside.clear()
         for table in list(self._open):
-            self._let_go(table)
+            self._close_index(table)
 
-    def _let_go(self, table: str) -> None:
+    def _close_index(self, table: str) -> None:
         opened = self._open.pop(table, None)
         if opened is not None:
-            opened.writer.wait_merging_threads()  # ends the writer, and with it its lock on the folder
+            opened.writer.wait_merging_threads()  # closes the writer, which releases its lock on the folder
 
     def folder(self, table: TargetTable) -> Path:
-        """Where the table's index is: the link to the live one."""
+        """Return the link to the table's live index."""
         return self._folder or self._path / folder_name(table.schema) / folder_name(table.copy_name)
 
 
 def _live(link: Path) -> Path:
-    """The folder of the live index."""
-    if not link.is_symlink():  # made before there were links
+    """Return the folder of the live index."""
+    if not link.is_symlink():  # created by a release without links
         folder = link.rename(_new_folder(link))
-        _point(link, folder)
+        _point_link(link, folder)
     return link.resolve()
 
 
@@ -289,13 +287,13 @@ def _new_folder(link: Path) -> Path:
 
 
 def _folders(link: Path) -> list[Path]:
-    """The folders of a table's indexes, also those that no link names."""
+    """Return the folders of a table's indexes, also those without a link."""
     folder = link.parent.resolve()
     return [path for path in folder.iterdir() if re.fullmatch(re.escape(link.name) + r"\.[0-9a-f]{32}", path.name)]
 
 
-def _point(link: Path, folder: Path) -> None:
-    """Make the link name the folder, which is beside it, in one step."""
+def _point_link(link: Path, folder: Path) -> None:
+    """Point the link to the folder beside it, atomically."""
     unfinished = link.with_name(f"{link.name}.link")
     unfinished.unlink(missing_ok=True)
     unfinished.symlink_to(folder.name)
@@ -312,8 +310,8 @@ def _write(file: Path, text: str) -> None:
 
 
 @contextmanager
-def _alone(link: Path) -> Iterator[None]:
-    """Let nobody else move the table's links, or make or remove folders, meanwhile."""
+def _locked(link: Path) -> Iterator[None]:
+    """Lock the table's links and folders against other processes."""
     with link.with_name(f"{link.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -337,12 +335,6 @@ def _create(
     writer.wait_merging_threads()
 
 
-def document_id(key: str) -> str:
-    """What a key's document is found by: its JSON, or the SHA-256 of it where it is long."""
-    encoded = key.encode()
-    return key if len(encoded) <= MAX_KEY_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
-
-
 def _existing(folder: Path) -> tantivy.Index:
     try:
         return tantivy.Index.open(str(folder))
@@ -360,7 +352,7 @@ def _writer(index: tantivy.Index, folder: Path) -> tantivy.IndexWriter:
 
 
 def _fields(table: TargetTable) -> dict[str, str]:
-    """The fields of the columns that can be searched, and their types."""
+    """Return the searchable columns, and the types of their fields."""
     found = {column.name: _field_type(column.kind) for column in table.columns}
     return {name: kind for name, kind in found.items() if kind and tantivy.SchemaBuilder.is_valid_field_name(name)}
 
@@ -392,7 +384,7 @@ def _schema(fields: Mapping[str, str]) -> tantivy.Schema:
 
 
 def _document(id_: str, position: str, document: str, fields: Mapping[str, str]) -> str:
-    """What the engine is to index of a row, in its own JSON: quicker than to call it for every value."""
+    """Return what the engine indexes of a row, in its own JSON: faster than a call for each value."""
     texts: list[str] = []
     row = base64.b64encode(orjson.dumps([position, document])).decode()
     made: dict[str, object] = {FIELD_KEY: id_, FIELD_ROW: row, FIELD_TEXT: texts}
@@ -416,13 +408,13 @@ def _document(id_: str, position: str, document: str, fields: Mapping[str, str])
 
 
 def _number(text: str | float) -> float | None:
-    """A float that JSON can say: the greatest for an infinite one; NaN has no place in an order."""
+    """Return a float that JSON can hold: the greatest one for infinity; None for NaN, which has no order."""
     number = float(text)
     return None if math.isnan(number) else max(-_GREATEST, min(number, _GREATEST))
 
 
 def _moment(text: str) -> str | None:
-    """A date or a time as RFC 3339 has it, if the engine can count up to it."""
+    """Return a date or a time as RFC 3339, if it is in the engine's range."""
     if not _YEAR.match(text) or int(text[:4]) not in _DATE_YEARS:
         return None
     return f"{text}T00:00:00Z" if len(text) == _DATE_LENGTH else f"{text.removesuffix('Z')}Z"
@@ -450,13 +442,13 @@ def _applied(index: tantivy.Index, folder: Path) -> tuple[str, str | None, dict[
 
 
 def _asked(ids: Sequence[str], positions: Sequence[str], ops: Sequence[str], applied: str) -> list[str]:
-    """Of which documents it matters what the index has: nothing in it is newer than what was applied."""
+    """Return the documents to look up: the others are newer than everything in the index."""
     each = zip(ids, positions, ops, strict=True)
     return [id_ for id_, position, op in each if op == "d" or position <= applied]
 
 
 def _positions(index: tantivy.Index, ids: list[str]) -> dict[str, str]:
-    """The positions of those documents that the index has."""
+    """Return the positions of those documents that the index has."""
     if not ids:
         return {}
     query = tantivy.Query.term_set_query(index.schema, FIELD_KEY, ids)
@@ -464,7 +456,7 @@ def _positions(index: tantivy.Index, ids: list[str]) -> dict[str, str]:
 
 
 def _rows(index: tantivy.Index) -> Iterator[tuple[str, str, str]]:
-    """Id, position and document of every row."""
+    """Yield id, position and document of every row."""
     return _found(index, tantivy.Query.all_query(), limit=index.searcher().num_docs)
 
 

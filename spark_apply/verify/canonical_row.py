@@ -1,8 +1,8 @@
-"""The one form in which a source's row and a store's are compared: the document's values, column by column. Pure.
+"""Converts rows of a source and of a store to one canonical form, a list of document values, to compare them. Pure.
 
-Only columns that both the source and the copy have: what the source dropped stays in a store as it was. Numbers are
-compared as the numbers that the copy stores (a float of 32 bits as one); of a column that ``types: {column: string}``
-keeps as text, the value that the text is JSON of, where events have no string.
+It has the columns that both the source and the copy have: a column that the source dropped stays in the store as it
+was. Numbers are compared with the precision that the copy stores. A column that ``types: {column: string}`` keeps as
+text is parsed as JSON, unless events have it as a string.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _JSON = frozenset(
         *("timestamp_millis", "timestamp_micros", "geometry", "vector", "array"),
     )
 )
-"""Kinds whose values are no JSON strings in events."""
+"""Kinds whose values are not JSON strings in events."""
 
 Values = list[Any]
 Convert = Callable[[Any], Any]
 
 
-class Form:
-    """Of one table; columns are called what copies call them."""
+class CanonicalForm:
+    """Converts rows of one table to the canonical form; columns have the names of the copy."""
 
     def __init__(self, table: TargetTable, source: Mapping[str, Kind], *, texts: Sequence[str] = ()) -> None:
-        """`source` has the kinds of the source's columns now, `texts` the columns that `types` keeps as text."""
+        """`source` gives the present kinds of the source's columns, `texts` the columns that `types` keeps as text."""
         columns = [column for column in table.columns if column.computed or column.source in source]
         self.columns = tuple(column.name for column in columns)
         self.key = table.key
         self.names = {column.source: column.name for column in columns if column.source}
-        """The columns' names by the source's."""
+        """The copy's column names by the source's."""
         self._sources = tuple(column.source or "" for column in columns)
         self._of_event = [
             None
@@ -57,25 +57,25 @@ class Form:
         ]
 
     def of_event(self, after: bytes) -> Values:
-        """Of the JSON of an event's new row; computed columns are null."""
+        """Convert the JSON of an event's new row; computed columns are null."""
         return _converted(self._sources, self._of_event, orjson.loads(after))
 
     def of_document(self, document: str) -> Values:
-        """Of a store's row."""
+        """Convert a store's document."""
         return _converted(self.columns, self._of_document, orjson.loads(document))
 
     def key_of(self, values: Values) -> str:
-        """The JSON of the key columns."""
+        """Return the JSON of the key columns."""
         row = dict(zip(self.columns, values, strict=True))
         return orjson.dumps({name: row[name] for name in self.key}).decode()
 
     def digest(self, values: Values) -> bytes:
-        """Equal for equal rows, and for no others."""
+        """Return a hash that is equal for equal rows alone."""
         packed = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(packed, digest_size=16).digest()
 
     def differing(self, one: Values, other: Values) -> tuple[str, ...]:
-        """Names of the columns in which two rows differ."""
+        """Return the names of the columns in which two rows differ."""
         pairs = zip(self.columns, one, other, strict=True)
         return tuple(name for name, here, there in pairs if self.digest([here]) != self.digest([there]))
 
@@ -89,7 +89,7 @@ def _converted(columns: Sequence[str], converts: Sequence[Convert | None], row: 
 
 
 def _lenient(convert: Convert | None) -> Convert | None:
-    """A value that is not of its type, which another hand wrote, is compared as it is."""
+    """Keep a value that is not of its type as it is: something else has written it into the store."""
     if convert is None:
         return None
 
@@ -118,7 +118,7 @@ def _of_event(kind: Kind, stored: T.DataType) -> Convert | None:
 
 
 def _number(stored: T.DataType) -> Convert | None:
-    """What makes equal JSON of equal numbers; None where they are already."""
+    """Return what gives equal numbers equal JSON; None if they have it already."""
     if isinstance(stored, T.ArrayType):
         item = _number(stored.elementType)
         if item is None:
@@ -134,7 +134,7 @@ def _number(stored: T.DataType) -> Convert | None:
 def _single(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         return value  # NaN and the infinities
-    return struct.unpack("<f", struct.pack("<f", value))[0] + 0.0  # and zero has no sign
+    return struct.unpack("<f", struct.pack("<f", value))[0] + 0.0  # -0.0 becomes 0.0
 
 
 def _double(value: Any) -> Any:  # noqa: ANN401 - JSON
@@ -145,4 +145,4 @@ def _parsed(text: str) -> Any:  # noqa: ANN401 - JSON
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return text  # what no number can be: NaN, infinity
+        return text  # NaN and the infinities

@@ -1,9 +1,9 @@
-"""Whole contents of derived stores in one form, to be compared with each other and with the topics.
+"""Reads whole stores into one form, to be compared with each other and with the topics.
 
-The form is the JSON document of `spark_apply.model.document`, read back: a dict from column to value, under the compact
-JSON of its key columns. `expected` makes the same form from an event's `after` in plain Python: the oracle of what
-Spark does. A column that a document lacks, because it is older than the column, is null. Two things are not told
-apart: ``infinity`` and its stand-in (9999-12-31), and numbers that are the same float.
+The form is the JSON document of `spark_apply.model.document`, parsed: a dict from column to value, under the compact
+JSON of the key columns. `expected` makes the same form from an event's `after` in plain Python: the oracle for what
+Spark does. A column that is missing in a document, because the document is older, is null. Two things compare equal:
+``infinity`` and its stand-in (9999-12-31), and numbers that are the same float.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _DAY_MICROS = 86_400_000_000
 
 
 def contents(store: Store, table: TargetTable) -> Contents:
-    """All rows of a table's copy, by key."""
+    """Return all rows of a table's copy, by key."""
     found = (json.loads(row.document) for row in store.rows(table))
     rows = ({column.name: row.get(column.name) for column in table.columns} for row in found)
     return {key_of(table, row): row for row in rows}
 
 
 def key_of(table: TargetTable, row: Mapping[str, Any]) -> str:
-    """The compact JSON of a document's key columns."""
+    """Return the compact JSON of a document's key columns."""
     return json.dumps({name: row[name] for name in table.key}, separators=(",", ":"), ensure_ascii=False)
 
 
 def expected(table: TargetTable, after: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """The document of an event's new row, written under `version` of the table."""
+    """Return the document of an event's new row, written under `version` of the table."""
     row = {}
     for column in table.columns:
         kind = next((kind for kind, numbers in column.versions if version in numbers), TEXT)
@@ -51,7 +51,7 @@ def expected(table: TargetTable, after: Mapping[str, Any], version: int) -> dict
 
 
 def document_value(kind: Kind, value: Any, *, kept_as_text: bool = False) -> Any:  # noqa: ANN401 - JSON
-    """A document's value of an event's; `kept_as_text`: the column is stored as STRING."""
+    """Convert an event's value to the document's; `kept_as_text`: the column is stored as STRING."""
     if value is None:
         return None
     if kind.name == "time_micros":
@@ -71,7 +71,7 @@ def document_value(kind: Kind, value: Any, *, kept_as_text: bool = False) -> Any
 
 
 def date_text(days: int) -> str:
-    """ISO 8601 of a day, also outside the years that Python's dates have."""
+    """Format a day as ISO 8601, also outside the years of Python's dates."""
     eras, rest = divmod(days + (_EPOCH - dt.date(1, 1, 1)).days, _DAYS_400_YEARS)
     moment = dt.date(1, 1, 1) + dt.timedelta(days=rest)
     year = moment.year + 400 * eras
@@ -80,7 +80,7 @@ def date_text(days: int) -> str:
 
 
 def timestamp_text(micros: int) -> str:
-    """ISO 8601 of a moment, fraction without trailing zeros."""
+    """Format a time as ISO 8601, fraction without trailing zeros."""
     days, rest = divmod(micros, _DAY_MICROS)
     seconds, fraction = divmod(rest, 1_000_000)
     clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
@@ -88,7 +88,7 @@ def timestamp_text(micros: int) -> str:
 
 
 def time_text(micros: int) -> str:
-    """[-]HH:MM:SS.ffffff of a time of day or a duration."""
+    """Format a time of day or a duration as [-]HH:MM:SS.ffffff."""
     seconds, fraction = divmod(abs(micros), 1_000_000)
     sign = "-" if micros < 0 else ""
     return f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:06d}"

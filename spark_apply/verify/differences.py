@@ -1,7 +1,7 @@
-"""Two sides' rows by key, and the keys whose rows differ; on disk, so that memory stays flat. Pure but for that.
+"""Compares two sides' rows by key and finds the keys that differ; on disk, so that memory stays flat.
 
-Both sides are written down as (key, digest) in the order they come, and one sort finds the rest: as good as comparing
-bucket by bucket, without reading either side a second time.
+Both sides are stored as (key, digest) in the order they come, and one sort finds the differences: the result is that of
+a comparison by buckets, without reading either side twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SourceRow(NamedTuple):
     key: str
     digest: bytes
     text: str
-    """The key in the source's own terms."""
+    """The key, as the source prints it."""
 
 
 class CopiedRow(NamedTuple):
@@ -30,24 +30,24 @@ class CopiedRow(NamedTuple):
     key: str
     digest: bytes
     id: str
-    """What the store finds it by."""
+    """The store's id of the row."""
 
 
 class Candidate(NamedTuple):
-    """A key that is not the same on both sides."""
+    """A key whose rows differ between the two sides."""
 
     key: str
     text: str | None
     """None: the source has no such row."""
     ids: tuple[str, ...]
-    """Of the store's rows with this key."""
+    """The ids of the store's rows with this key."""
 
 
-class Differences:
-    """One source side, and one store's side after the other; a context manager."""
+class RowComparison:
+    """Holds the source's side and one store's side after the other; a context manager."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None)  # a file of SQLite's, gone when it is closed
+        self._db = sqlite3.connect("", isolation_level=None)  # a temporary file, removed when it is closed
         self._db.executescript(
             f"PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -{_CACHE_KB};"
             "CREATE TABLE source (key TEXT, digest BLOB, text TEXT);"
@@ -55,19 +55,19 @@ class Differences:
         )
 
     def add_source(self, rows: Iterable[SourceRow]) -> int:
-        """Rows of the source; each key once. Returns how many."""
+        """Add rows of the source, each key once. Returns how many."""
         return max(self._db.executemany("INSERT INTO source VALUES (?, ?, ?)", rows).rowcount, 0)
 
     def begin_copy(self) -> None:
-        """Forget the copy of the store before."""
+        """Forget the rows of the previous store."""
         self._db.execute("DELETE FROM copy")
 
     def add_copy(self, rows: Iterable[CopiedRow]) -> int:
-        """Rows of the store. Returns how many."""
+        """Add rows of the store. Returns how many."""
         return max(self._db.executemany("INSERT INTO copy VALUES (?, ?, ?)", rows).rowcount, 0)
 
     def candidates(self) -> Iterator[Candidate]:
-        """Keys with other rows on the one side than on the other, or with more than one in the store; in order."""
+        """Yield the keys whose rows differ, or that have more than one row in the store; in order."""
         found = self._db.execute(
             "SELECT key, max(text), json_group_array(id) FILTER (WHERE copied) FROM ("
             " SELECT key, digest, text, NULL AS id, 0 AS copied FROM source"

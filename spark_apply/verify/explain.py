@@ -1,11 +1,10 @@
-"""What became of a key: all its records that the topic still has, and which of them a derived store must hold.
+"""Explains a key: all its records that the topic still has, and which of them a derived store must hold.
 
-The rule is the stores' own: the event with the greatest position wins, whatever the order events came in.
+The rule is that of the stores: the event with the greatest position wins, in whatever order events came.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,8 +17,9 @@ from cdc.model.errors import ConfigError
 from spark_apply.events import kafka_source
 from spark_apply.events.expressions import resolved
 from spark_apply.events.projected import SourceImage, documents
-from spark_apply.events.projection import planned
+from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import Entry, read_entries
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, choose, derived
 from spark_apply.spark.session import open_session
 
@@ -30,7 +30,7 @@ _WITH_ROW: Final = ("r", "c", "u")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record of the key as the topic has it."""
+    """A record of the key, as the topic has it."""
 
     partition: int
     offset: int
@@ -39,8 +39,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A record and what becomes of it in every store."""
+class JudgedRecord:
+    """A record and its verdict, which is the same in every store."""
 
     partition: int
     offset: int
@@ -59,29 +59,29 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that the topic tells of a key."""
+    """Everything that the topic tells about a key."""
 
     table: str
     topic: str
     key: Mapping[str, Any]
-    records: tuple[Seen, ...]
+    records: tuple[JudgedRecord, ...]
     where: str | None = None
-    """What rows of the copies have to meet."""
+    """The filter that rows of the copies must match."""
     left_out: bool = False
-    """The row that won does not."""
+    """Whether the row that won does not match `where`."""
     quarantined: tuple[Entry, ...] = ()
     """Records that stores could not take."""
 
     @property
     def outcome(self) -> Literal["row", "deleted", "left out", "unknown"]:
-        """What a store must hold: the row of the record that won, nothing, nothing as yet, or nobody knows."""
+        """Return what a store must hold: the row that won, nothing (deleted or left out), or unknown."""
         won = _won(self.records)
         if won is None:
             return "unknown"
         return "deleted" if won.op == "d" else "left out" if self.left_out else "row"
 
     def as_json(self) -> dict[str, object]:
-        """The stable shape of ``cdc explain --json``."""
+        """Return the stable JSON of ``cdc explain --json``."""
         return {
             "table": self.table,
             "topic": self.topic,
@@ -96,14 +96,13 @@ class Explanation:
 def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
     """Read the table's topic for one key; `key` is JSON of its columns, or the value of the only one.
 
-    Takes as long as reading the topic once. Raises CdcError for a table or key that cannot be.
+    Takes as long as reading the topic once. Raises CdcError for an unknown table or an invalid key.
     """
     versions = kafka_source.schema_versions(config.source)
     chosen = choose(config.tables, versions)
     if table not in chosen:
-        near = difflib.get_close_matches(table, chosen, n=1)
         msg = f"--table {table}: the job follows no such table"
-        raise ConfigError(msg, hint=f"did you mean {near[0]}?" if near else f"it follows {', '.join(sorted(chosen))}")
+        raise ConfigError(msg, hint=did_you_mean(table, chosen, f"it follows {', '.join(sorted(chosen))}"))
     made = derived(versions[table], chosen[table])
     wanted = parse_key(made, key)
     partitions = kafka_source.topics(config.source).get(made.topic, 0)
@@ -113,17 +112,17 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
         if _json(message.key()) in wanted
     )
     records, settings = judged(found), chosen[table]
-    left_out = settings.where is not None and _left_out(config, planned(versions[table], settings), records)
+    left_out = settings.where is not None and _left_out(config, projected_table(versions[table], settings), records)
     quarantined = tuple(e for e in read_entries(config).values() if e.table == table and _of_key(e.key, wanted))
     return Explanation(table, made.topic, wanted[0], records, settings.where, left_out, quarantined)
 
 
-def _won(records: Iterable[Seen]) -> Seen | None:
+def _won(records: Iterable[JudgedRecord]) -> JudgedRecord | None:
     return next((seen for seen in records if seen.verdict == "won"), None)
 
 
-def _left_out(config: ApplyConfig, table: TargetTable, records: Iterable[Seen]) -> bool:
-    """Whether the row that won does not match the table's `where`: Spark's to tell."""
+def _left_out(config: ApplyConfig, table: TargetTable, records: Iterable[JudgedRecord]) -> bool:
+    """Ask Spark whether the row that won does not match the table's `where`."""
     won = _won(records)
     if won is None or won.op == "d":
         return False
@@ -136,7 +135,7 @@ def _left_out(config: ApplyConfig, table: TargetTable, records: Iterable[Seen]) 
 
 
 def parse_key(table: TargetTable, text: str) -> list[dict[str, Any]]:
-    """``{"id": 5}`` as it is; of a key of one column also its value: the number 5, or the text. Raises ConfigError."""
+    """Parse ``{"id": 5}``; for a key of one column also its value, a number or a text. Raises ConfigError."""
     given = _json(text.encode())
     if not isinstance(given, dict) and len(table.key) == 1:
         values = [text] if given is None or isinstance(given, str) else [given, text]
@@ -151,8 +150,8 @@ def _of_key(event_key: str | None, wanted: Sequence[object]) -> bool:
     return event_key is not None and _json(event_key.encode()) in wanted
 
 
-def judged(records: Iterable[Record]) -> tuple[Seen, ...]:
-    """The records of one key, in the topic's order, each with its verdict."""
+def judged(records: Iterable[Record]) -> tuple[JudgedRecord, ...]:
+    """Return the records of one key, in the topic's order, each with its verdict."""
     known = sorted(records, key=lambda record: (record.partition, record.offset))
     events = [(_position(record), record) for record in known]
     newest = max((position for position, _ in events if position is not None), default=None)
@@ -182,11 +181,11 @@ def _verdict(
     return ("superseded", won) if newer is None else ("late", before[newer])
 
 
-def _seen(record: Record, verdict: Verdict, cause: Record | None) -> Seen:
+def _seen(record: Record, verdict: Verdict, cause: Record | None) -> JudgedRecord:
     event = record.value or {}
     about, transaction = event.get("source"), event.get("transaction")
     about = about if isinstance(about, dict) else {}
-    return Seen(
+    return JudgedRecord(
         partition=record.partition,
         offset=record.offset,
         verdict=verdict,
@@ -201,7 +200,7 @@ def _seen(record: Record, verdict: Verdict, cause: Record | None) -> Seen:
 
 
 def _position(record: Record) -> str | None:
-    """An event's position; None for what the job takes for no event."""
+    """Return an event's position; None for a record that the job does not treat as an event."""
     event = record.value
     if event is None or not isinstance(event.get("source"), dict):
         return None

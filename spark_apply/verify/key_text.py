@@ -1,4 +1,4 @@
-"""A document's key in the source's own terms: guessed, and taken only if its encoder gives the document's again."""
+"""Finds a document's key as the source prints it: guesses texts, and takes one that the encoder turns into the key."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from cdc.model.change import Table
 from cdc.model.state import Key
-from spark_apply.verify.canonical_row import Form
+from spark_apply.verify.canonical_row import CanonicalForm
 
 _PLAIN = 1e15
-"""Whole numbers below are printed without an exponent."""
+"""Whole numbers below it are printed without an exponent."""
 
 
-def key_text(table: Table, form: Form, key: Mapping[str, Any]) -> Key | None:
-    """The texts of a document's key columns, in key order; None where there is no telling."""
+def key_text(table: Table, form: CanonicalForm, key: Mapping[str, Any]) -> Key | None:
+    """Return the texts of a document's key columns, in key order; None if no guess fits."""
     parts = []
     for index in table.key_indexes:
         column = table.columns[index]
@@ -30,7 +30,7 @@ def key_text(table: Table, form: Form, key: Mapping[str, Any]) -> Key | None:
     return tuple(parts)
 
 
-def _gives(form: Form, name: str, encode: Any, text: bytes, wanted: Any) -> bool:  # noqa: ANN401 - JSON
+def _gives(form: CanonicalForm, name: str, encode: Any, text: bytes, wanted: Any) -> bool:  # noqa: ANN401 - JSON
     try:
         made = form.of_event(b'{"%b":%b}' % (name.encode(), encode(text)))
     except (ValueError, LookupError, TypeError):
@@ -39,7 +39,7 @@ def _gives(form: Form, name: str, encode: Any, text: bytes, wanted: Any) -> bool
 
 
 def _guesses(value: Any) -> Iterator[bytes]:  # noqa: ANN401 - JSON
-    """How a server may print it."""
+    """Yield the texts that a server may print for a value."""
     if isinstance(value, bool):
         yield from (b"t", b"1", b"\x01") if value else (b"f", b"0", b"\x00")
     elif isinstance(value, int):

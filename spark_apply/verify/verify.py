@@ -1,22 +1,31 @@
-"""Whether the copies of tables are what the source holds, while both are being written.
+"""Compares the copies of tables with what their source holds, while both are being written.
 
-All rows are compared first; what differs then may only have changed meanwhile, so those keys alone are looked at again,
-in an order that leaves one explanation:
+All rows are compared first. A key that differs may only have changed between the two reads, so it is read again, in an
+order that leaves one explanation:
 
-1. The ends of the table's topic are noted.
-2. The source's rows are read, under views that have seen every transaction begun before: all that the topic told up to
-   those ends, and maybe more.
-3. The store is waited for until it holds every transaction that those views have seen.
-4. The store's rows are read.
-5. The keys that the topic has told of since 1 are looked at again, the others are not.
+1. Note the end offsets T1 of the table's topic.
+2. Read the key's row at the source, under a view that has seen every transaction of which the topic has events below
+   T1, and maybe more. `end` is a commit position behind everything that the view has seen.
+3. Wait until the connector has committed every transaction below `end`, then until the store holds and shows the
+   whole topic up to its end as it is by then.
+4. Read the key's row in the store.
+5. Note the end offsets T2 of the topic. A key with an event between T1 and T2 is *touched*: if its rows differ, it is
+   read again. A key without one is decided.
 
-A key of which the topic told nothing between 1 and 4 did not change at the source or in the store meanwhile, and the
-store holds all that was ever told of it: if the two sides differ, one of them is wrong.
+Why a decided key that differs is wrong
+=======================================
+Take a key without events between T1 and T2. A change that the view has seen has its event in the topic by step 3, so
+below T2, so below T1. A change that the view has not seen has no event below T1 (step 2), so none below T2. The events
+of the key below T1 are therefore exactly those of the changes that the view has seen. The store reads nothing but the
+topic: at step 4 it holds all events below T1 (step 3), and none of this key from behind T1. Both sides are made of the
+same changes. Where they differ, one of them is wrong; there is no false alarm, however much is written meanwhile.
+
+A key that is touched in each of `ROUNDS` rounds is reported as undecided, not as a difference. A damaged key that
+nobody writes is decided in the first round.
 """
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,23 +43,24 @@ from cdc.model.state import Key, Phase, State, key_from_json, key_to_json
 from spark_apply.events import kafka_source
 from spark_apply.events.expressions import resolved
 from spark_apply.events.projected import SourceImage, documents
-from spark_apply.events.projection import planned
+from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import Entry, read_entries
 from spark_apply.model.completeness import position_of
 from spark_apply.model.store import Store, is_whole, open_store
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, choose
 from spark_apply.spark.session import open_session
-from spark_apply.verify.canonical_row import Form, Values
-from spark_apply.verify.differences import Candidate, CopiedRow, Differences, SourceRow
+from spark_apply.verify.canonical_row import CanonicalForm, Values
+from spark_apply.verify.differences import Candidate, CopiedRow, RowComparison, SourceRow
 from spark_apply.verify.key_text import key_text
 
 AT_ONCE = 5_000
-"""Keys that are looked at again together."""
+"""So many keys are read again together."""
 ROUNDS = 6
 NAMED = 10_000
-"""Differences after which no more of a copy's are looked for: it is to be made anew, not mended."""
+"""After so many differences of one copy, no more are looked for: a rebuild is due, not a repair."""
 STILL_S = 300.0
-"""How long connector or job may make no progress while it is waited for: a large batch is one step."""
+"""So long connector or job may make no progress while they are waited for; a large batch is one step."""
 _LOOK_S = 0.2
 _TOLD_ROWS = 100_000
 
@@ -59,19 +69,19 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key whose rows are not the same."""
+    """A key whose rows differ between source and store."""
 
     key: str
     """JSON of the key columns, as documents have them."""
     text: Key | None
-    """The key in the source's own terms; None where there is no telling."""
+    """The key in the source's own terms; None where it cannot be derived."""
     columns: tuple[str, ...] = ()
-    """Where both sides have the row: in which they differ."""
+    """The columns that differ, where both sides have the row."""
 
 
 @dataclass(slots=True)
-class Copy:
-    """One table's copy in one store, compared."""
+class ComparedCopy:
+    """The result of comparing one table's copy in one store."""
 
     table: str
     store: str
@@ -79,19 +89,19 @@ class Copy:
     """Of the source."""
     differing: list[Difference] = field(default_factory=list)
     missing: list[Difference] = field(default_factory=list)
-    """In the store."""
+    """Rows that the store does not have."""
     extra: list[Difference] = field(default_factory=list)
-    """In the store: of a key that the source does not have, or more than one of a key."""
+    """Rows of the store whose key the source does not have, or that are more than one of a key."""
     undecided: list[str] = field(default_factory=list)
-    """Keys that changed each time they were looked at, or cannot be asked for."""
+    """Keys that changed each time they were read, or that the source cannot be asked for."""
     unchecked: int = 0
-    """Keys that differed at first, and were not looked at again because too many do."""
+    """Keys that differed at first and were not read again, because there are too many of them."""
     unwritable: int = 0
     """Rows of the source whose keys cannot be written as JSON."""
     unsettled: int = 0
     """Rows of the source that were not found equal."""
     quarantined: list[str] = field(default_factory=list)
-    """Of the keys that differ, those with an event that the store could not take."""
+    """Of the keys that differ, those with an event in quarantine."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -102,7 +112,7 @@ class Copy:
         return not (self.differences or self.unchecked or self.unwritable)
 
     def as_json(self) -> dict[str, object]:
-        """The stable shape of ``cdc verify --json``."""
+        """Return the stable JSON of ``cdc verify --json``."""
         return {
             "table": self.table,
             "store": self.store,
@@ -119,8 +129,8 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
-    """What is asked on the way."""
+class _Context:
+    """What a comparison reads besides rows: topics, the connector's position, the quarantine."""
 
     topics: ApplySource
     published: PublishedTables
@@ -131,22 +141,22 @@ class _Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
-    """A table and how its rows are compared."""
+class _ComparedTable:
+    """A table, and all that its rows are compared by."""
 
     table: Table
     target: TargetTable
-    form: Form
+    form: CanonicalForm
     stores: Mapping[str, Store]
     spark: SparkSession
 
     def values(self, rows: Sequence[PublishedRow]) -> list[Values | None]:
-        """What copies hold of each row, by its order; None of a row that is in none, or cannot be written.
+        """Return what copies hold of each row, in order; None for a row that they leave out or that cannot be written.
 
-        Expressions are Spark's to compute, by the same plan as in the job.
+        Spark computes expressions, by the same plan as in the job.
         """
-        shaping = self.target.shaping
-        if shaping is None or (shaping.where is None and not shaping.computed):
+        projection = self.target.projection
+        if projection is None or (projection.where is None and not projection.computed):
             return [None if row.after is None else self.form.of_event(row.after) for row in rows]
         whole = [(number, row.after) for number, row in enumerate(rows) if row.after is not None]
         version = self.target.version
@@ -165,21 +175,21 @@ def verify(
     table: str | None = None,
     store: str | None = None,
     progress: Progress | None = None,
-) -> list[Copy]:
+) -> list[ComparedCopy]:
     """Compare all copies that `config` keeps of the tables of `published`, or only those of `table`, or in `store`.
 
-    `standing` reads the connector's position. Raises ConfigError for a table or store that is not there, OperatorError
-    where connector or job stand still while rows differ.
+    `standing` reads the connector's position. Raises ConfigError for an unknown table or store, and OperatorError when
+    connector or job make no progress while rows differ.
     """
     tell = progress or (lambda _line: None)
-    ground = _Ground(config.source, published, standing, tell, lambda: read_entries(config).values())
+    context = _Context(config.source, published, standing, tell, lambda: read_entries(config).values())
     chosen = _choose(config, published, table, store)
     tell("starting Spark")
     spark = open_session(config.name, config.spark)
     names = sorted({follower for _, followers, _ in chosen.values() for follower in followers})
     prefix = config.source.topic_prefix
     stores = {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in names}
-    copies: list[Copy] = []
+    copies: list[ComparedCopy] = []
     try:
         for name, (shape, followers, texts) in chosen.items():
             here = published.tables[name]
@@ -190,9 +200,9 @@ def verify(
                     hint="a derived table cannot follow that in place: give the stores a new path or index",
                 )
             made = resolved(shape, spark)
-            form = Form(made, {column.name: column.kind for column in here.columns}, texts=texts)
-            compared = _Compared(here, made, form, {follower: stores[follower] for follower in followers}, spark)
-            copies += _compare(ground, compared)
+            form = CanonicalForm(made, {column.name: column.kind for column in here.columns}, texts=texts)
+            compared = _ComparedTable(here, made, form, {follower: stores[follower] for follower in followers}, spark)
+            copies += _compare(context, compared)
     finally:
         for opened in stores.values():
             opened.close()
@@ -200,7 +210,7 @@ def verify(
 
 
 _Chosen = dict[str, tuple[TargetTable, tuple[str, ...], tuple[str, ...]]]
-"""By table: how its copies look, the stores that have one, and the columns that they keep as text."""
+"""By table: the table that its copies hold, the stores that have one, and the columns kept as text."""
 
 
 def _choose(config: ApplyConfig, published: PublishedTables, table: str | None, store: str | None) -> _Chosen:
@@ -215,7 +225,7 @@ def _choose(config: ApplyConfig, published: PublishedTables, table: str | None, 
     for name, settings in sorted(known.items()):
         stores = tuple(one for one in settings.stores if store in (None, one))
         if name in published.tables and table in (None, name) and stores:
-            made = planned(versions[name], settings)
+            made = projected_table(versions[name], settings)
             chosen[name] = (made, stores, tuple(settings.types))
     if not chosen:
         raise ConfigError(
@@ -229,45 +239,44 @@ def _choose(config: ApplyConfig, published: PublishedTables, table: str | None, 
 def _require(name: str, known: Iterable[str], what: str, why: str) -> None:
     there = sorted(known)
     if name not in there:
-        near = difflib.get_close_matches(name, there, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"{what}s: {', '.join(there) or 'none'}"
+        hint = did_you_mean(name, there, f"{what}s: {', '.join(there) or 'none'}")
         raise ConfigError(f"{what} {name}: {why}", hint=hint)
 
 
-def _compare(ground: _Ground, of: _Compared) -> Iterator[Copy]:
-    name, form, tell = of.table.qualified, of.form, ground.tell
-    with Differences() as differences:
+def _compare(context: _Context, of: _ComparedTable) -> Iterator[ComparedCopy]:
+    name, form, tell = of.table.qualified, of.form, context.tell
+    with RowComparison() as differences:
         rows = unwritable = 0
-        for part in ground.published.read(name):
+        for part in context.published.read(name):
             rows += differences.add_source(_source_rows(of, part.rows))
             unwritable += part.unwritable
             tell(f"{name}: {rows:,} rows of the source read")
         for store_name, store in of.stores.items():
             differences.begin_copy()
-            differences.add_copy(_told(_copied(form, store, of.target), tell, f"{name}: rows of {store_name} read"))
-            copy = Copy(name, store_name, rows, unwritable=unwritable)
-            again = _Again(ground, of, store_name)
+            differences.add_copy(_counted(_copied(form, store, of.target), tell, f"{name}: rows of {store_name} read"))
+            copy = ComparedCopy(name, store_name, rows, unwritable=unwritable)
+            again = _Recheck(context, of, store_name)
             candidates = differences.candidates()
             while batch := list(islice(candidates, AT_ONCE)):
                 if len(copy.differences) >= NAMED:
                     copy.unchecked += len(batch)
                     copy.unsettled += sum(candidate.text is not None for candidate in batch)
                 else:
-                    again.look(copy, batch)
-            copy.quarantined += _quarantined(ground, copy)
+                    again.recheck(copy, batch)
+            copy.quarantined += _quarantined(context, copy)
             yield copy
 
 
-def _quarantined(ground: _Ground, copy: Copy) -> list[str]:
-    held = ground.quarantined() if copy.differences else ()
+def _quarantined(context: _Context, copy: ComparedCopy) -> list[str]:
+    held = context.quarantined() if copy.differences else ()
     bad = {entry.key for entry in held if (entry.table, entry.store) == (copy.table, copy.store)}
     if not bad:
         return []
     known = ((one.key, one.text) for one in copy.differences if one.text is not None)
-    return [key for key, text in known if ground.published.event_key(copy.table, text).decode() in bad]
+    return [key for key, text in known if context.published.event_key(copy.table, text).decode() in bad]
 
 
-def _source_rows(of: _Compared, rows: Sequence[PublishedRow]) -> Iterator[SourceRow]:
+def _source_rows(of: _ComparedTable, rows: Sequence[PublishedRow]) -> Iterator[SourceRow]:
     form = of.form
     for row, values in zip(rows, of.values(rows), strict=True):
         text = orjson.dumps(key_to_json(row.key)).decode()
@@ -277,28 +286,28 @@ def _source_rows(of: _Compared, rows: Sequence[PublishedRow]) -> Iterator[Source
             yield SourceRow(form.key_of(values), form.digest(values), text)
 
 
-def _copied(form: Form, store: Store, table: TargetTable) -> Iterator[CopiedRow]:
+def _copied(form: CanonicalForm, store: Store, table: TargetTable) -> Iterator[CopiedRow]:
     for row in store.rows(table):
         values = form.of_document(row.document)
         yield CopiedRow(form.key_of(values), form.digest(values), row.id)
 
 
-def _told(rows: Iterator[CopiedRow], tell: Progress, what: str) -> Iterator[CopiedRow]:
+def _counted(rows: Iterator[CopiedRow], tell: Progress, what: str) -> Iterator[CopiedRow]:
     for number, row in enumerate(rows, 1):
         if number % _TOLD_ROWS == 0:
             tell(f"{number:,} {what}")
         yield row
 
 
-class _Again:
-    """Looks again at keys that differed at first."""
+class _Recheck:
+    """Reads again the keys that differed at first."""
 
-    def __init__(self, ground: _Ground, of: _Compared, store: str) -> None:
-        self._ground, self._of = ground, of
+    def __init__(self, context: _Context, of: _ComparedTable, store: str) -> None:
+        self._context, self._of = context, of
         self._name, self._store = store, of.stores[store]
 
-    def look(self, copy: Copy, candidates: Sequence[Candidate]) -> None:
-        """Add to `copy` what becomes of the candidates."""
+    def recheck(self, copy: ComparedCopy, candidates: Sequence[Candidate]) -> None:
+        """Decide each candidate and add it to `copy`."""
         form, table = self._of.form, self._of.table
         texts = {one.key: self._text(one) for one in candidates}
         left = {one.key: one for one in candidates if texts[one.key] is not None}
@@ -306,7 +315,7 @@ class _Again:
         for number in range(ROUNDS):
             if not left:
                 break
-            self._ground.tell(f"{table.qualified}: {len(left):,} rows looked at again in {self._name} ({number + 1})")
+            self._context.tell(f"{table.qualified}: {len(left):,} rows looked at again in {self._name} ({number + 1})")
             for key, (here, values, there) in self._both(left, texts):
                 one = left.pop(key)
                 if here is None and not there:
@@ -332,9 +341,9 @@ class _Again:
     def _both(
         self, left: Mapping[str, Candidate], texts: Mapping[str, Key | None]
     ) -> Iterator[tuple[str, tuple[PublishedRow | None, Values | None, list[Values]]]]:
-        """Keys that are equal now or did not change meanwhile, with both sides' rows of them."""
+        """Read both sides once (steps 1 to 5); yield the keys that are equal or decided, with both sides' rows."""
         form, name, made = self._of.form, self._of.table.qualified, self._of.target
-        topics, published = self._ground.topics, self._ground.published
+        topics, published = self._context.topics, self._context.published
         asked = {key: text for key in left if (text := texts[key]) is not None}
         event_keys = {published.event_key(name, text): key for key, text in asked.items()}
         begins = kafka_source.committed_ends(topics, made.topic)
@@ -366,9 +375,9 @@ class _Again:
         return len(there) == 1 and self._of.form.digest(values) == self._of.form.digest(there[0])
 
     def _await(self, end: int) -> None:
-        """Until the store holds every transaction that lies before `end`. Raises OperatorError where nobody moves."""
+        """Wait until the store holds every transaction below `end`. Raises OperatorError when there is no progress."""
         table, made = self._of.table.qualified, self._of.target
-        for state in _moving(self._ground.standing, lambda state: state.sequence):
+        for state in _until_still(self._context.standing, lambda state: state.sequence):
             if state is None:
                 raise OperatorError(
                     f"rows of {table} differ, and the connector does not follow the source: "
@@ -378,8 +387,8 @@ class _Again:
             required = state.reading.get(table, {}).get("required", False)
             if state.phase is Phase.STREAM and state.commit >= end and not required:
                 break
-        ends = kafka_source.written_ends(self._ground.topics, made.topic)
-        for mark in _moving(lambda: self._store.mark(made), lambda mark: mark):
+        ends = kafka_source.written_ends(self._context.topics, made.topic)
+        for mark in _until_still(lambda: self._store.mark(made), lambda mark: mark):
             if mark is None:
                 raise OperatorError(
                     f"rows of {table} differ, and store {self._name} is behind the topics and does not move: "
@@ -391,8 +400,8 @@ class _Again:
                 break
 
 
-def _moving(look: Callable[[], Any], progress: Callable[[Any], object]) -> Iterator[Any]:
-    """What `look` gives, again and again; None once there was no progress for too long."""
+def _until_still(look: Callable[[], Any], progress: Callable[[Any], object]) -> Iterator[Any]:
+    """Yield what `look` returns, again and again; None once there was no progress for `STILL_S`."""
     last: object = None
     since = time.monotonic()
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_apply.verify.differences import Candidate, CopiedRow, Differences, SourceRow
+from spark_apply.verify.differences import Candidate, CopiedRow, RowComparison, SourceRow
 
 KEYS = st.text(alphabet="aé\0\"'\U0001f600{", max_size=3)
 VALUES = st.binary(max_size=2)
@@ -16,7 +16,7 @@ ROWS = st.dictionaries(KEYS, VALUES, max_size=8)
 def test_exactly_the_differences(
     source: dict[str, bytes], copies: list[list[tuple[str, bytes]]], data: st.DataObject
 ) -> None:
-    with Differences() as differences:
+    with RowComparison() as differences:
         order = data.draw(st.permutations(sorted(source)))
         assert differences.add_source(SourceRow(key, source[key], f"text of {key}") for key in order) == len(source)
         for copy in [*copies, list(source.items())]:

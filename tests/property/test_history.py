@@ -224,7 +224,7 @@ def test_postgresql_says_the_same(postgres18: Database) -> None:
     with connection.cursor() as cur:
         cur.execute("SET TimeZone = UTC; CREATE SCHEMA cdc_apply")
         tables.create(cur, KEPT, like=None)
-        tables.restage(cur, KEPT)
+        tables.make_stage(cur, KEPT)
         insert = sql.SQL(
             "INSERT INTO {} ({}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, timestamptz 'epoch' + %s * interval '1 ms')"
         ).format(KEPT.stage, KEPT.event)

@@ -29,7 +29,7 @@ from spark_apply.events import history
 from spark_apply.events.intervals import Event, intervals
 from spark_apply.job import microbatch
 from spark_apply.job.job import choose_tables, run_apply
-from spark_apply.job.losses import Prospect
+from spark_apply.job.losses import RebuildLoss
 from spark_apply.job.plan import run_plan
 from spark_apply.job.progress import Reader
 from spark_apply.model.store import HISTORIES, connect, open_store
@@ -235,8 +235,12 @@ def test_a_history_is_complete_and_made_anew(setting: Setting) -> None:
     assert (rebuilt.events, rebuilt.differences) == (2, Differences(rows=1))
     setting.apply(config)
     assert _said(_rows(setting, config)) == _expected(events)
-    assert _prospect(config) == Prospect(False, "nothing yet: its log has all, but forgets what is older than 7 days, "
-                                         "which is then in the copy alone", None, 0)  # fmt: skip
+    assert _prospect(config) == RebuildLoss(
+        False,
+        "nothing yet: its log has all, but forgets what is older than 7 days, which is then in the copy alone",
+        None,
+        0,
+    )
 
     _forget(setting, log_of(table.topic))
     later = table.event("u", order(2, "later"), position(25))
@@ -268,7 +272,7 @@ def test_a_history_is_complete_and_made_anew(setting: Setting) -> None:
     assert _said(_rows(setting, config)) == _expected(events + later)
 
 
-def _prospect(config: ApplyConfig) -> Prospect:
+def _prospect(config: ApplyConfig) -> RebuildLoss:
     """What the plan says of a rebuild."""
     (copy,) = run_plan(config).copies
     assert copy.mode == "history"

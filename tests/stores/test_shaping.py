@@ -18,8 +18,8 @@ from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase, State
 from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka_source import schema_versions
-from spark_apply.events.projected import shaped as shaped_rows
-from spark_apply.events.projection import planned
+from spark_apply.events.projected import project
+from spark_apply.events.projection import projected_table
 from spark_apply.events.validation import misfits
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
@@ -65,7 +65,7 @@ class Shaped:
     def target(self, **settings: Any) -> TargetTable:
         config = self.config(**settings)
         versions = schema_versions(config.source)[self.table.qualified]
-        return resolved(planned(versions, config.tables[self.table.qualified]), self.setting.spark)
+        return resolved(projected_table(versions, config.tables[self.table.qualified]), self.setting.spark)
 
     def contents(self, **settings: Any) -> Contents:
         config, spark = self.config(**settings), self.setting.spark.newSession()
@@ -200,7 +200,7 @@ def test_expressions_are_spark_s_to_judge(apply_spark: SparkSession) -> None:
     version = Version("shop", "public", "orders", "shop.public.orders", 1, ("id",), columns)
 
     def judged(**settings: Any) -> TargetTable:
-        return resolved(planned([version], ApplyTable(stores=("lake",), **settings)), apply_spark)
+        return resolved(projected_table([version], ApplyTable(stores=("lake",), **settings)), apply_spark)
 
     for settings, said in (
         ({"where": "statu = 'new'"}, "where: A column, variable, or function parameter with name `statu` cannot"),
@@ -228,8 +228,8 @@ def test_expressions_are_spark_s_to_judge(apply_spark: SparkSession) -> None:
     assert refused.value.hint == "did you mean status?"
     made = judged(columns=("at",), computed={"day": "date(at)", "n": "id % 8S"}, where="status > ''")
     assert [(column.name, column.kind.name) for column in made.columns[2:]] == [("day", "date"), ("n", "int64")]
-    assert made.shaping is not None
-    assert [column.name for column in made.shaping.reads.columns] == ["id", "status", "at"]
+    assert made.projection is not None
+    assert [column.name for column in made.projection.reads.columns] == ["id", "status", "at"]
 
 
 def test_an_expression_that_fails_for_a_row_stops_the_job_without_its_value(apply_spark: SparkSession) -> None:
@@ -239,15 +239,15 @@ def test_an_expression_that_fails_for_a_row_stops_the_job_without_its_value(appl
     columns += " source_ms bigint, after string"
     for expression, condition in (("1 / (id - 1)", "DIVIDE_BY_ZERO"), ("CAST(status AS INT)", "CAST_INVALID_INPUT")):
         settings = ApplyTable(stores=("lake",), computed={"n": expression})
-        made = resolved(planned([version], settings), apply_spark)
-        rows = shaped_rows(apply_spark.createDataFrame([event], columns), made).persist()
+        made = resolved(projected_table([version], settings), apply_spark)
+        rows = project(apply_spark.createDataFrame([event], columns), made).persist()
         with pytest.raises(OperatorError, match=r"public\.orders: where or computed fails for a row") as refused:
             misfits(rows, made, 1)
         rows.unpersist()
         assert condition in refused.value.message
         assert "secret" not in str(refused.value)
-    kept = resolved(planned([version], replace(settings, where="status <> 'secret'")), apply_spark)
-    (row,) = shaped_rows(apply_spark.createDataFrame([event], columns), kept).collect()
+    kept = resolved(projected_table([version], replace(settings, where="status <> 'secret'")), apply_spark)
+    (row,) = project(apply_spark.createDataFrame([event], columns), kept).collect()
     assert (row["_cdc_op"], row["id"], row["status"], row["n"]) == ("d", 1, None, None)
 
 

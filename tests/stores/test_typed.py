@@ -11,7 +11,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.change import Kind
 from spark_apply.events.kafka_source import parse
-from spark_apply.events.projected import columns_read, shaped
+from spark_apply.events.projected import columns_read, project
 from spark_apply.events.typed import _key, texts
 from spark_apply.job.microbatch import _ALSO, _marked
 from spark_apply.model.target_table import TargetTable, Version, parse_version, target
@@ -133,7 +133,7 @@ def test_a_row_read_with_its_event_is_the_one_read_behind_it(apply_spark: SparkS
 
     def read(columns: tuple[str, ...] | None) -> dict[int, Row]:
         events = parse(records, columns).withColumn("events", F.lit(1)).select(*_marked())
-        rows = shaped(events, table, *_ALSO, parsed=columns is not None)
+        rows = project(events, table, *_ALSO, parsed=columns is not None)
         shown = (_shown(F.col(f"`{field.name.replace('`', '``')}`"), field.dataType) for field in rows.schema)
         return {row["_cdc_offset"]: row for row in rows.select(*shown).collect()}
 

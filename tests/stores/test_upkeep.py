@@ -92,7 +92,7 @@ def test_a_worn_table_is_mended(kind: str, apply_spark: SparkSession, kafka: str
 
     store.open(made)
     with _nothing_printed(apply_spark):
-        store.tend(made)
+        store.maintain(made)
     assert contents(store, made) == folded
     assert _live_files(store, made) < files
     assert not orphan.exists()
@@ -105,7 +105,7 @@ def test_a_worn_table_is_mended(kind: str, apply_spark: SparkSession, kafka: str
     (mark,) = setting.marks(table)
     assert mark.complete.position == position(80, 0)
     store._cleaned_at.clear()  # as if a day had passed
-    store.tend(made)
+    store.maintain(made)
     assert on_disk - _on_disk(home)
     assert setting.marks(table) == [mark]
     assert store.position(made) == position(71)

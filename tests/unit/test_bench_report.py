@@ -43,7 +43,7 @@ def test_a_figure_is_of_the_events_behind_the_first() -> None:
 
 
 def test_medians_are_of_what_every_run_has() -> None:
-    """A figure that one run lacks is left out, not taken from the others."""
+    """A figure that is missing in one run is left out, not taken from the others."""
     runs = [RUN, replace(RUN, seconds=0.25), replace(RUN, seconds=1.0, peak_mb=None)]
     found = medians(runs)
     assert found["events_per_s"] == 2_000

@@ -1,4 +1,4 @@
-"""What a rebuild or a rollback would lose of a history, by what its log still has."""
+"""The loss of a rebuild or rollback of a history follows from what its log still has."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from cdc.model.change import Kind
-from spark_apply.events.kafka_source import Begins
-from spark_apply.job.losses import Log, Prospect, between, prospect
+from spark_apply.events.kafka_source import LogStart
+from spark_apply.job.losses import RebuildLoss, TableLog, rebuild_loss, rollback_loss
 from spark_apply.model.target_table import TargetColumn, TargetTable
 
 DAY_MS = 86_400_000
@@ -22,11 +22,16 @@ TABLE = TargetTable(
 )  # fmt: skip
 
 
-def _log(*begins: Begins, kept_ms: int | None = None) -> Log:
-    return Log(dict(enumerate(begins)), kept_ms)
+def _log(*begins: LogStart, kept_ms: int | None = None) -> TableLog:
+    return TableLog(dict(enumerate(begins)), kept_ms)
 
 
-WHOLE, FORGOT, MORE, EMPTIED = Begins(0, 9, None), Begins(3, 9, NOON), Begins(1000, 1009, LATER), Begins(9, 9, None)
+WHOLE, FORGOT, MORE, EMPTIED = (
+    LogStart(0, 9, None),
+    LogStart(3, 9, NOON),
+    LogStart(1000, 1009, LATER),
+    LogStart(9, 9, None),
+)
 
 
 @pytest.mark.parametrize(
@@ -38,32 +43,40 @@ WHOLE, FORGOT, MORE, EMPTIED = Begins(0, 9, None), Begins(3, 9, NOON), Begins(10
         (_log(WHOLE, FORGOT), {0: 9}, True, "versions before 2026-11-22T12:00:00.000+00:00: they are", NOON, 3),
         (_log(FORGOT, MORE), {}, True, "1,003 offsets of its log are gone", LATER, 1003),
         (_log(FORGOT, EMPTIED), {0: 9}, True, "versions before now", None, 12),
-        (_log(WHOLE), {0: 10}, True, "p.log.s.t was made anew", None, None),
+        (_log(WHOLE), {0: 10}, True, "p.log.s.t was recreated", None, None),
         (_log(FORGOT), None, False, "nothing: there is no copy yet", None, 3),
         (None, {0: 9}, True, "every version but the newest of each row", None, None),
         (None, None, True, "every version but the newest of each row", None, None),
     ],
 )
 def test_what_a_rebuild_would_lose(
-    log: Log | None, has: Mapping[int, int] | None, *, loses: bool, said: str, before: dt.datetime | None, gone: int
+    log: TableLog | None,
+    has: Mapping[int, int] | None,
+    *,
+    loses: bool,
+    said: str,
+    before: dt.datetime | None,
+    gone: int,
 ) -> None:
-    found = prospect(TABLE, log, has)
+    found = rebuild_loss(TABLE, log, has)
     told = before.isoformat(timespec="milliseconds") if before else None
-    assert found == Prospect(loses, found.what, told, gone)
+    assert found == RebuildLoss(loses, found.what, told, gone)
     assert said in found.what
 
 
 def test_the_newest_version_of_a_row_is_never_lost() -> None:
     latest = replace(TABLE, history=False)
-    assert prospect(latest, None, None) == Prospect(False, "nothing: its topic has the newest version of each row")
-    assert between(latest, None, NOON) is None
+    assert rebuild_loss(latest, None, None) == RebuildLoss(
+        False, "nothing: its topic has the newest version of each row"
+    )
+    assert rollback_loss(latest, None, NOON) is None
 
 
 @pytest.mark.parametrize(
     ("log", "loses"),
     [(_log(WHOLE), False), (_log(FORGOT), False), (_log(MORE), True), (_log(EMPTIED), True), (None, True)],
 )
-def test_what_a_rollback_would_lose(log: Log | None, *, loses: bool) -> None:
+def test_what_a_rollback_would_lose(log: TableLog | None, *, loses: bool) -> None:
     """Of a copy replaced half an hour after noon: what the log forgot since."""
-    lost = between(TABLE, log, NOON + dt.timedelta(minutes=30))
+    lost = rollback_loss(TABLE, log, NOON + dt.timedelta(minutes=30))
     assert (lost is not None) == loses

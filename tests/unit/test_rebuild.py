@@ -1,4 +1,4 @@
-"""What a rebuild counts, chooses and writes down, without Spark."""
+"""A rebuild counts differences, selects copies and writes `Due`; tested without Spark."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_rows_are_compared_by_key(old: list[tuple[int, str]], new: list[tuple[in
     assert compare(cast("Store", live), cast("Store", beside), ORDERS) == found
 
 
-def test_a_column_that_a_document_lacks_is_null() -> None:
+def test_a_column_that_is_missing_in_a_document_is_null() -> None:
     live, beside = Rows([{"id": 1}]), Rows([{"id": 1, "status": None}])
     assert compare(cast("Store", live), cast("Store", beside), ORDERS) == Differences(rows=1)
 

@@ -1,4 +1,4 @@
-"""Rules of upkeep, when it is time, and which snapshots an Iceberg table can do without."""
+"""Maintenance runs by its rules and when it is due, and expires only snapshots that nothing needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cdc.config.config import StoreConfig
 from cdc.model.errors import ConfigError
-from spark_apply.job.maintenance import Caretaker
+from spark_apply.job.maintenance import MaintenanceSchedule
 from spark_apply.job.microbatch import Route
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import Upkeep, upkeep_of
@@ -43,7 +43,7 @@ class _Worn:
     def __init__(self, upkeep: Upkeep | None, failure: Exception | None = None) -> None:
         self.upkeep, self.failure, self.tended = upkeep, failure, 0
 
-    def tend(self, table: TargetTable) -> None:
+    def maintain(self, table: TargetTable) -> None:
         self.tended += 1
         if self.failure is not None:
             raise self.failure
@@ -53,7 +53,7 @@ def test_a_store_is_tended_when_it_is_time_and_fails_no_job() -> None:
     soon, later, off = _Worn(Upkeep(every_minutes=0)), _Worn(Upkeep(every_minutes=60)), _Worn(None)
     broken, told = _Worn(Upkeep(every_minutes=0), ValueError("4711")), []
     stores: dict[str, Any] = {"soon": soon, "later": later, "off": off, "broken": broken, "other": object()}
-    care = Caretaker({"t": Route(TABLE, stores)}, told.append)
+    care = MaintenanceSchedule({"t": Route(TABLE, stores)}, told.append)
     care.look()
     assert (soon.tended, later.tended, off.tended, broken.tended) == (1, 0, 0, 1)
     care.look(now=True)

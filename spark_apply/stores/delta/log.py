@@ -1,6 +1,6 @@
-"""A Delta table's log by Delta's own interface, for what SQL cannot say in one commit; and read without Spark.
+"""Reads and writes a Delta table's log by Delta's Java API, for commits that SQL cannot express; also without Spark.
 
-See https://github.com/delta-io/delta/blob/master/PROTOCOL.md. An action (``add``, ``remove``, …) is Java's here.
+See https://github.com/delta-io/delta/blob/master/PROTOCOL.md. An action (``add``, ``remove``, …) is a Java object.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:\d+\.\d+\.)?parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
-    """The log of the table at `path`, which need not be there."""
+class DeltaLog:
+    """The log of the table at `path`, which may not exist yet."""
 
     spark: SparkSession
     path: str
 
     def snapshot(self) -> Any:  # noqa: ANN401 - Java's Snapshot
-        """The newest state; its version is -1 where there is no table."""
+        """Return the newest state; its version is -1 without a table."""
         nothing = self._jvm.scala.Option.empty()
         return self._java.update(False, nothing, nothing)  # noqa: FBT003 - no older state will do
 
     def exists(self) -> bool:
-        """Whether there is a table."""
+        """Whether the table exists."""
         return int(self.snapshot().version()) >= 0
 
     def properties(self) -> Properties:
-        """The table's own, as they are now."""
+        """Return the table properties, as they are now."""
         return dict(_metadata(self.snapshot())["metaData"]["configuration"])
 
     def files(self, snapshot: Any) -> list[Any]:  # noqa: ANN401 - Java's Snapshot
-        """The ``add`` of each file of a state."""
+        """Return the ``add`` action of each file of a state."""
         return list(snapshot.allFiles().collectAsList())
 
     def action(self, about: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Java's Action
-        """An action by its JSON."""
+        """Make an action from its JSON."""
         return self._delta.actions.Action.fromJson(json.dumps(about))
 
     def commit(self, change: Callable[[Any, Properties], Iterable[Any]]) -> None:
-        """Commit what `change` makes of a state and its properties, which it alters: the actions that it returns.
+        """Commit the actions that `change` returns for a state, and the properties, which it modifies.
 
-        Anew, from the state as it is then, each time that another's commit came first.
+        After a conflict, `change` is called again with the new state.
         """
         for number in range(1, _TRIES + 1):
             transaction = self._java.startTransaction()
@@ -67,7 +67,7 @@ class Log:
             actions = list(change(transaction.snapshot(), properties))
             transaction.updateMetadata(self.action(metadata), False)  # noqa: FBT003 - keeps the schema as it is
             if actions:
-                transaction.readWholeTable()  # so that a file that comes meanwhile is a conflict
+                transaction.readWholeTable()  # so that a file added meanwhile is a conflict
             try:
                 transaction.commit(self._sequence(actions), self._operation(before, properties, bare=not actions))
             except (Py4JError, PySparkException) as exc:
@@ -77,8 +77,8 @@ class Log:
             else:
                 return
 
-    def create_like(self, other: Log, properties: Mapping[str, str], without: Iterable[str]) -> None:
-        """Make an empty table with the columns of `other`, their names in files too, and its properties."""
+    def create_like(self, other: DeltaLog, properties: Mapping[str, str], without: Iterable[str]) -> None:
+        """Create an empty table with the columns of `other`, also their names in files, and its properties."""
         transaction = self._java.startTransaction()
         metadata = _metadata(other.snapshot())
         kept = {key: value for key, value in metadata["metaData"]["configuration"].items() if key not in without}
@@ -87,7 +87,7 @@ class Log:
         transaction.commit(self._sequence([]), self._manual)
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
-        """Who made a version, and how; None where the log no longer has it."""
+        """Return the commit info of a version; None if the log no longer has it."""
         path = self._delta.util.FileNames.unsafeDeltaFile(self._java.logPath(), version)
         if not self._file_system.exists(path):
             return None
@@ -97,11 +97,11 @@ class Log:
         return {}
 
     def read(self, name: str) -> list[str]:
-        """The lines of a file of ours in the table's folder."""
+        """Return the lines of one of our files in the table's folder."""
         return self._lines(self._path(name))
 
     def write(self, name: str, lines: Iterable[str]) -> None:
-        """Write a file of ours into the table's folder; durable when this returns."""
+        """Write one of our files into the table's folder; durable when this returns."""
         stream = self._file_system.create(self._path(name), True)  # noqa: FBT003 - over one of that name
         try:
             stream.write(bytearray("\n".join(lines).encode()))
@@ -109,24 +109,24 @@ class Log:
             stream.close()
 
     def remove(self, name: str) -> None:
-        """Remove a file or a folder below the table's; nothing, if it is not there."""
+        """Remove a file or a folder in the table's folder, if it exists."""
         self._file_system.delete(self._path(name), True)  # noqa: FBT003 - with all in it
 
     def folders(self) -> list[str]:
-        """The names of the folders in the table's, without Delta's own."""
+        """Return the names of the folders in the table's folder, without Delta's own."""
         found = self._file_system.listStatus(self._java.dataPath()) if self.exists() else ()
         return [each.getPath().getName() for each in found if each.isDirectory() and each.getPath().getName() != LOG]
 
     def is_there(self, action: Any) -> bool:  # noqa: ANN401 - Java's AddFile
-        """Whether the file of an ``add``, and what says which of its rows were deleted, are there."""
+        """Whether the file of an ``add`` and its deletion vector exist."""
         return all(self._file_system.exists(path) for path in self._paths(action))
 
     def paths(self, action: Any) -> list[str]:  # noqa: ANN401 - Java's AddFile
-        """These files, absolute, with their file system."""
+        """Return the paths of these files, absolute, with their file system."""
         return [self._file_system.makeQualified(path).toString() for path in self._paths(action)]
 
     def file_table(self) -> DataFrame:
-        """The files of the newest state, a row for each ``add``."""
+        """Return the files of the newest state, a row for each ``add``."""
         return DataFrame(self.snapshot().allFiles().toDF(), self.spark)
 
     def _paths(self, action: Any) -> list[Any]:  # noqa: ANN401 - Java's AddFile, Path
@@ -171,7 +171,7 @@ class Log:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
 
     def _operation(self, before: Properties, after: Properties, *, bare: bool) -> Any:  # noqa: ANN401 - Java's Operation
-        """What history calls the commit; of a change of properties alone Delta carries the checksum on, in 0.1 s."""
+        """Return the operation of a commit: with SET TBLPROPERTIES Delta keeps the checksum, which saves 0.1 s."""
         if not bare:
             return self._manual
         changed = self._jvm.java.util.HashMap()
@@ -190,14 +190,14 @@ def _metadata(holder: Any) -> dict[str, Any]:  # noqa: ANN401 - Java's Snapshot 
 
 
 def properties_in_folder(log: Path) -> Properties | None:
-    """The properties a log in a local folder ends with, read without Spark; None where there is none."""
+    """Read the newest properties from a log in a local folder, without Spark; None without a log."""
     while True:
         try:
             names = [path.name for path in log.iterdir()]
             return _newest_properties(log, names)
         except NotADirectoryError:
             return None
-        except FileNotFoundError:  # no log; or so old by now that it was removed: look again
+        except FileNotFoundError:  # no log; or a file became old and was removed: read again
             if not log.is_dir():
                 return None
 
@@ -222,7 +222,7 @@ def _newest_properties(log: Path, names: Iterable[str]) -> Properties | None:
 
 
 def _properties_in_checkpoint(path: Path) -> Properties | None:
-    from pyarrow import parquet  # noqa: PLC0415 - mostly the commits tell
+    from pyarrow import parquet  # noqa: PLC0415 - rarely needed
 
     for row in parquet.read_table(path, columns=["metaData"]).column("metaData").to_pylist():
         if row is not None:

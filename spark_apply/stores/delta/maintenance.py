@@ -1,6 +1,6 @@
-"""Upkeep of a Delta table: OPTIMIZE where it is worn, VACUUM of all but the copies beside and before the live one.
+"""Maintains a Delta table: OPTIMIZE when needed, VACUUM of all but the live, the new and the previous copy.
 
-The log forgets by itself, at a checkpoint, what is older than ``delta.logRetentionDuration``.
+At a checkpoint, Delta itself removes log entries older than ``delta.logRetentionDuration``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.model.upkeep import SMALL_BYTES, Upkeep
 from spark_apply.spark.names import quoted
-from spark_apply.stores.delta.log import Log
+from spark_apply.stores.delta.log import DeltaLog
 
 _FORMAT_CHECK = "spark.databricks.delta.formatCheck.enabled"
 _VIEW = "_cdc_inventory"
 
 
 def retention(upkeep: Upkeep) -> dict[str, str]:
-    """The properties that say how long earlier states are kept."""
+    """Return the properties that say how long earlier states are kept."""
     keep = f"interval {upkeep.keep_hours} hours"
     return {"delta.logRetentionDuration": keep, "delta.deletedFileRetentionDuration": keep}
 
 
-def compact_if_worn(log: Log, files: int) -> bool:
-    """Put small files and those with deleted rows together where there are so many; whether there were."""
+def compact_if_worn(log: DeltaLog, files: int) -> bool:
+    """Compact small files and those with deleted rows, if there are so many; return whether there were."""
     if log.snapshot().numOfFiles() < files:
         return False
     found = log.file_table().where((F.col("size") < SMALL_BYTES) | F.col("deletionVector").isNotNull())
@@ -37,10 +37,10 @@ def compact_if_worn(log: Log, files: int) -> bool:
     return True
 
 
-def clean(log: Log, kept: Iterable[str], making: Iterable[str]) -> None:
-    """Remove files that no state of the retention has, but not `kept` (absolute) nor what is below folders `making`."""
+def clean(log: DeltaLog, kept: Iterable[str], making: Iterable[str]) -> None:
+    """Remove files that no kept state has, except `kept` (absolute) and those in the folders `making`."""
     spark = log.spark
-    spark.conf.set(_FORMAT_CHECK, "false")  # Delta would have its folder read as a table
+    spark.conf.set(_FORMAT_CHECK, "false")  # Delta insists on reading its folder as a table
     try:
         found = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(log.path)
         needed = F.col("path").isin(*kept)
@@ -62,7 +62,7 @@ def clean(log: Log, kept: Iterable[str], making: Iterable[str]) -> None:
 
 @contextmanager
 def _silent(spark: SparkSession) -> Iterator[None]:
-    """Keep from stdout, which is for data, what VACUUM prints there; of this thread alone."""
+    """Drop what VACUUM prints to stdout, which is for data; in this thread alone."""
     context: Any = spark.sparkContext
     jvm = context._jvm  # noqa: SLF001
     console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
@@ -75,5 +75,5 @@ def _silent(spark: SparkSession) -> Iterator[None]:
 
 
 def _nullable(column: Column) -> Column:
-    """The same for Delta, which compares types to the letter."""
+    """Make a column nullable, because Delta compares types exactly."""
     return F.when(F.length("path") > 0, column)

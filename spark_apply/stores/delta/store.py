@@ -1,4 +1,4 @@
-"""Delta Lake tables, one for each source table, in a folder of any Hadoop file system.
+"""Keeps a Delta Lake table for each source table, in a folder of any Hadoop file system.
 
     stores:
       lake: {type: delta, path: ./lake}
@@ -9,15 +9,16 @@ alone, which Delta does not tell apart, the later ones end in a number.
 
     applied position   ``userMetadata`` of the commit that holds the batch; with each mark also a table property, since
                        the log forgets its oldest commits
-    mark, due          table properties: each state of the table has its own, so that they go and come back with it
-                       (removed, restored from a backup, ``RESTORE``). One is a commit of one small file
+    mark, due          table properties: each state of the table has its own, so that they are removed and restored
+                       with it (backup, ``RESTORE``). Setting one is a commit of one small file
 
-The newest position on the way back from the newest commit is asked, not the greatest of all: a copy that was put back
-has less than the one it replaces.
+The applied position is the first one found from the newest commit backwards, not the greatest of all: after a rollback
+the copy has less than the one it replaces.
 
-A copy beside the live one is a Delta table in its folder, ``cdc-copy-…``, whose files a swap makes the live one's, in
-one commit that copies none of them; ``_cdc_previous-….json`` then names those that were. A MERGE under way over that
-commit fails: Delta finds that the table's properties have changed. Who has begun to read goes on with what he knows.
+A copy beside the live one is a Delta table in the folder ``cdc-copy-…`` within its folder. A swap is one commit that
+takes over the files of the new copy without copying them; ``_cdc_previous-….json`` then names the replaced files. A
+MERGE that spans the swap fails, because Delta finds that the table's properties have changed. Running readers go on
+with the state that they have opened.
 """
 
 from __future__ import annotations
@@ -35,11 +36,10 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
-from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.config.config import StoreConfig
 from cdc.model.errors import BugError, ConfigError, OperatorError
-from spark_apply.events.history import CURRENT, DERIVED, SAID
+from spark_apply.events.history import DERIVED, SAID
 from spark_apply.events.typed import OP, POSITION, SOURCE_MS
 from spark_apply.model.completeness import Mark
 from spark_apply.model.identity import identity_of, stamp
@@ -48,7 +48,7 @@ from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import CLEAN_EVERY_S, NEVER, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.session import open_session
-from spark_apply.stores.delta.log import LOG, Log, Properties, properties_in_folder
+from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
 from spark_apply.stores.lake import (
     APPLIED,
@@ -63,17 +63,21 @@ from spark_apply.stores.lake import (
     location,
     mark_in,
     merge,
+    not_widened,
     stored_rows,
     widens,
 )
-from spark_apply.stores.lake_history import Head, History, add_versions
+from spark_apply.stores.lake_history import Head, HistoryTable, add_versions
 
 _SUMMARY = "spark.databricks.delta.commitInfo.userMetadata"
 _PREVIOUS = "cdc.previous"
 _BESIDE, _KEPT = "cdc-copy-", "_cdc_previous-"
 _VECTORS, _MAPPING, _WIDENING = "delta.enableDeletionVectors", "delta.columnMapping.mode", "delta.enableTypeWidening"
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
-_PUT_BACK = ("Manual Update", "RESTORE")  # what history calls commits after which properties alone say what was applied
+_PUT_BACK = (
+    "Manual Update",
+    "RESTORE",
+)  # operations in the history after which the table property alone has the position
 _TAKEN = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
 
 _PROPERTIES = {
@@ -84,7 +88,7 @@ _PROPERTIES = {
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> DeltaStore:
-    """Look at the folder of `config`; makes nothing. Marks in a local folder are read without Spark."""
+    """Open the folder of `config`; create nothing. Marks in a local folder are read without Spark."""
     del prefix  # a lake is one connector's by its path
     only_options(config, name, ("upkeep",))
     folder = location(config)
@@ -101,7 +105,7 @@ class DeltaStore:
     def __init__(
         self, folder: str, spark: SparkSession | None, *, copy: str | None = None, upkeep: Upkeep | None = None
     ) -> None:
-        """Without `spark`, only `mark` can be asked for. `copy` names the folder of copies other than the live ones."""
+        """Without `spark`, only `mark` works. `copy` names the folder of a copy that is not the live one."""
         self._folder = folder
         self._session = spark
         self._copy = copy
@@ -125,7 +129,7 @@ class DeltaStore:
     def apply(self, batch: Batch) -> Applied:
         stored, spark = _stored(batch.table), batch.rows.sparkSession
         if self._copy is None:
-            _identity(self._log(batch.table), batch.table)  # a rebuild may have put another shape there
+            _identity(self._log(batch.table), batch.table)  # a rebuild may have swapped in another shape
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
         columns = _columns(batch.table)
@@ -133,7 +137,7 @@ class DeltaStore:
         try:
             if stored.history:
                 add_versions(batch.rows.select(OP, SOURCE_MS, *columns, POSITION), self._history(batch.table))
-            else:  # into an empty table, too: an append conflicts with nothing, and another job may have begun
+            else:  # also into an empty table: an append never conflicts, and another job may write, too
                 rows = batch.rows.select(OP, *columns, POSITION)
                 merge(stored, self.table_name(batch.table), rows, batch.keys)
         finally:
@@ -153,7 +157,7 @@ class DeltaStore:
         self._log(table).commit(change)
         self._positions[table.qualified] = position
 
-    def _history(self, table: TargetTable) -> History:
+    def _history(self, table: TargetTable) -> HistoryTable:
         def read(spark: SparkSession) -> DataFrame:
             return spark.read.format("delta").load(self.path(table))
 
@@ -161,7 +165,7 @@ class DeltaStore:
             version = int(self._log(table).snapshot().version())
             return version, version - 1
 
-        return History(_stored(table), self.table_name(table), read, head)
+        return HistoryTable(_stored(table), self.table_name(table), read, head)
 
     def position(self, table: TargetTable) -> str | None:
         log = self._log(table)
@@ -180,7 +184,7 @@ class DeltaStore:
 
         def change(snapshot: Any, properties: Properties) -> tuple[Any, ...]:  # noqa: ANN401 - Java's Snapshot
             position = _position(log, snapshot)
-            if due_in(properties) is None:  # else the one that was opened may be another
+            if due_in(properties) is None:  # otherwise another copy may be live than was opened
                 position = max(position or "", self._positions.get(table.qualified) or "") or None
             _set_position(properties, position)
             properties[MARK] = mark.to_json()
@@ -189,15 +193,14 @@ class DeltaStore:
         log.commit(change)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        rows = self.read(table)
-        return stored_rows(rows.where(CURRENT) if table.history else rows, table, ids)
+        return stored_rows(self.read(table), table, ids)
 
     def id_of(self, event_key: str, document_key: str) -> str:
         del event_key
         return document_key
 
     def read(self, table: TargetTable) -> DataFrame:
-        """The whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
+        """Read the whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
         try:
             rows = self._spark.read.format("delta").load(self.path(table))
         except AnalysisException as exc:
@@ -215,13 +218,15 @@ class DeltaStore:
         copy = self._beside[table.qualified] = f"{_BESIDE}{uuid.uuid4().hex}"
         made = DeltaStore(self._folder, self._spark, copy=copy)
         without = (APPLIED, MARK, DUE, CAUGHT_UP, REPLACED_AT, _PREVIOUS)
-        made._log(table).create_like(log, {_VECTORS: "false"}, without)  # vectors have names relative to a table
+        made._log(table).create_like(
+            log, {_VECTORS: "false"}, without
+        )  # the names of vectors are relative to their table
         made._positions[table.qualified] = None
         return made
 
     def swap(self, table: TargetTable, due: Due) -> None:
         copy, log = self._beside.pop(table.qualified), self._log(table)
-        beside = Log(self._spark, f"{log.path}/{copy}")
+        beside = DeltaLog(self._spark, f"{log.path}/{copy}")
         kept = f"{_KEPT}{uuid.uuid4().hex}.json"
         replaced: list[str | None] = []
 
@@ -281,14 +286,14 @@ class DeltaStore:
 
         self._log(table).commit(change)
 
-    def tend(self, table: TargetTable) -> None:
+    def maintain(self, table: TargetTable) -> None:
         if self.upkeep is None:
             return
         log = self._log(table)
         worn = compact_if_worn(log, self.upkeep.files)
         if worn or time.monotonic() - self._cleaned_at.get(table.qualified, NEVER) > CLEAN_EVERY_S:
             kept = [path for action in self._kept(log) for path in log.paths(action)]
-            making = [name for name in log.folders() if Log(self._spark, f"{log.path}/{name}").exists()]
+            making = [name for name in log.folders() if DeltaLog(self._spark, f"{log.path}/{name}").exists()]
             clean(log, kept, making)
             self._cleaned_at[table.qualified] = time.monotonic()
 
@@ -297,12 +302,12 @@ class DeltaStore:
         self._beside.clear()
 
     def path(self, table: TargetTable) -> str:
-        """The table's folder."""
+        """Return the table's folder."""
         parts = (self._folder.rstrip("/"), folder_name(table.schema), folder_name(table.copy_name), self._copy)
         return "/".join(filter(None, parts))
 
     def table_name(self, table: TargetTable) -> str:
-        """The table's name, quoted for Spark's SQL."""
+        """Return the table's name, quoted for Spark's SQL."""
         return f"delta.{quoted(self.path(table))}"
 
     @property
@@ -311,18 +316,18 @@ class DeltaStore:
             raise BugError("this store was opened for its marks alone")
         return self._session
 
-    def _log(self, table: TargetTable) -> Log:
-        return Log(self._spark, self.path(table))
+    def _log(self, table: TargetTable) -> DeltaLog:
+        return DeltaLog(self._spark, self.path(table))
 
-    def _remove_leftovers(self, log: Log) -> None:
-        """Remove the copies of rebuilds that did not end; VACUUM frees files that were swapped in."""
+    def _remove_leftovers(self, log: DeltaLog) -> None:
+        """Remove the copies of unfinished rebuilds; VACUUM removes files that were swapped in and replaced."""
         used = {action.path().split("/", 1)[0] for action in (*log.files(log.snapshot()), *self._kept(log))}
         for name in log.folders():
-            if name.startswith(_BESIDE) and name not in used and Log(self._spark, f"{log.path}/{name}").exists():
+            if name.startswith(_BESIDE) and name not in used and DeltaLog(self._spark, f"{log.path}/{name}").exists():
                 log.remove(name)
 
-    def _kept(self, log: Log) -> list[Any]:
-        """The files of the copy that can be put back."""
+    def _kept(self, log: DeltaLog) -> list[Any]:
+        """Return the files of the previous copy."""
         name = log.properties().get(_PREVIOUS)
         return [] if name is None else [_added(log, line) for line in log.read(name)[1:]]
 
@@ -351,17 +356,17 @@ class DeltaStore:
                 self._spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({quoted(field.name)} {kind})")
             elif there[field.name] != field.dataType:
                 if not widens(there[field.name], field.dataType):
-                    raise _refused(table, self.path(table), field, there[field.name])
+                    raise not_widened(f"Delta table {self.path(table)}", table, field, there[field.name])
                 self._need(table, {_WIDENING: "true"})
                 self._spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
 
     def _need(self, table: TargetTable, wanted: Properties) -> None:
-        """Give the table properties, if it has them not: features are switched on only where readers must know them."""
+        """Set properties that are missing: a feature that readers must support is enabled only when needed."""
         if not wanted.items() <= self._log(table).properties().items():
             self._spark.sql(f"ALTER TABLE {self.table_name(table)} SET {_clause(wanted)}")
 
 
-def _identity(log: Log, table: TargetTable) -> str:
+def _identity(log: DeltaLog, table: TargetTable) -> str:
     stamped = log.properties().get(IDENTITY)
     if stamped is None:
         msg = f"Delta table {log.path} is there already and was not made by this toolkit"
@@ -370,20 +375,13 @@ def _identity(log: Log, table: TargetTable) -> str:
 
 
 def _clause(properties: Properties) -> str:
-    """Properties in SQL; keys and values are ours, and hold no quotes."""
+    """Write properties in SQL; keys and values are ours, and hold no quotes."""
     entries = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
     return f"TBLPROPERTIES ({entries})"
 
 
-def _refused(table: TargetTable, path: str, wanted: T.StructField, there: T.DataType) -> OperatorError:
-    found, kind = there.simpleString(), wanted.dataType.simpleString()
-    msg = f"Delta table {path}, column {wanted.name}: it is {found} and would have to be {kind}"
-    way_out = f"types: {{{wanted.name}: string}} under tables.{table.qualified}, and a new path for the store"
-    return OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
-
-
 def _stored(table: TargetTable) -> TargetTable:
-    """The table with the names its columns have in Delta, which takes ``Id`` and ``id`` for the same."""
+    """Return the table with its column names in Delta, which does not distinguish ``Id`` and ``id``."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for column in table.columns:
@@ -399,13 +397,13 @@ def _stored(table: TargetTable) -> TargetTable:
 
 
 def _columns(table: TargetTable) -> list[Column]:
-    """The table's columns by the names that they have in Delta."""
+    """Return the table's columns under their names in Delta."""
     names = zip(table.columns, _stored(table).columns, strict=True)
     return [F.col(quoted(column.name)).alias(kept.name) for column, kept in names]
 
 
-def _position(log: Log, snapshot: Any) -> str | None:  # noqa: ANN401 - Java's Snapshot
-    """What was applied last up to a state, by the newest commit that says so."""
+def _position(log: DeltaLog, snapshot: Any) -> str | None:  # noqa: ANN401 - Java's Snapshot
+    """Return the applied position of a state, from the newest commit that has one."""
     for version in range(snapshot.version(), -1, -1):
         info = log.commit_info(version)
         if info is None or info.get("operation") in _PUT_BACK:
@@ -426,7 +424,7 @@ def _set_position(properties: Properties, position: str | None) -> None:
         properties[APPLIED] = position
 
 
-def _added(log: Log, text: str, below: str = "") -> Any:  # noqa: ANN401 - Java's AddFile
+def _added(log: DeltaLog, text: str, below: str = "") -> Any:  # noqa: ANN401 - Java's AddFile
     about = json.loads(text)
     about["add"] |= {"path": below + about["add"]["path"], "dataChange": True}
     return log.action(about)

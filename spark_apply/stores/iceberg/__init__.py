@@ -1,4 +1,4 @@
-"""Apache Iceberg tables: the store, their maintenance, their partitions.
+"""Keeps copies in Apache Iceberg tables: the store, their maintenance, their partitions.
 
 In: typed batches. Out: one commit a batch that carries its position.
 Opened by `spark_apply.model.store` alone.

@@ -1,6 +1,6 @@
-"""Upkeep of an Iceberg table: what is worn, and which of its snapshots nobody needs.
+"""Maintains an Iceberg table: compaction, and the expiry of snapshots that nothing needs.
 
-See https://iceberg.apache.org/docs/latest/maintenance/ for what practice is.
+See https://iceberg.apache.org/docs/latest/maintenance/ for common practice.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from spark_apply.model.upkeep import SMALL_BYTES
 from spark_apply.stores.lake import APPLIED
 
 Metadata = Mapping[str, Any]
-"""A table's, as the specification has it in JSON."""
+"""A table's metadata, JSON as in the specification."""
 
 
 def ancestry(metadata: Metadata, head: int | None) -> Iterator[Mapping[str, Any]]:
-    """The snapshots from `head` back to the oldest that is left of its line."""
+    """Yield the snapshots from `head` back to its oldest ancestor that is left."""
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
     while head in snapshots:
         yield snapshots[head]
@@ -27,10 +27,10 @@ def ancestry(metadata: Metadata, head: int | None) -> Iterator[Mapping[str, Any]
 
 
 def unneeded(metadata: Metadata, spoken_of: int | None, before_ms: int) -> list[int]:
-    """The snapshots of before `before_ms` that no name needs, nor the applied position of one, nor the mark.
+    """Return the snapshots older than `before_ms` that no branch, tag, applied position or mark needs.
 
-    A branch or tag needs its head, and on the way back the first that holds an applied position; the mark needs the
-    line from the current one to the one that it speaks of.
+    A branch or tag needs its head, and its nearest ancestor with an applied position. The mark needs all snapshots from
+    the current one back to the one that it names (`spoken_of`).
     """
     needed: set[int] = set()
     for ref in metadata.get("refs", {}).values():
@@ -49,12 +49,12 @@ def unneeded(metadata: Metadata, spoken_of: int | None, before_ms: int) -> list[
 
 
 def worn(files: DataFrame) -> int:
-    """How many of a table's `files` (its metadata table) are small, or hold what was deleted of others."""
+    """Count the `files` (a metadata table) that are small or are delete files."""
     return files.where((F.col("content") != 0) | (F.col("file_size_in_bytes") < SMALL_BYTES)).count()
 
 
 def compact(actions: Any, loaded: Any, position: str | None) -> None:  # noqa: ANN401 - Java's SparkActions, Table
-    """Put small files together, and apply deletes to files that have lost much; `position` goes into the snapshots."""
+    """Compact small files and delete files; the new snapshots keep the applied `position`."""
     small: Any = actions.rewriteDataFiles(loaded).option("remove-dangling-deletes", "true")
     small.snapshotProperty(APPLIED, position or "").execute()
     loaded.refresh()
@@ -63,8 +63,8 @@ def compact(actions: Any, loaded: Any, position: str | None) -> None:  # noqa: A
 
 
 def expire(loaded: Any, ids: list[int]) -> None:  # noqa: ANN401 - Java's Table
-    """Remove snapshots, and the files that only they have."""
-    change = loaded.expireSnapshots().expireOlderThan(0)  # none for its age alone
+    """Remove snapshots, and the files that they alone have."""
+    change = loaded.expireSnapshots().expireOlderThan(0)  # no snapshot for its age alone
     for snapshot in ids:
         change = change.expireSnapshotId(snapshot)
     change.commit()

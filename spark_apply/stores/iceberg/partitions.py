@@ -1,4 +1,4 @@
-"""What an Iceberg table is partitioned by. Changing it moves no row: what is written from then on lies the new way."""
+"""Sets the partition spec of an Iceberg table. A change moves no row; it applies to rows written from then on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTED = "cdc.partitioned-by"
 
 
 def partition(loaded: Any, expressions: Any, table: TargetTable) -> None:  # noqa: ANN401 - Java's Table, Expressions
-    """Let the table be partitioned as `table` says, in one commit; nothing where it is."""
+    """Partition the table as `table` says, in one commit; do nothing if it is."""
     had, wanted = noted_of(loaded), noted(table)
     if had == wanted:
         return
@@ -28,12 +28,12 @@ def partition(loaded: Any, expressions: Any, table: TargetTable) -> None:  # noq
 
 
 def noted(table: TargetTable) -> str:
-    """What a table that is partitioned so says of itself."""
+    """Return the property value for this partitioning."""
     return json.dumps([astuple(one) for one in table.partition_by])
 
 
 def noted_of(loaded: Any) -> str:  # noqa: ANN401 - Java's Table
-    """What the table says of itself."""
+    """Return the partitioning that the table's property names."""
     return str(loaded.properties().get(_NOTED) or "[]")
 
 

@@ -1,4 +1,4 @@
-"""Apache Iceberg tables, one for each source table, in a folder or in any catalog Spark can use.
+"""Keeps an Apache Iceberg table for each source table, in a folder or in any catalog that Spark can use.
 
     stores:
       warehouse: {type: iceberg, path: ./warehouse}
@@ -7,14 +7,14 @@
 A table is ``<store>.<schema>.<table>``, format 2, merge-on-read, with the source's columns and ``_cdc_position
 STRING``: the position of the event that wrote the row, which guards every MERGE. The applied position is in the
 summary of the snapshot that holds the batch (``cdc.position``), so both are committed by one swap of the table's
-metadata. The newest snapshot on the way back from a copy's head that has one is asked, not the greatest of all: a copy
-that was put back has less than the one it replaces. How far the table is complete is a property of it (``cdc.mark``)
-with the snapshot it speaks of: where that is no ancestor of the current one, or something is due, it says nothing.
+metadata. It is the first one found from a copy's head backwards, not the greatest of all: after a rollback the copy has
+less than the one it replaces. The mark is a table property (``cdc.mark``) that names its snapshot: if that is no
+ancestor of the current one, or a catch-up is due, there is no mark.
 
-``main`` is the live copy; one beside it is a branch ``cdc_beside_…``, which begins with a snapshot without rows. One
-commit makes the branch ``main`` and tags what that was ``cdc_previous``. A MERGE under way over that commit fails:
-Iceberg finds that it has not read what it writes to. Upkeep expires what no name holds, and nothing that position or
-mark are found by.
+``main`` is the live copy; a copy beside it is a branch ``cdc_beside_…``, which begins with a snapshot without rows. A
+swap is one commit that makes the branch ``main`` and tags the former ``main`` as ``cdc_previous``. A MERGE that spans
+the swap fails, because Iceberg finds that it has not read what it writes to. Maintenance expires snapshots that no
+branch or tag needs, but none by which position or mark are found.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.config.config import StoreConfig
 from cdc.model.errors import BugError, ConfigError, OperatorError
-from spark_apply.events.history import CURRENT
 from spark_apply.events.typed import OP, POSITION
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
@@ -64,10 +63,11 @@ from spark_apply.stores.lake import (
     mark_in,
     merge,
     no_rows,
+    not_widened,
     stored_rows,
     widens,
 )
-from spark_apply.stores.lake_history import Head, History, add_versions
+from spark_apply.stores.lake_history import Head, HistoryTable, add_versions
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
 _CONFLICT = "CommitFailedException"
@@ -129,7 +129,7 @@ class IcebergStore:
         branch: str = _MAIN,
         upkeep: Upkeep | None = None,
     ) -> None:
-        """Without `spark`, only `mark` can be asked for, of tables below `folder`."""
+        """Without `spark`, only `mark` works, for tables below `folder`."""
         self._catalog = catalog
         self._session = spark
         self._folder = folder
@@ -170,9 +170,9 @@ class IcebergStore:
 
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
-        spark.catalog.refreshTable(self.table_name(batch.table))  # each session remembers what it last saw
+        spark.catalog.refreshTable(self.table_name(batch.table))  # each session caches what it last saw
         if self._branch == _MAIN:
-            self._identity(batch.table, name)  # a rebuild may have put another shape there
+            self._identity(batch.table, name)  # a rebuild may have swapped in another shape
         before, head = self._before(batch.table)
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
@@ -197,18 +197,18 @@ class IcebergStore:
         self._positions[table.qualified] = position
 
     def _add(self, table: TargetTable, rows: DataFrame, head: Any) -> None:  # noqa: ANN401 - Java's Snapshot
-        """Write rows of keys that are not there; fails where something came after `head`, if that is given."""
+        """Write rows of new keys; fails if another commit came after `head`, if that is given."""
         nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in self._others(rows.sparkSession, table))
         rows = rows.where(F.col(OP) != "d").select(*(quoted(c.name) for c in table.columns), POSITION, *nulls)
         writer = _if_nothing_came(rows.writeTo(self._copy_name(table)), head)
-        writer.overwrite(F.lit(False))  # noqa: FBT003 - no row that is there
+        writer.overwrite(F.lit(False))  # noqa: FBT003 - overwrites no row
 
     def _others(self, spark: SparkSession, table: TargetTable) -> list[T.StructField]:
-        """Columns that an earlier shape of the table had."""
+        """Return the columns of an earlier shape of the table."""
         columns = {*(column.name for column in table.columns), POSITION}
         return [field for field in spark.table(self._copy_name(table)).schema if field.name not in columns]
 
-    def _history(self, table: TargetTable) -> History:
+    def _history(self, table: TargetTable) -> HistoryTable:
         name = self._copy_name(table)
 
         def read(spark: SparkSession) -> DataFrame:
@@ -219,10 +219,10 @@ class IcebergStore:
             found = self._head(table)
             return None if found is None else (found.snapshotId(), found.parentId())
 
-        return History(table, name, read, head)
+        return HistoryTable(table, name, read, head)
 
     def _before(self, table: TargetTable) -> tuple[str | None, Any]:
-        """What was applied already, and where that is nothing, as of which snapshot: another job may have begun."""
+        """Return the applied position; if there is none, also the snapshot, because another job may have started."""
         head = None
         if self._positions[table.qualified] is None:
             head = self._head(table)
@@ -278,15 +278,14 @@ class IcebergStore:
         return self._session
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        rows = self.read(table)
-        return stored_rows(rows.where(CURRENT) if table.history else rows, table, ids)
+        return stored_rows(self.read(table), table, ids)
 
     def id_of(self, event_key: str, document_key: str) -> str:
         del event_key
         return document_key
 
     def read(self, table: TargetTable) -> DataFrame:
-        """The whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
+        """Read the whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
         name = self.table_name(table)
         try:
             self._spark.catalog.refreshTable(name)
@@ -364,7 +363,7 @@ class IcebergStore:
     def caught_up(self, table: TargetTable, due: Due) -> None:
         self._loaded(table).updateProperties().set(CAUGHT_UP, due.id).commit()
 
-    def tend(self, table: TargetTable) -> None:
+    def maintain(self, table: TargetTable) -> None:
         if self.upkeep is None:
             return
         loaded = self._loaded(table)
@@ -387,7 +386,7 @@ class IcebergStore:
         self._beside.clear()
 
     def table_name(self, table: TargetTable) -> str:
-        """The table's name, quoted for Spark's SQL."""
+        """Return the table's name, quoted for Spark's SQL."""
         return ".".join(map(quoted, (self._catalog, folder_name(table.schema), folder_name(table.copy_name))))
 
     def _copy_name(self, table: TargetTable) -> str:
@@ -395,7 +394,7 @@ class IcebergStore:
         return name if self._branch == _MAIN else f"{name}.{quoted(f'branch_{self._branch}')}"
 
     def _loaded(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Table
-        """The table as it is now, by Iceberg's own interface."""
+        """Load the table as it is now, by Iceberg's Java API."""
         session: Any = self._spark
         if not self._catalog_known:  # Iceberg looks for it in the settings of whatever session the thread used last
             session.catalog.tableExists(self.table_name(table))
@@ -405,7 +404,7 @@ class IcebergStore:
         return loaded
 
     def _commit(self, table: TargetTable, change: Callable[[Any], None]) -> None:
-        """Make a change of the table's names, anew each time that another's commit (the job's) came first."""
+        """Change the table's branches and tags; after a conflict with another commit (the job's), try again."""
         for number in range(1, _TRIES + 1):
             try:
                 change(self._loaded(table))
@@ -443,7 +442,7 @@ class IcebergStore:
             self._spark.sql(statement)
 
     def _changes(self, table: TargetTable, name: str, wanted: T.StructType) -> Iterator[tuple[str, str]]:
-        """What the table lacks, told and as SQL. Raises OperatorError for what cannot be made in place."""
+        """Yield the needed changes, in words and as SQL. Raises OperatorError for one that is impossible in place."""
         there = {field.name: field.dataType for field in self._spark.table(name).schema}
         for field in wanted:
             kind = field.dataType.simpleString()
@@ -451,18 +450,13 @@ class IcebergStore:
                 yield f"add column {field.name} {kind}", f"ALTER TABLE {name} ADD COLUMN {quoted(field.name)} {kind}"
             elif there[field.name] != field.dataType:
                 if not widens(there[field.name], field.dataType):
-                    found = there[field.name].simpleString()
-                    msg = f"Iceberg table {name}, column {field.name}: it is {found} and would have to be {kind}"
-                    way_out = (
-                        f"types: {{{field.name}: string}} under tables.{table.qualified}, and a new path for the store"
-                    )
-                    raise OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
+                    raise not_widened(f"Iceberg table {name}", table, field, there[field.name])
                 told = f"widen column {field.name} from {there[field.name].simpleString()} to {kind}"
                 yield told, f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}"
 
 
 def _if_nothing_came(writer: DataFrameWriterV2, head: Any) -> DataFrameWriterV2:  # noqa: ANN401 - Java's Snapshot
-    """A writer whose overwrite fails where another's rows came after `head`: appended to those, rows would be double.
+    """Return a writer whose overwrite fails if rows came after `head`: appended to those, rows would be double.
 
     See https://iceberg.apache.org/docs/latest/spark-configuration/#write-options.
     """
@@ -471,7 +465,7 @@ def _if_nothing_came(writer: DataFrameWriterV2, head: Any) -> DataFrameWriterV2:
 
 
 def mark_in_folder(metadata: Path) -> str | None:
-    """The mark of a table of a folder catalog, from the newest of its metadata files; None if it has none, or says it.
+    """Read the mark of a table of a folder catalog from its newest metadata file; None if there is none.
 
     See https://iceberg.apache.org/spec/#file-system-tables.
     """
@@ -483,7 +477,7 @@ def mark_in_folder(metadata: Path) -> str | None:
             return None
         while (metadata / f"v{version + 1}.metadata.json").exists():
             version += 1
-        with contextlib.suppress(FileNotFoundError):  # so old by now that it was deleted: look again
+        with contextlib.suppress(FileNotFoundError):  # it became old and was deleted: read again
             found = json.loads((metadata / f"v{version}.metadata.json").read_bytes())
     text = mark_in(found["properties"])
     if text is None:

@@ -1,4 +1,4 @@
-"""What is known of copies in PostgreSQL, and where they lie: the table ``cdc_apply.copies``. No commit."""
+"""Keeps the catalog of copies in PostgreSQL, the table ``cdc_apply.copies``. Nothing here commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.tables import OURS, Cursor, Tables, check_names, columns_of
 
 LIVE, BESIDE, PREVIOUS = "live", "beside", "previous"
-"""Roles of a table's copies."""
+"""The roles of a table's copies."""
 
 _META: Final = sql.Identifier(OURS, "copies")
 _TABLES: Final = """
@@ -56,12 +56,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Of the topics with this prefix."""
+    """The copies of the topics with this prefix."""
 
     prefix: str
 
     def prepare(self, cur: Cursor) -> None:
-        """Make what we keep about copies, once."""
+        """Create ``cdc_apply.copies`` if it does not exist."""
         cur.execute("SELECT pg_advisory_xact_lock(hashtextextended('cdc_apply', 0))")
         cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
         ((missing,),) = cur.fetchall()
@@ -69,7 +69,7 @@ class Copies:
             cur.execute(_TABLES)
 
     def find(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy | None:
-        """What is known of a copy; `relation` is None where the table that it speaks of is not there."""
+        """Find a copy; its `relation` is None if its table does not exist."""
         place = sql.Identifier(table.schema, table.copy_name).as_string(cur)
         cur.execute(
             sql.SQL(
@@ -96,13 +96,13 @@ class Copies:
         return None
 
     def known(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy | None:
-        """`find`, also where nothing of ours was ever made."""
+        """Do what `find` does, also if ``cdc_apply.copies`` does not exist."""
         cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
         ((missing,),) = cur.fetchall()
         return None if missing else self.find(cur, table, role)
 
     def required(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy:
-        """`find`; raises OperatorError where there is none."""
+        """Do what `find` does; raise OperatorError if there is no copy."""
         found = self.find(cur, table, role)
         if found is None:
             msg = f"PostgreSQL has no copy of {table.qualified}"
@@ -110,7 +110,7 @@ class Copies:
         return found
 
     def create(self, cur: Cursor, table: TargetTable) -> Copy:
-        """A new live copy without rows. Raises OperatorError where a table of another's making has the name."""
+        """Create a live copy without rows. Raises OperatorError if something else has created a table of that name."""
         check_names(table)
         if columns_of(cur, sql.Identifier(table.schema, table.copy_name)):
             raise self.foreign(table)
@@ -124,12 +124,12 @@ class Copies:
 
     @staticmethod
     def tables(table: TargetTable, copy: Copy, role: str = LIVE) -> Tables:
-        """The tables of a copy."""
+        """Return the tables of a copy."""
         live = role == LIVE
         return Tables(table, copy.number, (table.schema, table.copy_name) if live else (OURS, f"copy_{copy.number}"))
 
     def note(self, cur: Cursor, table: TargetTable, role: str, identity: str, mark: Mark | None) -> int:
-        """Write down a new copy; returns its number."""
+        """Insert a new copy; returns its number."""
         cur.execute(
             sql.SQL(
                 "INSERT INTO {} (prefix, schema, name, role, identity, mark) VALUES (%s, %s, %s, %s, %s, %s)"
@@ -143,7 +143,7 @@ class Copies:
     def write(
         self, cur: Cursor, number: int, mark: Mark | None, *, position: str | None = None, reload: bool | None = None
     ) -> None:
-        """Set a copy's mark; its position and whether it is to be filled anew, where given."""
+        """Set a copy's mark, and if given, its position and whether it must be filled again."""
         cur.execute(
             sql.SQL(
                 "UPDATE {} SET mark = %s, position = coalesce(%s, position), reload = coalesce(%s, reload)"
@@ -153,20 +153,20 @@ class Copies:
         )
 
     def adopt(self, cur: Cursor, table: TargetTable, number: int) -> None:
-        """Take the table that has the name now for the copy, and believe no mark of it."""
+        """Take the table that has the name now as the copy, without a mark."""
         cur.execute(
             sql.SQL("UPDATE {} SET relation = to_regclass(%s), mark = NULL WHERE number = %s").format(_META),
             (sql.Identifier(table.schema, table.copy_name).as_string(cur), number),
         )
 
     def caught_up(self, cur: Cursor, number: int, due: Due) -> None:
-        """Nothing is due any more, if it is this that was."""
+        """Clear the catch-up that is due, if it is this one."""
         cur.execute(
             sql.SQL("UPDATE {} SET due = NULL WHERE number = %s AND due = %s").format(_META), (number, due.to_json())
         )
 
     def remove(self, cur: Cursor, table: TargetTable, role: str) -> None:
-        """Forget a copy, and drop what is left of it in our schema."""
+        """Remove a copy, and drop its tables in our schema."""
         cur.execute(
             sql.SQL("DELETE FROM {} WHERE schema = %s AND name = %s AND role = %s RETURNING number").format(_META),
             (table.schema, table.copy_name, role),
@@ -175,7 +175,7 @@ class Copies:
             tables.drop(cur, Tables(table, number, (OURS, f"copy_{number}")))
 
     def set_aside(self, cur: Cursor, table: TargetTable, live: Copy, role: str) -> None:
-        """Take the name from the live copy, which has `role` from now on."""
+        """Move the live copy to our schema and give it `role`; its name becomes free."""
         aside = sql.Identifier(f"copy_{live.number}")
         place = sql.Identifier(table.schema, table.copy_name)
         cur.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(place, aside))
@@ -188,7 +188,7 @@ class Copies:
     def put_in_place(
         self, cur: Cursor, table: TargetTable, copy: Copy, mark: Mark | None, due: Due | None = None
     ) -> None:
-        """Give a copy of our schema the table's name."""
+        """Move a copy from our schema to the table's name; it becomes the live one."""
         beside, place = sql.Identifier(OURS, f"copy_{copy.number}"), sql.Identifier(table.schema, table.copy_name)
         cur.execute(sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(beside, sql.Identifier(table.schema)))
         moved = sql.Identifier(table.schema, f"copy_{copy.number}")
@@ -203,6 +203,6 @@ class Copies:
 
     @staticmethod
     def foreign(table: TargetTable) -> OperatorError:
-        """That somebody else made the table."""
+        """Return the error of a table that something else has created."""
         msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
         return OperatorError(msg, hint="give the store another database, or drop the table")

@@ -1,4 +1,4 @@
-"""Batches as the text that COPY reads: made by Spark, handed on as bytes, no row becomes a Python object."""
+"""Writes batches as the text that COPY reads: Spark makes it, and no row becomes a Python object."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from spark_apply.model.store import Batch, Refused
 from spark_apply.stores.postgres.types import copy_instant, copy_line, copy_text
 
 _SLICE = 250_000
-"""Rows that are in memory here at a time."""
+"""The number of rows in memory at a time."""
 _LINE = "_cdc_line"
 _NUL = re.compile(rb"\0")
 
 
 class CopyText:
-    """A file of a batch's lines: its table's columns, then ``_cdc_position, _cdc_op, _cdc_partition, _cdc_offset``.
+    """A file object of a batch's lines: its columns, then ``_cdc_position, _cdc_op, _cdc_partition, _cdc_offset``.
 
-    Of a history, ``_cdc_at`` stands behind ``_cdc_op``.
+    In a history, ``_cdc_at`` follows ``_cdc_op``.
     """
 
     def __init__(self, batch: Batch) -> None:
         self.refused: list[Refused] = []
-        """Rows that were left out: a text has the character U+0000, which PostgreSQL cannot store."""
+        """The rows that were left out, because PostgreSQL cannot store the character U+0000."""
         self._columns = [column.name for column in batch.table.columns]
         self._chunks = _chunks(batch)
         self._chunk = memoryview(b"")
 
     def readline(self, _size: int = -1, /) -> bytes:
-        """Never called; the driver's types ask for it."""
+        """Not called; the driver's types require it."""
         raise NotImplementedError
 
     def read(self, size: int = 1 << 20, /) -> bytes:
-        """The next bytes, at most `size`; none at the end."""
+        """Return the next bytes, at most `size`; empty at the end."""
         while not self._chunk:
             found = next(self._chunks, None)
             if found is None:

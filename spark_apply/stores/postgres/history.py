@@ -1,6 +1,6 @@
-"""Every version of a row in PostgreSQL: what `spark_apply.events.history` says in Spark, as one statement. Pure.
+"""Keeps every version of a row in PostgreSQL: `spark_apply.events.history` as one SQL statement. Pure.
 
-A history's table has the columns that are named there, in that order, and the primary key (key, ``_cdc_position``).
+A history's table has the columns that are listed there, in that order, and the primary key (key, ``_cdc_position``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TYPES: Final[Mapping[str, str]] = {
     VALID_TO: _TIME,
     CURRENT: "boolean",
 }
-"""Of the columns that are ours."""
+"""The types of our own columns."""
 
 _WAS: Final = {name: f"{name}_was" for name in DERIVED}
 _AS_TEXT: Final = ("json", "numeric")
-"""Types in which what is equal may have been written differently, or that know no equality."""
+"""Types without equality, or in which equal values may be written differently."""
 
 _FOLD: Final = """
 WITH touched AS (SELECT DISTINCT {key} FROM {stage} WHERE {position} < {limit}),
@@ -70,13 +70,13 @@ INSERT INTO {rows} ({said}, {derived})
 SELECT {said}, {derived} FROM found WHERE NOT _cdc_known OR ({derived}) IS DISTINCT FROM ({was})
 ON CONFLICT ({key}, {position}) DO UPDATE SET {changes}
 """
-"""Positions ascend and times do not go back, so the greatest so far is the last: that of the run's first event."""
+"""Positions ascend and times do not decrease, so the maximum so far is that of the run's first event."""
 
 
 def fold_statement(table: TargetTable, rows: sql.Identifier, stage: sql.Identifier, limit: str) -> sql.Composed:
-    """Add what `stage` has before `limit` to the history `rows`, and mend what that changes of the keys' other rows.
+    """Add the events of `stage` before `limit` to the history `rows`, and update the intervals of the keys' other rows.
 
-    Writes no row that stays as it is.
+    Unchanged rows are not written.
     """
     columns = [column.name for column in table.columns]
     return sql.SQL(_FOLD).format(
@@ -103,7 +103,7 @@ def fold_statement(table: TargetTable, rows: sql.Identifier, stage: sql.Identifi
 
 
 def _tracked(table: TargetTable) -> sql.Composed:
-    """What makes a version, as one value that is equal for equal ones; null is a value like others."""
+    """Return the tracked columns as one value, equal for equal versions; null is a value like any other."""
     columns = [column for column in table.columns if column.name not in (*table.key, *table.untracked)]
     return sql.SQL("ROW({})").format(sql.SQL(", ").join(map(_comparable, columns)))
 

@@ -1,7 +1,7 @@
-"""Tables in PostgreSQL taken for oneself without making their readers wait. On a given cursor, no commit.
+"""Locks PostgreSQL tables exclusively without making their readers wait long. On a given cursor; nothing commits.
 
-Who waits for a table that is being read makes all later readers wait behind him. So each try is short, and between two
-of them whoever came meanwhile is let in.
+A session that waits for an exclusive lock makes all later readers queue behind it. So each try is short, and between
+two tries the readers that have queued get their locks.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from psycopg2 import errors, sql
 from cdc.model.errors import OperatorError
 from spark_apply.stores.postgres.tables import Cursor
 
-_TRY_MS: Final = 1_500  # above deadlock_timeout: an autovacuum gives way no sooner
+_TRY_MS: Final = 1_500  # above deadlock_timeout, after which an autovacuum is cancelled
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 _WITHIN_S = 60.0
 
 
-def take_alone(cur: Cursor, relations: Sequence[sql.Identifier], doing: str) -> None:
-    """Let nobody else read or write these tables until the transaction ends; those that are not there are passed over.
+def lock_exclusively(cur: Cursor, relations: Sequence[sql.Identifier], doing: str) -> None:
+    """Lock these tables exclusively until the transaction ends; tables that do not exist are skipped.
 
-    Raises OperatorError where others have read one of them all the while: it names their sessions, and the transaction
-    may go on, or end, without.
+    Raises OperatorError, which names the sessions, if one of the tables was read all the time. The transaction is still
+    usable after that.
     """
     places = _there(cur, relations)
     if not places:
@@ -35,10 +35,10 @@ def take_alone(cur: Cursor, relations: Sequence[sql.Identifier], doing: str) -> 
     while True:
         cur.execute("SELECT clock_timestamp()")
         ((tried_at,),) = cur.fetchall()
-        if _taken(cur, places):
+        if _try_lock(cur, places):
             break
         if time.monotonic() > until:
-            raise _in_the_way(cur, places, doing, tried_at)
+            raise _blocked_by(cur, places, doing, tried_at)
         time.sleep(wait_s)
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
     cur.execute("SET LOCAL lock_timeout TO DEFAULT")
@@ -54,7 +54,7 @@ def _there(cur: Cursor, relations: Sequence[sql.Identifier]) -> list[sql.Identif
     return found
 
 
-def _taken(cur: Cursor, places: Collection[sql.Identifier]) -> bool:
+def _try_lock(cur: Cursor, places: Collection[sql.Identifier]) -> bool:
     cur.execute("SAVEPOINT cdc_alone")
     try:
         cur.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(", ").join(places)))
@@ -65,16 +65,16 @@ def _taken(cur: Cursor, places: Collection[sql.Identifier]) -> bool:
     return True
 
 
-def _in_the_way(cur: Cursor, places: Collection[sql.Identifier], doing: str, tried_at: dt.datetime) -> OperatorError:
-    """Name who has a lock on a table, any lock, since before the last try began.
+def _blocked_by(cur: Cursor, places: Collection[sql.Identifier], doing: str, tried_at: dt.datetime) -> OperatorError:
+    """Return the error that names the sessions which have held a lock on a table since before the last try.
 
-    ``pg_blocking_pids`` would say it of a session that waits, which can itself ask nothing.
+    ``pg_blocking_pids`` works only for a session that is waiting, and a waiting session cannot call it.
     """
     cur.execute(
         "SELECT DISTINCT pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
         " WHERE locktype = 'relation' AND granted AND relation = ANY (%s::regclass[]) AND pid <> pg_backend_pid()"
         " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        " AND coalesce(a.xact_start < %s, true) ORDER BY pid",  # null: a session that this user is told nothing of
+        " AND coalesce(a.xact_start < %s, true) ORDER BY pid",  # null: a session that this user may not see
         ([place.as_string(cur) for place in places], tried_at),
     )
     pids = ", ".join(str(pid) for (pid,) in cur.fetchall())

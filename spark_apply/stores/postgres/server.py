@@ -1,4 +1,4 @@
-"""A store's connection to PostgreSQL: one writer's session, transactions, the driver's errors in our terms."""
+"""Connects a store to PostgreSQL: the writer's session, transactions, the driver's errors in our terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableErro
 from spark_apply.stores.postgres.tables import Cursor
 
 _AWAY_S = 60.0
-"""How long the server may be away before the job stops."""
+"""So long the server may not answer before the job stops."""
 _AGAIN_S = 0.5
 _LINGERS_S = 5.0
 _ROWS_AT_ONCE = 2_000
@@ -29,29 +29,29 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
 }
 _PASSING = ("08", "57", "53", "40")
-"""Classes of SQLSTATE: connection lost, operator intervention, resources, serialization."""
+"""SQLSTATE classes to retry: connection lost, operator intervention, resources, serialization."""
 
 
 class Server:
-    """Connects when it is needed, and again when the connection was lost. Not for two threads at a time."""
+    """Connects when needed, and again after the connection was lost. Not thread-safe."""
 
     def __init__(self, url: str, where: str) -> None:
-        """Raises ConfigError for what is no URL of PostgreSQL's; it is never repeated."""
+        """Raises ConfigError, which does not repeat the URL, if it is not a PostgreSQL URL."""
         self._url = url
         self._where = where
         self._parameters = _parameters(url, where)
         self._connection: psycopg2.extensions.connection | None = None
         self._locks: list[str] = []
         self.session = 0
-        """Which connection this is; what belongs to a session is gone with the number."""
+        """The number of the connection; a new number means that session state (temporary tables) is lost."""
 
     def another(self) -> Server:
-        """The same server by a connection of its own."""
+        """Return the same server with a connection of its own."""
         return Server(self._url, self._where)
 
     @contextmanager
     def transaction(self, doing: str) -> Iterator[Cursor]:
-        """Statements that all take effect, or none. Raises RetryableError where the same may work again."""
+        """Run statements in one transaction. Raises RetryableError if the same may succeed later."""
         connection = self._connected()
         try:
             with connection, connection.cursor() as cur:
@@ -63,7 +63,7 @@ class Server:
             raise error from exc
 
     def begin(self, doing: str) -> Cursor:
-        """A cursor in a transaction that the next `transaction` goes on with and commits."""
+        """Return a cursor in a transaction that the next `transaction` continues and commits."""
         try:
             return self._connected().cursor()
         except psycopg2.Error as exc:
@@ -71,7 +71,7 @@ class Server:
 
     @contextmanager
     def reading(self, doing: str) -> Iterator[tuple[Cursor, Cursor]]:
-        """Two cursors of a session of its own, on one snapshot; the second one fetches as it is read."""
+        """Yield two cursors of a separate session, on one snapshot; the second one streams its rows."""
         connection = self._connect()
         try:
             connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
@@ -84,9 +84,9 @@ class Server:
             connection.close()
 
     def lock(self, name: str) -> bool:
-        """Hold an advisory lock until `close`, over lost connections as well; False if another has it.
+        """Hold an advisory lock until `close`, also after reconnecting; False if another session has it.
 
-        A process that was killed is waited for: its session ends when the server notices.
+        Waits some seconds for a killed holder, whose session ends when the server notices.
         """
         with self.transaction("taking a lock") as cur:
             taken = _locked(cur, name)
@@ -95,11 +95,11 @@ class Server:
         return taken
 
     def close(self) -> None:
-        """Let go; safe to call twice."""
+        """Close the connection; safe to call twice."""
         if self._connection is not None:
             with suppress(psycopg2.Error):
                 self._connection.rollback()
-                self._connection.cursor().execute("SELECT pg_advisory_unlock_all()")  # the session may end later
+                self._connection.cursor().execute("SELECT pg_advisory_unlock_all()")  # the session itself may end later
             with suppress(psycopg2.Error):
                 self._connection.close()
             self._connection = None
@@ -139,7 +139,7 @@ class Server:
                 return connection
 
     def _translated(self, exc: psycopg2.Error, doing: str) -> CdcError:
-        """The server's DETAIL is left out, and the message of data exceptions: they quote values."""
+        """Translate an error without the server's DETAIL and without messages of data exceptions: they quote values."""
         code = exc.pgcode or ""
         lost = not code and isinstance(exc, psycopg2.OperationalError | psycopg2.InterfaceError)
         if lost or code[:2] in _PASSING:

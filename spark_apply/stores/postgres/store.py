@@ -1,4 +1,4 @@
-"""The transactional warehouse: a PostgreSQL table for each source table, in step with each other.
+"""Keeps a transactional warehouse: a PostgreSQL table for each source table, all consistent with each other.
 
     stores:
       warehouse: {type: postgres, url: "postgresql://user:${PASSWORD}@host/warehouse"}
@@ -6,22 +6,21 @@
     <schema>.<table>              the live copy: the source's columns, its key, and _cdc_position
     cdc_apply.copies              of each copy: identity, position, mark, due
     cdc_apply.waiting_<number>    events of source transactions that are not whole yet
-    cdc_apply.gone_<number>       keys that were deleted, of connectors that do not say what is whole
-    cdc_apply.copy_<number>       a copy beside the live one, or the one before it
+    cdc_apply.gone_<number>       deleted keys, if the connector publishes no position
+    cdc_apply.copy_<number>       a copy beside the live one, or the previous one
 
-A micro-batch is one transaction of all tables: COPY to temporary tables, then what lies before each table's limit is
-folded in with one statement, guarded by position, and what lies behind it is put with the events that wait. Positions
-and consumed offsets are in the same transaction. So a reader sees whole source transactions, of all tables alike, and
-what a crash makes the job hand over again is known by its offsets. Events from before the position that a copy is
-complete up to can only be late ones, deleted rows' included: they are left out (those of re-read rows have the
-position just before the next commit's, and pass).
+A micro-batch is one transaction over all tables: COPY to staging tables; then the events before each table's limit are
+folded in with one statement, guarded by position, and the events behind it are added to the waiting ones. Positions and
+consumed offsets are in the same transaction. So a reader sees whole source transactions in all tables alike, and events
+that come again after a crash are known by their offsets. Events before the position up to which a copy is complete are
+late, also those of deleted rows, and are left out (rows of an incremental snapshot have the position just before the
+next commit, and are not late).
 
-A copy that is read from the beginning of its topic shows what it had until all of that is whole; then one transaction
-replaces its rows: what the topic does not have is gone from it.
+While a topic is read from its beginning again, its copy shows what it had, until the topic is complete; then one
+transaction replaces its rows, and rows that the topic does not have are removed.
 
-A history (`spark_apply.stores.postgres.history`) is told the same way, but it leaves out nothing that is late and
-replaces nothing that is read again: each event adds to it once, and its log may no longer have what it has, or what
-waits.
+A history (`spark_apply.stores.postgres.history`) works the same, but it takes late events too, and nothing is replaced
+when its log is read again: each event adds to it once, and the log may no longer have all that it has, or that waits.
 
 See https://www.postgresql.org/docs/current/sql-insert.html#SQL-ON-CONFLICT.
 """
@@ -42,20 +41,20 @@ from spark_apply.events.history import CURRENT
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
-from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Moment, StoredRow, only_options
+from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, StoredRow, Visibility, only_options
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
-from spark_apply.stores.postgres.locks import take_alone
+from spark_apply.stores.postgres.locks import lock_exclusively
 from spark_apply.stores.postgres.server import Server
-from spark_apply.stores.postgres.tables import OURS, Cursor, Had, Tables, columns_of, moved_on
+from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of, moved_on
 from spark_apply.stores.postgres.types import documents, pg_type
 
 _BY_ID = ("integer", "bigint", "text", "numeric", "boolean")
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:
-    """Reach the database at the url of `config`; makes nothing. Raises OperatorError when it does not answer."""
+    """Connect to the database at the url of `config`; create nothing. Raises OperatorError when it does not answer."""
     del spark
     only_options(config, name, ())
     if config.url is None:
@@ -90,14 +89,14 @@ class PostgresStore:
             )
 
     def open(self, table: TargetTable) -> str:
-        self._write_alone(table)
+        self._claim_writer(table)
         with self._server.transaction(f"opening {table.qualified}") as cur:
             self._copies.prepare(cur)
             copy = self._copies.find(cur, table, self._role)
             there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
             if copy is None or (copy.relation is None and not there):
                 copy = self._copies.create(cur, table)
-            elif copy.relation is None:  # the whole database was restored from a dump, or this table was
+            elif copy.relation is None:  # the database, or this table, was restored from a dump
                 self._copies.adopt(cur, table, copy.number)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
@@ -108,45 +107,46 @@ class PostgresStore:
     def apply(self, batch: Batch) -> Applied:
         raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
 
-    def fold(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
+    def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         try:
-            return self._fold_all(batches, moments)
-        except RetryableError:  # it may have been committed: then its offsets tell, and nothing is done twice
-            return self._fold_all(batches, moments)
+            return self._fold_all(batches, visibility)
+        except RetryableError:  # if it was committed, the offsets show it, and nothing is done twice
+            return self._fold_all(batches, visibility)
 
-    def _fold_all(self, batches: Collection[Batch], moments: Mapping[str, Moment]) -> dict[str, Applied]:
+    def _fold_all(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         by_table = {batch.table.qualified: batch for batch in batches}
         try:
             with self._server.transaction("applying a batch") as cur:
                 return {
-                    name: self._fold(cur, name, by_table.get(name), moment) for name, moment in sorted(moments.items())
+                    name: self._fold(cur, name, by_table.get(name), visible)
+                    for name, visible in sorted(visibility.items())
                 }
         except BaseException:
-            self._staged.clear()  # temporary tables that were made in it are gone with it
+            self._staged.clear()  # staging tables that it created are rolled back
             raise
 
-    def _fold(self, cur: Cursor, name: str, batch: Batch | None, moment: Moment) -> Applied:
+    def _fold(self, cur: Cursor, name: str, batch: Batch | None, visible: Visibility) -> Applied:
         table = batch.table if batch is not None else self._tables[name]
         self._lock(cur, table)
         copy = self._copies.find(cur, table, self._role)
         if copy is None or copy.relation is None:
-            msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or made anew while the job wrote it"
+            msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or recreated while the job wrote it"
             raise OperatorError(msg, hint="start the job again: it fills the table from the topics")
-        if self._role == LIVE:  # a rebuild may have put another shape there
+        if self._role == LIVE:  # a rebuild may have swapped in another shape
             identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
         of = self._copies.tables(table, copy, self._role)
         staged = (self._server.session, copy.number, table.version)
         if self._staged.get(name) != staged:
-            tables.restage(cur, of)
+            tables.make_stage(cur, of)
             self._staged[name] = staged
         before = copy.mark.complete if copy.mark else None
-        late = before.settled if before and not copy.reload and not table.history else ""
+        late = before.late_before if before and not copy.reload and not table.history else ""
         ends = copy.mark.ends if copy.mark else {}
-        had = Had({}, "", reload=False) if moment.again else Had(ends, late, copy.reload)
-        applied = tables.fold(cur, of, batch, moment.limit, had)
-        mark = replace(moment.mark, ends=moved_on(ends, moment.mark.ends))
+        had = CopyState({}, "", reload=False) if visible.again else CopyState(ends, late, copy.reload)
+        applied = tables.fold(cur, of, batch, visible.limit, had)
+        mark = replace(visible.mark, ends=moved_on(ends, visible.mark.ends))
         position = max(copy.position or "", batch.position if batch is not None else "") or None
-        reload = copy.reload and moment.limit == ""
+        reload = copy.reload and visible.limit == ""
         self._copies.write(cur, copy.number, mark, position=position, reload=reload)
         return applied
 
@@ -161,10 +161,10 @@ class PostgresStore:
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         with self._server.transaction("setting a mark") as cur:
             copy = self._copies.required(cur, table, self._role)
-            anew = not mark.ends  # all is read from the beginning
-            if anew:
-                tables.begin_anew(cur, self._copies.tables(table, copy, self._role))
-            self._copies.write(cur, copy.number, mark, reload=True if anew else None)
+            from_start = not mark.ends  # the topic is read from its beginning
+            if from_start:
+                tables.forget_topic(cur, self._copies.tables(table, copy, self._role))
+            self._copies.write(cur, copy.number, mark, reload=True if from_start else None)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         copy = self._read(table)
@@ -214,7 +214,7 @@ class PostgresStore:
         return copy
 
     def hold(self, table: TargetTable) -> None:
-        """Let nobody write the live copy until `swap`, or `close`."""
+        """Lock the live copy against writers until `swap` or `close`."""
         cur = self._server.begin("swapping")
         self._lock(cur, table)
 
@@ -225,16 +225,16 @@ class PostgresStore:
             if made is None:
                 msg = f"PostgreSQL table {table.schema}.{table.copy_name}: another rebuild has taken this one's place"
                 raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
-            lacks = [n for n, end in (live.mark.ends if live.mark else {}).items() if due.begin.get(n, 0) < end]
-            if lacks:
-                raise BugError(f"{table.qualified}: a copy is swapped in that lacks what the live one has")
+            missing = [n for n, end in (live.mark.ends if live.mark else {}).items() if due.begin.get(n, 0) < end]
+            if missing:
+                raise BugError(f"{table.qualified}: a copy is swapped in that misses what the live one has")
             complete = live.mark.complete if live.mark else None
             new = self._copies.tables(table, made, BESIDE)
-            tables.restage(cur, new)
+            tables.make_stage(cur, new)
             limit = complete.position if complete else EVERYTHING
-            tables.fold(cur, new, None, limit, Had(due.begin, "", reload=made.reload))
+            tables.fold(cur, new, None, limit, CopyState(due.begin, "", reload=made.reload))
             self._copies.write(cur, made.number, made.mark, reload=False)
-            self._take_alone(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
+            self._lock_exclusively(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
             self._copies.remove(cur, table, PREVIOUS)
             self._copies.set_aside(cur, table, live, PREVIOUS)
             self._copies.put_in_place(cur, table, made, Mark(due.begin, complete))
@@ -250,7 +250,7 @@ class PostgresStore:
             live, kept = self._copies.required(cur, table, self._role), self._copies.find(cur, table, PREVIOUS)
             if kept is None:
                 raise OperatorError(f"{table.qualified}: there is no earlier copy", hint="a rollback uses it up")
-            self._take_alone(cur, table, live, kept, "rolling back")
+            self._lock_exclusively(cur, table, live, kept, "rolling back")
             self._copies.remove(cur, table, BESIDE)
             self._copies.set_aside(cur, table, live, BESIDE)
             self._copies.remove(cur, table, BESIDE)
@@ -270,28 +270,28 @@ class PostgresStore:
         self._server.close()
         self._tables.clear()
 
-    def _write_alone(self, table: TargetTable) -> None:
-        """Raises OperatorError where another job writes this copy."""
+    def _claim_writer(self, table: TargetTable) -> None:
+        """Raise OperatorError if another job writes this copy."""
         name = json.dumps(["writer", table.schema, table.copy_name])
         if table.qualified not in self._tables and not self._server.lock(name):
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} has a writer already"
             raise OperatorError(msg, hint="stop the apply job that writes it: SELECT * FROM pg_stat_activity shows it")
 
     def _lock(self, cur: Cursor, table: TargetTable) -> None:
-        """Change what a reader sees of a table alone, until the transaction ends; copies beside are one job's own."""
+        """Lock the live copy against other writers until the transaction ends; a copy beside has one writer."""
         if self._role == LIVE:
             name = json.dumps(["copies", table.schema, table.copy_name])
             cur.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
-    def _take_alone(self, cur: Cursor, table: TargetTable, live: Copy, other: Copy | None, doing: str) -> None:
-        """Wait for who reads the live copy, and the one before it, which may be read yet by who began when it was live.
+    def _lock_exclusively(self, cur: Cursor, table: TargetTable, live: Copy, other: Copy | None, doing: str) -> None:
+        """Wait for the readers of the live copy and of the previous one, which older transactions may still read.
 
-        Raises OperatorError where that does not end.
+        Raises OperatorError if that does not end.
         """
         copies = [self._copies.tables(table, live, self._role)]
         if other is not None:
             copies.append(self._copies.tables(table, other, PREVIOUS))
-        take_alone(cur, [copy.rows for copy in copies], f"{table.qualified}: {doing}")
+        lock_exclusively(cur, [copy.rows for copy in copies], f"{table.qualified}: {doing}")
 
     def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:
@@ -299,7 +299,7 @@ class PostgresStore:
 
 
 def _refuse_views(cur: Cursor, of: Tables) -> None:
-    """Raises OperatorError where a view would go on with the copy that is replaced."""
+    """Raise OperatorError if a view depends on the copy: it would stay with the replaced one."""
     cur.execute(
         "SELECT DISTINCT v.oid::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid"
         " JOIN pg_class v ON v.oid = r.ev_class WHERE d.refobjid = to_regclass(%s)"
@@ -313,7 +313,7 @@ def _refuse_views(cur: Cursor, of: Tables) -> None:
 
 
 def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:
-    """The rows with one of the ids that `_asked` gives, by the primary key where JSON gives its types back exactly."""
+    """Return a condition for the ids of `_asked`; it uses the primary key if JSON round-trips the key's types."""
     if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
         return sql.SQL("{} = ANY (%s)").format(key)
     fields = sql.SQL(", ").join(

@@ -1,4 +1,4 @@
-"""The tables of one copy in PostgreSQL, and how a batch is folded into them. On a given cursor, no commit."""
+"""Defines the tables of one copy in PostgreSQL, and folds a batch into them. On a given cursor; nothing commits."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from spark_apply.stores.postgres.history import TYPES, fold_statement
 from spark_apply.stores.postgres.types import pg_type, widens
 
 OURS = "cdc_apply"
-"""The schema of what belongs to no reader."""
+"""The schema of the tables that are not for readers."""
 MAX_NAME_BYTES = 63
 _COPY_BYTES = 1 << 20
 _FILLFACTOR = 85
-"""Room in each page for newer versions of its rows: they need no new index entries."""
+"""Leaves room in each page for newer versions of its rows, which then need no new index entries (HOT)."""
 
 Cursor = psycopg2.extensions.cursor
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Of the copy `number` of `table`, which is at `place` (schema and name)."""
+    """The tables of the copy `number` of `table`; `place` is schema and name of the copy."""
 
     table: TargetTable
     number: int
@@ -40,7 +40,7 @@ class Tables:
         return sql.Identifier(*self.place)
 
     def ours(self, kind: str) -> sql.Identifier:
-        """``waiting``, ``copy``, or ``gone``, which a history does not have: deletes are rows of it."""
+        """Return ``waiting``, ``copy`` or ``gone``; a history has no ``gone``, because its deletes are rows."""
         return sql.Identifier(OURS, f"{kind}_{self.number}")
 
     @property
@@ -57,12 +57,12 @@ class Tables:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What an event says besides, as it is kept until it is folded in."""
+        """Return the further columns of an event until it is folded in."""
         return (OP, AT) if self.table.history else (OP,)
 
     @property
     def event(self) -> sql.Composed:
-        """All that an event says."""
+        """Return all columns of an event."""
         return sql.SQL("{}, {}").format(self.columns, _listed(self.said))
 
     def same_key(self, one: str, other: str) -> sql.Composed:
@@ -73,7 +73,7 @@ class Tables:
 
 
 def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
-    """Make a copy without rows at ``cdc_apply.copy_<number>``; with the indexes and constraints of `like`, if given."""
+    """Create an empty copy at ``cdc_apply.copy_<number>``, with the indexes and constraints of `like`, if given."""
     table = tables.table
     check_names(table)
     rows, events = tables.ours("copy"), sql.SQL(", ").join([*_fields(table), *_ours(tables.said)])
@@ -97,7 +97,7 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
 
 
 def check_names(table: TargetTable) -> None:
-    """Raises ConfigError for names that PostgreSQL would cut off."""
+    """Raise ConfigError for names that PostgreSQL would cut off."""
     for name in (table.schema, table.copy_name, *(column.name for column in table.columns)):
         if len(name.encode()) > MAX_NAME_BYTES:
             msg = f"{table.qualified}: the name “{name}” is longer than PostgreSQL's {MAX_NAME_BYTES} bytes"
@@ -105,20 +105,20 @@ def check_names(table: TargetTable) -> None:
 
 
 def drop(cur: Cursor, tables: Tables) -> None:
-    """Remove a copy that is beside, with all that belongs to it."""
+    """Drop all tables of a copy that is not live."""
     for kind in ("copy", "waiting", "gone"):
         cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables.ours(kind)))
 
 
 def evolve(cur: Cursor, tables: Tables) -> None:
-    """Add columns and widen types in the copy and in what waits. Raises OperatorError where that cannot be."""
+    """Add columns and widen types in ``copy`` and ``waiting``. Raises OperatorError for an impossible change."""
     for _, change in changes(cur, tables):
         for name in (tables.rows, tables.ours("waiting")):
             cur.execute(sql.SQL("ALTER TABLE {} {}").format(name, change))
 
 
 def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
-    """What `evolve` does, in words and as a part of ALTER TABLE; raises what it raises."""
+    """Return the changes that `evolve` makes, in words and as a clause of ALTER TABLE; raises what it raises."""
     check_names(tables.table)
     there, found = columns_of(cur, tables.rows), []
     for column in tables.table.columns:
@@ -137,7 +137,7 @@ def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
 
 
 def grant_as(cur: Cursor, one: sql.Identifier, other: sql.Identifier) -> None:
-    """Grant on `other` what is granted on `one`."""
+    """Copy the grants on `one` to `other`."""
     cur.execute(
         "SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END,"
         " is_grantable FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass(%s) AND grantee <> relowner",
@@ -151,7 +151,7 @@ def grant_as(cur: Cursor, one: sql.Identifier, other: sql.Identifier) -> None:
 
 
 def columns_of(cur: Cursor, name: sql.Identifier) -> dict[str, str]:
-    """The columns of a table and their types, as ``format_type`` has them; empty if it is not there."""
+    """Return the columns of a table and their types, as of ``format_type``; empty if it does not exist."""
     cur.execute(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
         " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
@@ -160,8 +160,8 @@ def columns_of(cur: Cursor, name: sql.Identifier) -> dict[str, str]:
     return dict(cur.fetchall())
 
 
-def restage(cur: Cursor, tables: Tables) -> None:
-    """Make the session's temporary table anew."""
+def make_stage(cur: Cursor, tables: Tables) -> None:
+    """Create the session's staging table, replacing an older one."""
     cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables.stage))
     more = sql.SQL("{} integer, {} bigint").format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
     fields = [*_fields(tables.table), *_ours(tables.said), more]
@@ -172,10 +172,10 @@ def restage(cur: Cursor, tables: Tables) -> None:
     )
 
 
-def begin_anew(cur: Cursor, tables: Tables) -> None:
-    """Forget what belongs to a topic that is about to be read from its beginning.
+def forget_topic(cur: Cursor, tables: Tables) -> None:
+    """Delete the state about a topic that will be read from its beginning again.
 
-    Not of a history: its log may no longer have the events that wait.
+    A history keeps it: its log may no longer have the waiting events.
     """
     if not tables.table.history:
         for kind in ("waiting", "gone"):
@@ -183,18 +183,18 @@ def begin_anew(cur: Cursor, tables: Tables) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Had:
-    """What a copy has already."""
+class CopyState:
+    """What a copy has taken in already."""
 
     ends: Offsets
     late: str
-    """Events before this position can only be late."""
+    """Events before this position are late."""
     reload: bool
-    """Its rows are to be replaced by what is folded in next."""
+    """Whether its rows are replaced by what is folded in next."""
 
 
-def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Had) -> Applied:
-    """Take in `batch` and show what lies before `limit`; a history keeps what it has, whatever comes again or late."""
+def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: CopyState) -> Applied:
+    """Take in `batch` and show what lies before `limit`; a history also takes late events, and each event once."""
     stale = duplicate = 0
     if batch is not None:
         copy = sql.SQL("COPY {} ({}, {}) FROM STDIN").format(tables.stage, tables.event, _listed((PARTITION, OFFSET)))
@@ -215,8 +215,8 @@ def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Had)
     return Applied(written, deleted, stale + older, duplicate)
 
 
-def _drop_known(cur: Cursor, tables: Tables, had: Had) -> tuple[int, int]:
-    """Take out of the stage what was handed before, and what is late; how many of each."""
+def _drop_known(cur: Cursor, tables: Tables, had: CopyState) -> tuple[int, int]:
+    """Delete duplicates and late events from the stage; return how many of each."""
     whens = [
         sql.SQL("WHEN {} THEN {} < {}").format(sql.Literal(number), sql.Identifier(OFFSET), sql.Literal(end))
         for number, end in had.ends.items()
@@ -236,7 +236,7 @@ def _drop_known(cur: Cursor, tables: Tables, had: Had) -> tuple[int, int]:
 
 
 def _move_waiting(cur: Cursor, tables: Tables, limit: str) -> int:
-    """Put into the stage what has waited for this limit; how much."""
+    """Move the waiting events before this limit to the stage; return their number."""
     waiting, position = tables.ours("waiting"), sql.Identifier(POSITION)
     if limit == "":
         return 0
@@ -259,7 +259,7 @@ def _move_waiting(cur: Cursor, tables: Tables, limit: str) -> int:
 
 
 def _hold_back(cur: Cursor, tables: Tables, limit: str) -> None:
-    """Let wait what is not whole yet; a history's may wait already."""
+    """Copy events behind the limit to the waiting ones; those of a history may wait there already."""
     cur.execute(
         sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} WHERE {} >= {} ON CONFLICT DO NOTHING").format(
             tables.ours("waiting"), tables.stage, sql.Identifier(POSITION), sql.Literal(limit), n=tables.event
@@ -268,7 +268,7 @@ def _hold_back(cur: Cursor, tables: Tables, limit: str) -> None:
 
 
 def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit: str) -> tuple[int, int, int]:
-    """Fold the stage in up to `limit`: rows written, deleted, and those that the copy had already."""
+    """Fold the stage in up to `limit`; return rows written, rows deleted, and events that the copy had already."""
     position, op, gone = sql.Identifier(POSITION), sql.Identifier(OP), tables.ours("gone")
     newest = sql.SQL("SELECT {first} {columns}, {op} FROM {stage} WHERE {position} < {limit} {last}").format(
         first=sql.SQL("DISTINCT ON ({})").format(tables.key) if distinct else sql.SQL(""),
@@ -343,5 +343,5 @@ def _listed(names: Collection[str]) -> sql.Composed:
 
 
 def moved_on(had: Offsets, ends: Offsets) -> Mapping[int, int]:
-    """The later of both for each partition."""
+    """Return the greater offset of both for each partition."""
     return {number: max(had.get(number, 0), ends.get(number, 0)) for number in {*had, *ends}}

@@ -1,4 +1,4 @@
-"""Derived columns in PostgreSQL: their types, their values as text of COPY, and their documents by SQL.
+"""Maps derived columns to PostgreSQL: types, values as text of COPY, and documents by SQL.
 
     stored by Spark as        in PostgreSQL
     INT, BIGINT, BOOLEAN      integer, bigint, boolean
@@ -70,7 +70,7 @@ _DOCUMENTS = {
 
 
 def pg_type(column: TargetColumn) -> str:
-    """What PostgreSQL's ``format_type`` calls the column's type."""
+    """Return the column's type as PostgreSQL's ``format_type`` writes it."""
     stored = spark_type(column.kind)
     if isinstance(stored, T.DecimalType):
         return f"numeric({stored.precision},{stored.scale})"
@@ -81,7 +81,7 @@ def pg_type(column: TargetColumn) -> str:
 
 
 def widens(there: str, wanted: str) -> bool:
-    """Whether a column can be altered in place without a value changing."""
+    """Whether a column can be altered in place without changing a value."""
     if there.startswith("numeric(") and wanted.startswith("numeric("):
         (precision, scale), (more, same) = (map(int, name[8:-1].split(",")) for name in (there, wanted))
         return scale == same and precision <= more
@@ -89,14 +89,14 @@ def widens(there: str, wanted: str) -> bool:
 
 
 def copy_line(columns: Iterable[Column]) -> Column:
-    """A line of COPY's text format, with its end, of columns that `copy_text` gave."""
+    """Join columns that `copy_text` gave to a line of COPY's text format, with its end."""
     cells = [F.coalesce(column, F.lit(_NULL)) for column in columns]
     parted = [part for cell in cells for part in (F.lit("\t"), cell)][1:]
     return F.concat(*parted, F.lit("\n"))
 
 
 def copy_text(column: TargetColumn) -> Column:
-    """A column of typed rows as a cell of COPY's text format; null stays null."""
+    """Convert a column of typed rows to a cell of COPY's text format; null stays null."""
     value, stored = F.col(quoted(column.name)), spark_type(column.kind)
     if isinstance(stored, T.BinaryType):
         return F.concat(F.lit("\\\\x"), F.hex(value))
@@ -108,19 +108,19 @@ def copy_text(column: TargetColumn) -> Column:
 
 
 def copy_instant(since_1970_ms: Column) -> Column:
-    """Milliseconds as a cell of type timestamptz; null stays null."""
+    """Convert milliseconds to a cell of type timestamptz; null stays null."""
     return _era(F.timestamp_millis(since_1970_ms), T.TimestampType())
 
 
 def escaped(text: Column) -> Column:
-    """Text as a cell."""
+    """Escape text for a cell."""
     for plain, written in _ESCAPES:
         text = F.replace(text, F.lit(plain), F.lit(written))
     return text
 
 
 def _era(value: Column, stored: T.DataType) -> Column:
-    """Spark writes ``+10000-01-01`` and ``-0043-03-15``, PostgreSQL ``10000-01-01`` and ``0044-03-15 BC``."""
+    """Convert Spark's ``+10000-01-01`` and ``-0043-03-15`` to PostgreSQL's ``10000-01-01`` and ``0044-03-15 BC``."""
     zone = "+00" if isinstance(stored, T.TimestampType) else ""
     text, year = F.concat(value.cast("string"), F.lit(zone)), F.year(value)
     before = F.concat(
@@ -130,9 +130,11 @@ def _era(value: Column, stored: T.DataType) -> Column:
 
 
 def documents(columns: Iterable[TargetColumn], *, of: sql.Composable) -> sql.Composed:
-    """The JSON of these columns of a row of `of`, as `spark_apply.model.document` has it."""
+    """Return SQL for the document of these columns of a row of `of`, as `spark_apply.model.document` has it."""
     fields = [sql.SQL("{} AS {}").format(_document(column, of), sql.Identifier(column.name)) for column in columns]
-    row = sql.SQL("(SELECT row_to_json(d.*)::text FROM (SELECT {}) d)")  # with .*, or it would be a column named d
+    row = sql.SQL(
+        "(SELECT row_to_json(d.*)::text FROM (SELECT {}) d)"
+    )  # with .*: without, it would be a column named d
     return row.format(sql.SQL(", ").join(fields))
 
 

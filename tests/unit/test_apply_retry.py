@@ -1,4 +1,4 @@
-"""How often a job folds a batch in again, where copies are replaced under it: no rebuild can be made to do it twice."""
+"""A job retries a batch as often as copies were swapped under it; with real rebuilds this cannot be provoked twice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from spark_apply.job import job
 
 
 class ConflictError(Exception):
-    """What Spark raises where a table is another one by now."""
+    """Stands for Spark's error when the table was swapped meanwhile."""
 
 
 def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: list[bool]) -> int:
-    """How often the batch was folded in, of which `errors` came first; `swapped` says what was seen after each."""
+    """Return how often the batch was applied if `errors` come first; `swapped` says whether a swap follows each."""
     monkeypatch.setattr(job, "_sized", lambda records, *_, **__: records)
     tried: list[object] = []
 
@@ -28,7 +28,7 @@ def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: 
     conf = SimpleNamespace(get=lambda _: "2")
     looks = iter([False, *swapped])
     swaps: Any = SimpleNamespace(look=lambda **_: next(looks), spark=SimpleNamespace(conf=conf))
-    publisher: Any = SimpleNamespace(unread=lambda _: 0, moments=lambda _: {}, settled=dict)
+    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, late_before=dict)
     given: Any = applier
     records: Any = "records"
     job._apply(given, swaps, records, publisher, {})

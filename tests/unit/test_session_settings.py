@@ -1,4 +1,4 @@
-"""Who decides what a Spark session is made with: the job's file, else spark-submit, else we."""
+"""Settings of a Spark session come from apply.yaml, else from spark-submit, else from our defaults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_file_wins_over_spark_submit_and_that_over_us() -> None:
 
 @pytest.mark.parametrize("master", ["spark://m:7077", "yarn", "k8s://https://m:443"])
 def test_executors_elsewhere_can_reach_the_driver(master: str) -> None:
-    """By whichever way the master is named: Spark then finds an address of its own, unless one is given."""
+    """However the master is set: Spark then chooses the driver's address itself, unless one is given."""
     for found in (settings_of({"spark.master": master}, {}), settings_of({}, {"spark.master": master})):
         assert not LOOPBACK.keys() & found.keys()
     given = settings_of({"spark.master": master, "spark.driver.host": "10.0.0.7"}, {})

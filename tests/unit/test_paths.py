@@ -1,4 +1,4 @@
-"""Where things lie: a path here, or a URI that only Hadoop's file systems reach."""
+"""Paths of apply.yaml are local, or URIs that only Hadoop's file systems reach."""
 
 from __future__ import annotations
 

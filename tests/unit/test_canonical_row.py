@@ -1,4 +1,4 @@
-"""The form in which a source's row and a store's are compared, and keys back in the source's terms."""
+"""The canonical form makes rows of a source and of a store comparable; keys are found as the source prints them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cdc.encode.json_text import as_is, quoted, text
 from cdc.model.change import Column, Kind, Table
 from connectors.postgres.values import mapping, temporal
 from spark_apply.model.target_table import TargetColumn, TargetTable
-from spark_apply.verify.canonical_row import Form
+from spark_apply.verify.canonical_row import CanonicalForm
 from spark_apply.verify.key_text import key_text
 
 ENCODERS = {
@@ -28,11 +28,13 @@ ENCODERS = {
 }
 
 
-def form(kinds: dict[str, Kind], *, stored: dict[str, Kind] | None = None, texts: tuple[str, ...] = ()) -> Form:
+def form(
+    kinds: dict[str, Kind], *, stored: dict[str, Kind] | None = None, texts: tuple[str, ...] = ()
+) -> CanonicalForm:
     held = {**kinds, **(stored or {})}
     columns = tuple(TargetColumn(name, kind, ((kind, (1,)),)) for name, kind in held.items())
     made = TargetTable("c", "s", "t", "p.s.t", (next(iter(kinds)),), columns, 1)
-    return Form(made, kinds, texts=texts)
+    return CanonicalForm(made, kinds, texts=texts)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_what_differs_is_named(document: str) -> None:
 
 
 def test_columns_that_only_one_side_has_are_left_out() -> None:
-    """Dropped at the source: the copy keeps what it had. Not told of yet: the copy has none."""
+    """A column dropped at the source keeps its values in the copy; one not published yet is not in the copy."""
     here = form({"id": Kind("int64")}, stored={"dropped": Kind("string")})
     assert here.columns == ("id",)
     assert here.of_document('{"id":1,"dropped":"old"}') == here.of_event(b'{"id":1,"new":"x"}')

@@ -1,4 +1,4 @@
-"""From the schema topic to a derived table; names; positions of search versions; client properties."""
+"""The schema topic gives the derived table; also names, document ids, and client properties."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cdc.config.config import ApplyTable
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.kafka_source import jvm_options
+from spark_apply.model.document import document_id
 from spark_apply.model.target_table import Version, choose, parse_version, target
 from spark_apply.spark.names import folder_name, index_name, quoted
-from spark_apply.stores.opensearch import document_id
 from spark_apply.verify.contents import date_text, time_text, timestamp_text
 
 FOLLOW = ApplyTable(stores=("copy",))

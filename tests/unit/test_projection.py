@@ -1,4 +1,4 @@
-"""Names, places and partitions of shaped tables: what apply.yaml may ask for, before Spark is started."""
+"""The projection of a table is checked before Spark starts: names, targets and partitions of apply.yaml."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from cdc.config.config import ApplyTable
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.projection import check_places, fingerprint, planned
+from spark_apply.events.projection import check_places, fingerprint, projected_table
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.target_table import Partition, TargetTable, Version
 
@@ -18,7 +18,7 @@ COLUMNS = (("id", Kind("int64")), ("status", Kind("string")), ("total", Kind("de
 
 def shape(table: str = "orders", **settings: Any) -> TargetTable:
     version = Version("shop", "public", table, f"shop.public.{table}", 1, ("id",), COLUMNS)
-    return planned([version], follow(**settings))
+    return projected_table([version], follow(**settings))
 
 
 def follow(**settings: Any) -> ApplyTable:
@@ -35,7 +35,7 @@ def test_columns_are_chosen_and_renamed() -> None:
         "public.orders",
         "sales",
     )
-    assert shape().shaping is None
+    assert shape().projection is None
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ PLACES = (("orders", None), ("items", "orders"))
 
 
 def test_a_copy_is_known_by_its_shape_but_not_by_its_place() -> None:
-    """Another shape is refused with the way to it; the identity stays, so a checkpoint stays true."""
+    """Another shape is refused with the command for it; the identity stays, so the checkpoint stays valid."""
     plain, moved, shaped = shape(), shape(target="sales", partition_by=("id",)), shape(where="total > 0")
     made = stamp(plain)
     assert identity_of(made, moved, "copy") == made

@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: used where there is one, named for what it is of."""
+"""The archive of Spark's classes is used if it exists, and named by the Java and the jars that it belongs to."""
 
 from __future__ import annotations
 

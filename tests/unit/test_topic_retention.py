@@ -1,10 +1,10 @@
-"""What topics have forgotten, by offsets alone."""
+"""Missing offsets and missing deletes of a topic are found from offsets alone."""
 
 from __future__ import annotations
 
 import pytest
 
-from spark_apply.job.retention import Extent, away, gone, kept_from
+from spark_apply.job.retention import Extent, kept_from, missed_deletes, missing_offsets
 
 _WEEK_MS = 7 * 86_400_000
 
@@ -20,11 +20,11 @@ def extent(first: int, end: int, kept: int) -> Extent:
         ({"t": {0: 10}}, None),
         ({}, None),
         ({"t": {0: 4}}, "topic t, partition 0: offsets 4 to 4 were deleted"),
-        ({"t": {0: 11}}, "topic t, partition 0: it ends at 10, and 11 was read: made anew"),
+        ({"t": {0: 11}}, "topic t, partition 0: it ends at 10, and 11 was read: recreated"),
     ],
 )
 def test_a_checkpoint_that_names_what_is_not_there(begin: dict[str, dict[int, int]], told: str | None) -> None:
-    assert gone(begin, {"t": {0: extent(5, 10, 5), 1: extent(0, 3, 0)}}) == ([("t", told)] if told else [])
+    assert missing_offsets(begin, {"t": {0: extent(5, 10, 5), 1: extent(0, 3, 0)}}) == ([("t", told)] if told else [])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_checkpoint_that_names_what_is_not_there(begin: dict[str, dict[int, in
     ],
 )
 def test_a_copy_that_was_away(has: dict[int, int], there: Extent, told: str | None) -> None:
-    found = away("a copy", has, {0: there})
+    found = missed_deletes("a copy", has, {0: there})
     assert (told in (found or "")) if told else found is None
 
 

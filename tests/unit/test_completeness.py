@@ -1,4 +1,4 @@
-"""Which source transactions a copy is said to hold: never more than it does."""
+"""A copy never claims to hold more source transactions than it does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from spark_apply.job.microbatch import Route
-from spark_apply.job.watermarks import Publisher
-from spark_apply.model.completeness import Barrier, Barriers, Complete, Mark, lowest, position_of, spoken_for
+from spark_apply.job.watermarks import WatermarkPublisher
+from spark_apply.model.completeness import Barrier, Barriers, Complete, Mark, complete_tables, lowest, position_of
 from spark_apply.model.target_table import TargetTable
 from spark_apply.stores.iceberg.store import mark_in_folder
 
@@ -104,11 +104,11 @@ def test_a_job_far_behind_keeps_few_barriers_and_the_newest() -> None:
 
 def test_a_table_whose_topic_is_not_whole_is_not_spoken_for() -> None:
     both = ("public.a", "public.b")
-    assert spoken_for(_state(), both) == {"public.a", "public.b"}
-    assert spoken_for(_state(phase=Phase.SNAPSHOT), both) is None
-    assert spoken_for(_state(reading={"public.a": {"required": True}}), both) == {"public.b"}
-    assert spoken_for(_state(reading={"public.a": {"required": False}}), both) == {"public.a", "public.b"}
-    assert spoken_for(_state(tables=("public.b",)), both) == {"public.b"}
+    assert complete_tables(_state(), both) == {"public.a", "public.b"}
+    assert complete_tables(_state(phase=Phase.SNAPSHOT), both) is None
+    assert complete_tables(_state(reading={"public.a": {"required": True}}), both) == {"public.b"}
+    assert complete_tables(_state(reading={"public.a": {"required": False}}), both) == {"public.a", "public.b"}
+    assert complete_tables(_state(tables=("public.b",)), both) == {"public.b"}
 
 
 def test_marks_are_kept_as_json_and_the_lowest_counts() -> None:
@@ -126,7 +126,7 @@ def test_marks_are_kept_as_json_and_the_lowest_counts() -> None:
 
 
 class Copy:
-    """As much of a store as a Publisher needs."""
+    """As much of a store as a WatermarkPublisher needs."""
 
     def __init__(self, mark: Mark | None = None) -> None:
         self.kept = mark
@@ -138,11 +138,11 @@ class Copy:
         self.kept = mark
 
 
-def _publisher(*copies: Copy) -> tuple[Publisher, Barriers]:
+def _publisher(*copies: Copy) -> tuple[WatermarkPublisher, Barriers]:
     table = TargetTable("shop", "public", "a", "shop.public.a", ("id",), (), 1)
     barriers = Barriers()
     routes = {table.topic: Route(table, cast("Any", {f"copy{n}": copy for n, copy in enumerate(copies)}))}
-    return Publisher(routes, cast("Any", SimpleNamespace(barriers=barriers, failure=None))), barriers
+    return WatermarkPublisher(routes, cast("Any", SimpleNamespace(barriers=barriers, failure=None))), barriers
 
 
 def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:
@@ -151,7 +151,7 @@ def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:
     publisher.begin(None, checkpoint="c")
     assert copy.kept is None
     barriers.add(_barrier(10, {"shop.public.a": {0: 5}}))
-    publisher.tend()
+    publisher.publish_pending()
     publisher.applied({"shop.public.a": {0: 4}}, {})
     assert copy.kept == Mark({0: 4}, None)
     publisher.applied({"shop.public.a": {0: 5}}, {})
@@ -160,7 +160,7 @@ def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:
     assert copy.kept.complete.position == position_of(_state(10))
     # the source is idle, its position moves, no batch comes
     barriers.add(_barrier(20, {"shop.public.a": {0: 5}}))
-    publisher.tend()
+    publisher.publish_pending()
     assert copy.kept.complete.position == position_of(_state(20))
     # the table is being read again at the source: it stays where it was
     barriers.add(Barrier("shop", frozenset(), position_of(_state(30)), None, {}))
@@ -178,7 +178,7 @@ def test_a_copy_that_is_filled_again_is_complete_no_more() -> None:
 
 
 def test_a_copy_older_than_the_checkpoint_stops_the_job() -> None:
-    """What it lacks would never come, and yet be said to be there."""
+    """The missing events would never come again, although the copy claims to have them."""
     was = Complete("shop", position_of(_state(10)), None, 1)
     applied = {"shop.public.a": {0: 5}}
     publisher, barriers = _publisher(Copy(Mark({0: 5}, was)), Copy(Mark({0: 4}, was)))
@@ -188,12 +188,12 @@ def test_a_copy_older_than_the_checkpoint_stops_the_job() -> None:
     publisher, barriers = _publisher(copy)
     publisher.begin(applied, checkpoint="/c/1")
     barriers.add(_barrier(8, {"shop.public.a": {0: 5}}))
-    publisher.tend()
+    publisher.publish_pending()
     assert copy.kept == Mark({0: 5}, was), "what is complete stays so"
 
 
 def test_a_table_that_was_rolled_back_says_nothing(tmp_path: Path) -> None:
-    """Its property came along, its rows did not: the snapshot it speaks of is no ancestor of the current one."""
+    """The property was restored, its rows were not: the snapshot that it names is no ancestor of the current one."""
     mark = json.dumps({"ends": {"0": 5}, "complete": None, "snapshot": 2})
     snapshots = [{"snapshot-id": 1}, {"snapshot-id": 2, "parent-snapshot-id": 1}]
     snapshots.append({"snapshot-id": 3, "parent-snapshot-id": 2})

@@ -1,4 +1,4 @@
-"""Verifying beside a source that is written, a connector that publishes and a job that applies, in any order.
+"""Verify runs beside a source that is written, a connector that publishes and a job that applies, in any order.
 
 No server: a log whose commits may be invisible for a while, a topic, a copy that lags. Keys that nobody writes are
 damaged in the copy; keys that are written must never be reported.
@@ -24,8 +24,8 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import StoredRow
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.verify import verify
-from spark_apply.verify.canonical_row import Form
-from spark_apply.verify.verify import Copy, _compare, _Compared, _Ground
+from spark_apply.verify.canonical_row import CanonicalForm
+from spark_apply.verify.verify import ComparedCopy, _compare, _ComparedTable, _Context
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id", "v"])
@@ -33,7 +33,7 @@ TEXT = Kind("string")
 TARGET = TargetTable(
     "c", "s", "t", "p.s.t", ("id",), tuple(TargetColumn(name, TEXT, ((TEXT, (1,)),)) for name in ("id", "v")), 1
 )
-FORM = Form(TARGET, {"id": TEXT, "v": TEXT})
+FORM = CanonicalForm(TARGET, {"id": TEXT, "v": TEXT})
 QUIET, BUSY = ("changed", "gone", "kept", "left"), ("a", "b", "c", "d")
 LIVES = 400
 
@@ -131,7 +131,7 @@ def _document(name: str, value: str) -> str:
     return f'{{"id":"{name}","v":"{value}"}}'
 
 
-def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> Copy:
+def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> ComparedCopy:
     world = World(seed)
     with monkeypatch.context() as patch:
         patch.setattr(verify, "_LOOK_S", 0)
@@ -143,14 +143,14 @@ def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> Copy:
         reader = MemorySnapshotter(world.log, at=world.turn)
         with PublishedTables([TABLE], reader, prefix="p") as published:
             topics = ApplySource(bootstrap_servers="nowhere", topic_prefix="p")
-            ground = _Ground(topics, published, world.standing, lambda _line: None, tuple)
+            context = _Context(topics, published, world.standing, lambda _line: None, tuple)
             store: Any = world
             spark: Any = None  # the table has no expressions
-            (copy,) = _compare(ground, _Compared(TABLE, TARGET, FORM, {"copy": store}, spark))
+            (copy,) = _compare(context, _ComparedTable(TABLE, TARGET, FORM, {"copy": store}, spark))
     return copy
 
 
-def right(copy: Copy) -> bool:
+def right(copy: ComparedCopy) -> bool:
     """Exactly the damage is reported."""
     return (
         [(one.key, one.columns) for one in copy.differing] == [(_key("changed"), ("v",))]
@@ -186,5 +186,5 @@ def test_control_a_view_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_control_a_store_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify._Again, "_await", lambda *_: None)
+    monkeypatch.setattr(verify._Recheck, "_await", lambda *_: None)
     assert wrong(monkeypatch)

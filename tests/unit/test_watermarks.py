@@ -1,13 +1,13 @@
-"""What copies are told of themselves: never more than they hold."""
+"""The marks that are written never claim more than a copy holds."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
 
-from spark_apply.job.barriers import Watcher
+from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.microbatch import Route
-from spark_apply.job.watermarks import Publisher
+from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark
 from spark_apply.model.target_table import TargetTable
 
@@ -29,20 +29,20 @@ class Store:
         self.marks.append(mark)
 
 
-def publisher(barriers: Barriers, store: Store) -> Publisher:
+def publisher(barriers: Barriers, store: Store) -> WatermarkPublisher:
     watcher = SimpleNamespace(barriers=barriers, failure=None, seen={"shop"})
-    made = Publisher({TOPIC: Route(TABLE, {"copy": cast("Any", store)})}, cast("Watcher", watcher))
+    made = WatermarkPublisher({TOPIC: Route(TABLE, {"copy": cast("Any", store)})}, cast("PositionWatcher", watcher))
     made.begin({TOPIC: {0: 5}}, checkpoint="checkpoint")
     return made
 
 
 def test_a_batch_that_failed_completes_nothing() -> None:
-    """It was asked what would be whole with it; then it broke off, and the job looks once more before it ends."""
+    """A batch that failed after its visibility was computed leaves no mark, though the job publishes once more."""
     barriers, store = Barriers(), Store()
     made = publisher(barriers, store)
     barriers.add(Barrier("shop", frozenset({"public.orders"}), COMMITTED, 1, {TOPIC: {0: 10}}))
-    made.moments({TOPIC: {0: 10}})
-    made.tend()
+    made.visibility({TOPIC: {0: 10}})
+    made.publish_pending()
     assert store.marks == []
     made.applied({TOPIC: {0: 10}}, {})
     (complete,) = (mark.complete for mark in store.marks)
