@@ -59,6 +59,10 @@ def build(folder: Path, flags: Sequence[str] = SANITIZE) -> None:
     )
     if done.returncode:
         raise RuntimeError(f"the compiled modules could not be built:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    if flags is SANITIZE:
+        for file in folder.rglob(f"*{SUFFIX}"):
+            if b"__asan_report" not in file.read_bytes():
+                raise RuntimeError(f"{file.name} was built without AddressSanitizer")
 
 
 def sanitized(*, guided: bool) -> dict[str, str]:

@@ -31,7 +31,7 @@ LONGEST: Final = 4096
 SHARED: Final = struct.Struct("<QQ")
 """Executions so far, and the size of the input at hand, which follows."""
 MEMORY_BYTES: Final = 3 << 30
-_PACKAGES: Final = ("cdc", "connectors", "snapshot", "sinks")
+_PACKAGES: Final = ("cdc", "connectors", "snapshot", "sinks", "tests.fuzz.targets")
 _INTERESTING: Final = (0, 1, 2, 4, 7, 8, 16, 32, 63, 64, 65, 100, 126, 127, 128, 129, 250, 251, 252, 253, 254, 255)
 _WIDE: Final = (0, 1, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 _MOST_FINDINGS: Final = 20

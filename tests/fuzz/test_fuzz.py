@@ -60,7 +60,7 @@ def settings(compiled: Path | None, tmp_path: Path) -> Settings:
     return Settings(seconds, random.randrange(1 << 31), tmp_path, INPUT_S, plain=True, compiled=compiled)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_planted_faults_are_found(settings: Settings) -> None:
     """A fuzzer that cannot find a fault says nothing where it finds none."""
     assert list(missed(settings)) == []
