@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JARS   := $(VENV)/.jars
 PLOT   := $(VENV)/.plot
+ATHERIS := $(VENV)/.atheris
 COMPILED := $(wildcard cdc/encode/*.pyx connectors/*/*/*.pyx)
 ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply soak test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply soak fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -48,6 +49,13 @@ SOURCE  ?= postgres18
 soak: $(JARS)    ## faults for SECONDS=600 by SEED=1 on SOURCE=postgres18, mysql or mariadb: nothing lost, doubled, torn
 	$(BIN)/python -m tests.faults --source $(SOURCE) --seconds $(SECONDS) --seed $(SEED) --folder .cdc-soak --json .cdc-soak/report.json
 
+$(ATHERIS): $(STAMP) tests/fuzz/requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r tests/fuzz/requirements.lock \
+	&& touch $(ATHERIS) || echo "atheris does not install here"
+
+fuzz: $(ATHERIS) ## any bytes into each parser for SECONDS=600 by SEED=1: sanitizers and coverage, where they can be had
+	$(BIN)/python -m tests.fuzz --sanitize --seconds $(SECONDS) --seed $(SEED)
+
 format: $(STAMP) ## rewrite the sources in house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -63,6 +71,7 @@ type: $(STAMP)   ## mypy, strict
 lock:            ## pin again what pyproject.toml asks for (needs uv)
 	uv pip compile --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 --extra test --no-header -q pyproject.toml -o requirements.lock
 	uv pip compile --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 --no-header -q -c requirements.lock bench/requirements.txt -o bench/requirements.lock
+	uv pip compile --generate-hashes --no-emit-index-url --no-emit-find-links --python-version 3.11 --no-header -q -c requirements.lock tests/fuzz/requirements.txt -o tests/fuzz/requirements.lock
 
 $(PLOT): $(STAMP) bench/requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r bench/requirements.lock
@@ -109,4 +118,4 @@ bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
 	rm -f $(COMPILED:.pyx=.*.so) $(COMPILED:.pyx=.c)
-	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-test-all .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-fuzz .cdc-test-all .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

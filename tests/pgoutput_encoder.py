@@ -24,9 +24,9 @@ def encode(message: Message) -> bytes:
     """One message as the server frames it."""
     match message:
         case Begin(lsn, at_us, xid):
-            return b"B" + struct.pack(">qqI", lsn, at_us - POSTGRES_EPOCH_US, xid)
+            return b"B" + struct.pack(">QqI", lsn, at_us - POSTGRES_EPOCH_US, xid)
         case Commit(lsn, end):
-            return b"C" + struct.pack(">Bqqq", 0, lsn, end, 0)
+            return b"C" + struct.pack(">BQQq", 0, lsn, end, 0)
         case Relation(number, schema, name, identity, columns):
             described = b"".join(
                 struct.pack(">B", c.in_identity) + _text(c.name) + struct.pack(">Ii", c.type_oid, c.typmod)
@@ -44,7 +44,7 @@ def encode(message: Message) -> bytes:
         case Truncate(relations):
             return b"T" + struct.pack(f">IB{len(relations)}I", len(relations), 0, *relations)
         case LogicalMessage(transactional, lsn, prefix, content):
-            return b"M" + struct.pack(">Bq", transactional, lsn) + _text(prefix) + _sized(content)
+            return b"M" + struct.pack(">BQ", transactional, lsn) + _text(prefix) + _sized(content)
         case Skipped("O"):
             return b"O" + struct.pack(">q", 7) + _text("origin")
         case Skipped():

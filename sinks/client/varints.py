@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import Final
 
 _SEVEN, MORE = 0x7F, 0x80
+_WIDEST: Final = 63
+"""How far the last seven bits of a number are shifted."""
 _REMEMBERED: Final = 1 << 13
 
 
@@ -26,9 +28,11 @@ def unsigned(number: int) -> bytes:
 
 
 def read_unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """A number and where it ends. Raises IndexError where the data ends before."""
+    """A number and where it ends. Raises IndexError where the data ends before, ValueError for one above 64 bits."""
     found = shift = 0
     while (byte := data[at]) >= MORE:
+        if shift >= _WIDEST:
+            raise ValueError("a number of more than 64 bits")
         found |= (byte & _SEVEN) << shift
         shift += 7
         at += 1

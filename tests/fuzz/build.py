@@ -1,7 +1,8 @@
 """The compiled modules built aside, plain or under the compiler's sanitizers, and taken in the place of the installed.
 
 AddressSanitizer says which byte was read or written outside of what it belongs to, UBSan what C leaves undefined. Both
-stop the process: a finding is never passed over.
+stop the process: a finding is never passed over. The modules are not linked with the sanitizers' runtime. It is loaded
+before Python is: that of atheris, where atheris guides, because it counts what was reached as well, and else gcc's own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sysconfig
 import tomllib
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -30,7 +31,7 @@ from Cython.Build import cythonize
 from setuptools import Distribution, Extension
 folder, flags, modules = sys.argv[1], sys.argv[2].split(), sys.argv[3:]
 extensions = [
-    Extension(name, [name.replace(".", "/") + ".pyx"], extra_compile_args=flags, extra_link_args=flags)
+    Extension(name, [name.replace(".", "/") + ".pyx"], extra_compile_args=flags)
     for name in modules
 ]
 made = cythonize(extensions, build_dir=folder + "/c", quiet=True)
@@ -58,22 +59,49 @@ def build(folder: Path, flags: Sequence[str] = SANITIZE) -> None:
     )
     if done.returncode:
         raise RuntimeError(f"the compiled modules could not be built:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    if flags is SANITIZE:
+        for file in folder.rglob(f"*{SUFFIX}"):
+            if b"__asan_report" not in file.read_bytes():
+                raise RuntimeError(f"{file.name} was built without AddressSanitizer")
 
 
-def sanitized() -> dict[str, str]:
-    """What the environment of a process must have that uses them. Raises RuntimeError where gcc has no libasan."""
-    libraries = []
-    for name in ("libasan.so", "libubsan.so"):
-        found = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=False).stdout
-        if not Path(found.strip()).is_absolute():
-            raise RuntimeError(f"gcc has no {name}: --sanitize needs gcc with its sanitizers")
-        libraries.append(found.strip())
+def sanitized(*, guided: bool) -> dict[str, str]:
+    """What the environment of a process must have that uses them. Raises RuntimeError where there is no runtime."""
     return {
-        "LD_PRELOAD": " ".join(libraries),
+        "LD_PRELOAD": " ".join(map(str, [_of_atheris()] if guided else _of_gcc())),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:abort_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "PYTHONMALLOC": "malloc",  # the small objects of Python's own allocator have no guards around them
     }
+
+
+def has_sanitizers() -> bool:
+    """Whether gcc is here with the runtime of both."""
+    try:
+        return len(_of_gcc()) == len(_RUNTIME)
+    except (RuntimeError, OSError):
+        return False
+
+
+_RUNTIME: Final = ("libasan.so", "libubsan.so")
+
+
+def _of_gcc() -> list[Path]:
+    found = []
+    for name in _RUNTIME:
+        said = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=False).stdout
+        if not Path(said.strip()).is_absolute():
+            raise RuntimeError(f"gcc has no {name}: --sanitize needs gcc with its sanitizers")
+        found.append(Path(said.strip()))
+    return found
+
+
+def _of_atheris() -> Path:
+    found = find_spec("atheris")
+    runtime = Path(str(found and found.origin)).parents[1] / "asan_with_fuzzer.so"
+    if not runtime.exists():
+        raise RuntimeError("atheris has no runtime of AddressSanitizer with it: --sanitize needs it, or --plain")
+    return runtime
 
 
 class _Finder:

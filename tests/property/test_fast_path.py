@@ -91,7 +91,7 @@ def test_what_nearly_all_changes_are_is_taken(op: Op, row: Row, note: bytes | No
     assert fast_path(ENCODER, None, LIMIT)(Change(op, TABLE, before, row, (1, 2)), frame()) is not None
 
 
-LSNS = st.integers(0, 2**63 - 1)
+LSNS = st.integers(0, 2**64 - 1)
 RELATION = Relation(CAPTURED, "s", "t", "d", tuple(RelationColumn(name, 25, -1, name == "id") for name in NAMES))
 VALUES = st.one_of(st.none(), st.just(UNCHANGED), st.binary(max_size=300))
 WIDTHS = st.sampled_from([3, 3, 3, 2, 4])
@@ -121,7 +121,7 @@ def test_a_row_message_says_what_it_says_plainly(message: Any, lsn: int, data: s
     for _ in range(data.draw(st.integers(0, 2))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     sent = bytes(payload[: data.draw(st.one_of(st.just(len(payload)), st.integers(0, len(payload))))])
-    change = made.fast_path.change(b"w" + struct.pack(">qqq", lsn, 1, 2) + sent)
+    change = made.fast_path.change(b"w" + struct.pack(">Qqq", lsn, 1, 2) + sent)
     if change is not None:
         read = messages.decode(sent)
         assert isinstance(read, Insert | Update | messages.Delete)

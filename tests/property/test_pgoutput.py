@@ -25,7 +25,7 @@ from connectors.postgres.pgoutput.messages import (
 from tests.pgoutput_encoder import encode
 
 OIDS = st.integers(0, 2**32 - 1)
-LSNS = st.integers(0, 2**63 - 1)
+LSNS = st.integers(0, 2**64 - 1)
 TIMES = st.integers(-(2**62), 2**62).map(lambda us: us + POSTGRES_EPOCH_US)
 NAMES = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20)
 ROWS = st.lists(st.one_of(st.none(), st.just(UNCHANGED), st.binary(max_size=30)), max_size=8).map(tuple)

@@ -20,7 +20,7 @@ https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Final
 
@@ -237,7 +237,10 @@ def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) ->
     for kind, true in ((_SET_LABELS, SET), (_ENUM_LABELS, ENUM)):
         if field := fields.get(kind):
             for i in of.those({true}):
-                told.labels[i] = tuple(_labels(field, told.charsets.get(i)))
+                labels = tuple(_labels(field))
+                decode = _decoder(told.charsets.get(i))
+                if decode is not None:
+                    told.labels[i] = tuple(map(decode, labels))
             field.finish()
     for kind, true, into in (
         (_GEOMETRIES, GEOMETRY, told.geometries),
@@ -282,15 +285,31 @@ def _collations(default: Cursor | None, each: Cursor | None, where: list[int]) -
         yield from collations.items()
 
 
-def _labels(field: Cursor, charset: str | None) -> Iterator[str]:
-    """Labels are in their column's character set."""
+def _labels(field: Cursor) -> Iterator[tuple[int, bytes]]:
+    """Where each label begins, and its bytes."""
     for _ in range(field.packed()):
-        at = field.at
-        raw = field.take(field.packed())
+        yield field.at, field.take(field.packed())
+
+
+def _decoder(charset: str | None) -> Callable[[tuple[int, bytes]], str] | None:
+    """Labels are in their column's character set; None for one that is not known.
+
+    The column is then one without labels: the table may be one that nobody captures. Who reads its rows refuses it.
+    """
+    charset = charset or "utf8mb4"
+    try:
+        plainly = charsets.decoder(charset)
+    except LookupError:
+        return None
+
+    def decode(label: tuple[int, bytes]) -> str:
+        at, raw = label
         try:
-            yield charsets.decoder(charset or "utf8mb4")(raw)
+            return plainly(raw)
         except ValueError as exc:
-            raise ProtocolError(at, f"a label that is not valid {charset or 'utf8mb4'}") from exc
+            raise ProtocolError(at, f"a label that is not valid {charset}") from exc
+
+    return decode
 
 
 def _key(simple: Cursor | None, prefixes: Cursor | None, count: int) -> tuple[tuple[int, int], ...] | None:

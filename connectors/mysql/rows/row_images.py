@@ -240,6 +240,8 @@ def _big_endian(raw: bytes) -> bytes:
 
 
 def _labels(column: TableColumn) -> list[bytes]:
+    if column.labels is None and column.charset is not None:
+        _text(column)  # labels in a character set that is not known are left out
     return [label.encode() for label in _told(column, column.labels, "which labels it has")]
 
 

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from cdc.model.errors import ProtocolError
+
 Name: TypeAlias = tuple[str, str]
 """Database and table."""
 
@@ -18,17 +20,18 @@ XaId: TypeAlias = tuple[int, bytes, bytes]
 
 _TOKENS: Final = re.compile(
     r"""
-    (?P<space>[\s\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?![!M])(?:[^*]|\*(?!/))*\*/)
+    (?P<space>[\s\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?![!M])(?:[^*]|\*(?!/))*+(?:\*/|\Z))
   | (?P<open>/\*M?!\d*)        # what follows is for the server to read
   | (?P<close>\*/)
-  | `(?P<quoted>(?:[^`]|``)*)`
-  | "(?P<double>(?:[^"\\]|""|\\.)*)"
-  | '(?P<string>(?:[^'\\]|''|\\.)*)'
+  | `(?P<quoted>(?:[^`]|``)*+)(?:`|\Z)
+  | "(?P<double>(?:[^"\\]|""|\\.)*+)(?:"|\\?\Z)
+  | '(?P<string>(?:[^'\\]|''|\\.)*+)(?:'|\\?\Z)
   | (?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)
   | (?P<other>.)
     """,
     re.VERBOSE | re.DOTALL,
 )
+"""What is not closed goes on to the end: it is looked for once, not again from each character of it."""
 _ROW_STATEMENTS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "HANDLER"})
 _XID: Final = re.compile(r"XA\s+(COMMIT|ROLLBACK)\s+X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
 _MOST_TOKENS: Final = 10_000
@@ -301,5 +304,8 @@ def _xa(statement: str, second: Token) -> Meaning:
     found = _XID.search(statement)
     if found is None:
         return None  # XA END, XA PREPARE
-    xid = (int(found[4]), bytes.fromhex(found[2]), bytes.fromhex(found[3]))
+    try:
+        xid = (int(found[4]), bytes.fromhex(found[2]), bytes.fromhex(found[3]))
+    except ValueError as exc:
+        raise ProtocolError(found.start(), "a prepared transaction whose name cannot be read") from exc
     return XaEnded(xid, committed=found[1].upper() == "COMMIT")

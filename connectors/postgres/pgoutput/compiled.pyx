@@ -29,6 +29,7 @@ cdef enum:
     BEGIN_SIZE = FIELDS + 20
     COMMIT_SIZE = FIELDS + 25
     KEEPALIVE_SIZE = 18
+    CLOCK_BITS = 62  # of a time that is taken: what is added to it does not overflow
     MOST_BYTES = 1 << 20
     HEAD = 33
     OF_RELATION = 25  # where what is the same for all rows of a relation begins
@@ -160,7 +161,7 @@ cdef class Straight:
                     continue
             elif length == BEGIN_SIZE and text[FIELDS - 1] == 66:
                 at_us = <int64_t>big8(text + FIELDS + 8)
-                if at_us >= 0:
+                if at_us >> CLOCK_BITS == 0:
                     lsn, xid, at_us, inside = big8(text + FIELDS), big4(text + FIELDS + 16), at_us + _EPOCH_US, True
                     continue
             return self.received(whole, end, inside, lsn, at_us, xid, changes, bytes(data), got)

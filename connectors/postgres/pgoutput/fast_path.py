@@ -2,10 +2,10 @@
 
 Such messages begin alike for all rows of a relation, so one look-up tells relation, operation and number of columns:
 
-    w · int64 LSN · 16 bytes · I or U · int32 relation · N · int16 columns · the columns
-    w · 24 bytes · B · int64 LSN · int64 clock · int32 xid
-    w · 24 bytes · C · int8 · int64 LSN · int64 end · int64 clock
-    k · int64 end · int64 clock · int8 whether an answer is wanted
+    w · uint64 LSN · 16 bytes · I or U · int32 relation · N · int16 columns · the columns
+    w · 24 bytes · B · uint64 LSN · int64 clock · int32 xid
+    w · 24 bytes · C · int8 · uint64 LSN · uint64 end · int64 clock
+    k · uint64 end · int64 clock · int8 whether an answer is wanted
 
 `messages.decode` and `Assembler.change` take every message that this one leaves, and are its oracle. Where there is
 `connectors.postgres.pgoutput.compiled`, it does the same in C.
@@ -25,15 +25,17 @@ from cdc.model.errors import ProtocolError
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US, Begin, Commit
 from connectors.postgres.pgoutput.row_codegen import Read, row_reader
 
-_HEAD: Final = Struct(">xq16x8s")
+_HEAD: Final = Struct(">xQ16x8s")
 _RELATION: Final = Struct(">cIcH")
 _OPS: Final = {b"I": Op.CREATE, b"U": Op.UPDATE}
-_BEGIN: Final = Struct(">qqI")
-_COMMIT: Final = Struct(">xqqq")
+_BEGIN: Final = Struct(">QqI")
+_CLOCK_BITS: Final = 62
+"""Of a transaction's time: one before the year 2000, or far behind ours, is left to others."""
+_COMMIT: Final = Struct(">xQQq")
 _TAG_AT: Final = 25
 _FIELDS_AT: Final = 26
 _B, _C, _W = b"BCw"
-_KEEPALIVE: Final = Struct(">cqqB")
+_KEEPALIVE: Final = Struct(">cQqB")
 MOST_BYTES: Final = 1 << 20
 """How many bytes of messages are held, of one transaction and of a batch of them."""
 
@@ -67,6 +69,8 @@ def begin(message: bytes) -> Begin | None:
     if len(message) != _FIELDS_AT + _BEGIN.size or message[_TAG_AT] != _B:
         return None
     lsn, at_us, xid = _BEGIN.unpack_from(message, _FIELDS_AT)
+    if at_us >> _CLOCK_BITS:
+        return None
     return tuple.__new__(Begin, (lsn, at_us + POSTGRES_EPOCH_US, xid))
 
 

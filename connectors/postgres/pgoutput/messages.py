@@ -32,12 +32,12 @@ from connectors.postgres.pgoutput.row_codegen import row_reader
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970: PostgreSQL counts from there."""
 
-_BEGIN = Struct(">qqI")
-_COMMIT = Struct(">Bqqq")
+_BEGIN = Struct(">QqI")
+_COMMIT = Struct(">BQQq")
 _COLUMN = Struct(">Ii")
 _INT16 = Struct(">H")
 _INT32 = Struct(">I")
-_MESSAGE = Struct(">Bq")
+_MESSAGE = Struct(">BQ")
 
 _MOST_COLUMNS: Final = 1664
 """MaxTupleAttributeNumber: no server sends more."""

@@ -31,9 +31,9 @@ from connectors.postgres.session import connect_failed, endpoint
 
 log = logging.getLogger("cdc")
 
-_DATA: Final = Struct(">qqq")
-_KEEPALIVE: Final = Struct(">qqB")
-_STATUS: Final = Struct(">cqqqqB")
+_DATA: Final = Struct(">QQq")
+_KEEPALIVE: Final = Struct(">QqB")
+_STATUS: Final = Struct(">cQQQqB")
 _DATA_START: Final = 1 + _DATA.size
 
 _LONG_S: Final = 5.0

@@ -17,13 +17,13 @@ from orjson import dumps
 
 Encode: TypeAlias = Callable[[bytes], bytes]
 
-_OPEN: Final = ord("{")
+_OPEN: Final = b"{"
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 
 
 def of_integers(value: bytes) -> bytes:
     """Arrays of integers, of any depth: braces become brackets and that is all."""
-    if value[0] != _OPEN:
+    if value[:1] != _OPEN:
         return b'"%b"' % value
     return value.translate(_BRACKETS).replace(b"NULL", b"null")
 

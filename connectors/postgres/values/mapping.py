@@ -68,6 +68,8 @@ def floating(value: bytes) -> bytes:
 
     Minus zero gets a fraction, because readers take ``-0`` for an integer, which has no sign there.
     """
+    if not value:
+        raise ValueError("a number without digits")
     if value[-1] <= _DIGIT_9:
         return value if value != b"-0" else b"-0.0"
     return b'"%b"' % value
