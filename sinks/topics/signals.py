@@ -69,13 +69,13 @@ class Commands:
 def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes) -> None:
     """Leave a command for a connector. Raises OperatorError where it has never run."""
     topic = signal_topic(config.prefix, connector)
-    where = f"Kafka at {config.bootstrap_servers}: topic {topic}"
+    broker = config.bootstrap_servers
     try:
         write_record(config, topic, key, value, within_s=_ASK_S)
     except NoTopicError as exc:
         msg = f"connector {connector} has never run: topic {topic} is not there"
         raise OperatorError(msg, hint="cdc run first") from exc
     except NotTakenError as exc:
-        raise OperatorError(f"{where} takes nothing", hint="is it running?") from exc
+        raise OperatorError(f"Kafka at {broker}: topic {topic} takes nothing", hint="is it running?") from exc
     except (KafkaException, BufferError) as exc:
-        raise OperatorError(f"{where} cannot be written") from exc
+        raise OperatorError(f"Kafka at {broker}: topic {topic} cannot be written") from exc

@@ -27,6 +27,7 @@ from cdc.encode.built import built
 from cdc.model.change import Column, Kind, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import CdcError, ConfigError, OperatorError, ProtocolError, TooLargeError
 from cdc.model.state import Phase, State, _checksum
+from connectors import json_values
 from connectors.mysql.binlog import fast_path as mysql_fast
 from connectors.mysql.binlog import parser, table_map
 from connectors.mysql.binlog.cursor import Cursor
@@ -194,12 +195,12 @@ MYSQL_TEMPORAL: Final = tuple(
     )
 )  # fmt: skip
 POSTGRES_VALUES: Final = (
-    postgres_values.boolean, postgres_values.bit, postgres_values.floating, postgres_values.money,
+    postgres_values.boolean, json_values.bit, postgres_values.floating, postgres_values.money,
     postgres_values.binary, postgres_values.hstore, postgres_values.geometry, json_text.text, json_text.quoted,
     json_text.as_is,
 )  # fmt: skip
 MYSQL_VALUES: Final = (
-    mysql_values.boolean, mysql_values.floating, mysql_values.floating32, mysql_values.year, mysql_values.binary,
+    json_values.bit, mysql_values.floating, mysql_values.floating32, mysql_values.year, mysql_values.binary,
     mysql_values.geometry, mysql_values.vector, json_text.text,
 )  # fmt: skip
 
