@@ -22,7 +22,7 @@ def test_looking_at_a_connector_that_runs(
         running.await_line("following the log")
         for n in range(2, 4):
             for command in ("check", "status"):
-                done = connector.cdc(command, "FILE")
+                done = connector.here(command, "FILE")
                 assert done.returncode == 0, done.stdout + done.stderr
             database.execute(f"INSERT INTO a VALUES ({n})")
             eventually(lambda n=n: len(connector.fold(f"{database.name}.a")) == n, "it goes on")
@@ -44,7 +44,7 @@ def test_another_connector_with_the_same_number(
         database.execute(f"GRANT REPLICATION MASTER ADMIN ON *.* TO cdc_capture_{database.name}@'%'")
     with Running(one) as first:
         first.await_line("following the log")
-        checked = two.cdc("check", "FILE")
+        checked = two.here("check", "FILE")
         assert f"{NUMBER} is that of replica cdc-{one.name} as well" in checked.stdout
         assert checked.returncode == (0 if is_mysql(database) else 1), checked.stdout
         assert first.process.poll() is None

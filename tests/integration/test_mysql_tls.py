@@ -57,7 +57,7 @@ def test_the_certificate_that_matches(secured: Secured, kafka: str, prefix: str,
         eventually(lambda: len(connector.records("dev.t")) == 3, "what was written")
     same(connector, database, "t")
     for command in (("check", "FILE"), ("status", "FILE")):
-        done = connector.cdc(*command)
+        done = connector.here(*command)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -74,7 +74,7 @@ def test_a_server_that_is_not_believed(secured: Secured, kafka: str, prefix: str
     ):
         secured.reached(connector, host, **options)
         for command in COMMANDS:
-            done = connector.cdc(*command)
+            done = connector.here(*command)
             said = done.stdout + done.stderr
             assert done.returncode == 1, said
             assert reason in said
@@ -93,10 +93,10 @@ def test_a_server_without_tls(kind: str, kafka: str, prefix: str, tmp_path: Path
     with own_server(kind, tmp_path / "server", **off) as server:
         server.database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
         connector = connector_of(tmp_path, prefix, server.database, kafka, "t")
-        plain = connector.environment["TEST_DATABASE_URL"]
+        plain = connector.environment["TEST_DATABASE_URL"].partition("?")[0]
         connector.environment["TEST_DATABASE_URL"] = f"{plain}?ssl_mode=required"
         for command in COMMANDS:
-            done = connector.cdc(*command)
+            done = connector.here(*command)
             said = done.stdout + done.stderr
             assert done.returncode == 1, said
             assert "no trusted TLS connection" in said

@@ -36,24 +36,6 @@ def test_prepared_transactions(mysql_database: MySQLDatabase, kafka: str, prefix
     assert len(connector.records(name)) == 5
 
 
-def test_savepoints_and_tables_made_in_a_transaction(
-    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
-) -> None:
-    database = mysql_database
-    database.execute("CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
-    connector = connector_of(tmp_path, prefix, database, kafka)
-    connector.catch_up()
-    database.execute(
-        "BEGIN", "INSERT INTO a VALUES (2)", "SAVEPOINT s", "INSERT INTO a VALUES (3)", "ROLLBACK TO s",
-        "INSERT INTO a VALUES (4)", "COMMIT",
-        "CREATE TABLE b (PRIMARY KEY (id)) AS SELECT id, id * 10 AS n FROM a",
-        "DROP TABLE a", "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (9)",
-    )  # fmt: skip
-    connector.catch_up()
-    same(connector, database, "a")
-    same(connector, database, "b")
-
-
 def test_a_large_transaction_that_is_compressed(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Any session may switch compression on; the same rows come."""
     mysql.execute("CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(99))")

@@ -52,7 +52,7 @@ def test_one_row_by_three_ways(mysql_database: MySQLDatabase, kafka: str, prefix
     assert {event["source"]["schema_version"] for event in by.values()} == {1}
     assert is_mysql(database) or told(1)["j"] == '{"b": [1, 2.50], "a": "é"}'
     with Running(connector):
-        assert connector.cdc("snapshot", "start", "FILE").returncode == 0
+        assert connector.here("snapshot", "start", "FILE").returncode == 0
         eventually(lambda: len(connector.events(f"{database.name}.a")) == 8, "read again")
     again = {e["after"]["id"]: e for e in connector.events(f"{database.name}.a") if e["source"]["snapshot"] != "false"}
     assert {key: event["after"] for key, event in again.items()} == {key: event["after"] for key, event in by.items()}
