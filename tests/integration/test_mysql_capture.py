@@ -12,7 +12,9 @@ from tests.integration.mysql_work import connector_of, filled, same, writing
 from tests.integration.running import Running, eventually, standing, unbroken
 
 
-@pytest.mark.parametrize("key", ["id INT", "id VARCHAR(20) CHARACTER SET utf8mb4"])
+@pytest.mark.parametrize(
+    "key", [pytest.param("id INT", marks=pytest.mark.full), "id VARCHAR(20) CHARACTER SET utf8mb4"], ids=["int", "text"]
+)
 def test_kills_during_snapshot_and_stream(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, key: str
 ) -> None:
