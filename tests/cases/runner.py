@@ -134,7 +134,7 @@ class Ran:
         """Stopped in the midst of what it does about something, it says so again; once done with it, never again."""
         assert case.said is not None
         for table in case.tables:
-            of_it = f"{self.source.qualified(case.name, table)}: "
+            of_it = f"table {self.source.qualified(case.name, table)}: "  # not how far its snapshot is
             told = {line.partition(of_it)[2] for line in self.said.splitlines() if of_it in line}
             assert len(told) == len(case.said), told
             assert all(any(words in line for line in told) for words in case.said), told

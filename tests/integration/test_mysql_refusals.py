@@ -14,6 +14,8 @@ from tests.integration.mysql_servers import OwnServer, own_server
 from tests.integration.mysql_work import connector_of, is_mysql, same
 from tests.integration.running import Running
 
+pytestmark = pytest.mark.every_server  # each has settings of its own
+
 GLOBAL = {
     "binlog_format": ("STATEMENT", "MIXED"),
     "binlog_row_image": ("MINIMAL", "NOBLOB"),
