@@ -100,6 +100,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
+@pytest.mark.every_server
 def test_the_connector_goes_on_at_the_replica(pair: Pair, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Killed under load, moved to a server whose files have other numbers, it loses and doubles nothing; and back."""
     primary = pair.primary.database
@@ -129,7 +130,9 @@ def test_the_connector_goes_on_at_the_replica(pair: Pair, kafka: str, prefix: st
     unbroken(connector, "dev.t")
 
 
-@pytest.mark.parametrize("written", [0, 50], ids=["idle", "written"])
+@pytest.mark.parametrize(
+    "written", [pytest.param(0, id="idle"), pytest.param(50, id="written", marks=pytest.mark.every_server)]
+)
 def test_a_replica_that_lacks_what_kafka_has(pair: Pair, kafka: str, prefix: str, tmp_path: Path, written: int) -> None:
     """It was promoted too early: said by `cdc check` and `cdc run`, however much it has written since."""
     primary = pair.primary.database
@@ -155,6 +158,7 @@ def test_a_replica_that_lacks_what_kafka_has(pair: Pair, kafka: str, prefix: str
     same(connector, replica, "t")
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_a_replica_that_does_not_log_what_it_is_sent(kind: str, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Its own log would be silent for ever; as a server of its own it is as good as any."""

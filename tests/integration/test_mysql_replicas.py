@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import MySQLDatabase
 from tests.integration.mysql_work import connector_of, is_mysql, same
 from tests.integration.running import Running, eventually
@@ -30,6 +32,7 @@ def test_looking_at_a_connector_that_runs(
         assert running.process.poll() is None
 
 
+@pytest.mark.every_server
 def test_another_connector_with_the_same_number(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

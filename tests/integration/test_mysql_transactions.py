@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import MySQLDatabase
 from tests.integration.mysql_work import SEQUENCE, Life, connector_of, same
 from tests.integration.running import unbroken
 
 
+@pytest.mark.every_server
 def test_prepared_transactions(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Rows at the commit, in its place; kept over a restart of the connector between; none of what is rolled back."""
     database = mysql_database

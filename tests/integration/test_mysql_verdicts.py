@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, is_mysql, same
@@ -51,6 +53,7 @@ def _purged(database: MySQLDatabase, file: str) -> bool:
     return str(database.rows("SHOW BINARY LOGS")[0][0]) == file
 
 
+@pytest.mark.every_server
 def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     database = mysql_database
     connector = _begun(database, kafka, prefix, tmp_path)
@@ -68,6 +71,7 @@ def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, 
     same(connector, database, "a")
 
 
+@pytest.mark.every_server
 def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A new binlog that starts at a lower number, also when it has grown past the position since."""
     database = mysql_database
@@ -78,6 +82,7 @@ def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_pat
     _refused(connector, "binlog reset")
 
 
+@pytest.mark.every_server
 def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """One by one, each with its GRANT."""
     database = mysql_database
