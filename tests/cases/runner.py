@@ -39,7 +39,8 @@ MARKER: Final = "marker"
 class Case:
     """SQL by phase, and what it comes to beyond "the fold is the SELECT".
 
-    Each statement is sent by itself, so `BEGIN; …; COMMIT` in one string is one transaction.
+    Each statement is sent by itself, all of a phase in one session: `BEGIN` and `COMMIT` are two of them. PostgreSQL
+    also takes `BEGIN; …; COMMIT` in one string.
     """
 
     name: str
