@@ -8,7 +8,6 @@ from pathlib import Path
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, filled, rows, same, writing
-from tests.integration.nudges import nudged
 from tests.integration.running import Running, eventually, ordered, unbroken
 
 KEYS = 1_000
@@ -16,14 +15,13 @@ _NO_LOCKS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"  # else cop
 
 
 def becomes(connector: Connector, database: MySQLDatabase, table: str) -> None:
-    """Sooner or later, without a restart and without another write to it."""
+    """Sooner or later, without a restart and without another write."""
 
     def is_there() -> bool:
         folded = ordered(connector.fold(f"{database.name}.{table}").values())
         return folded == ordered(rows(database, f"SELECT * FROM {table}"))
 
-    with nudged(database.url):
-        eventually(is_there, f"the topic of {table} is the table")
+    eventually(is_there, f"the topic of {table} is the table")
 
 
 def test_a_cut_over_under_load(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
@@ -42,8 +40,7 @@ def test_a_cut_over_under_load(mysql_database: MySQLDatabase, kafka: str, prefix
                 "RENAME TABLE t TO _t_del, _t_gho TO t",
             )
             time.sleep(0.5)
-        with nudged(database.url):
-            running.await_line("was read while the log was followed")
+        running.await_line("was read while the log was followed")
         becomes(connector, database, "t")
         assert running.process.poll() is None
     connector.catch_up()
