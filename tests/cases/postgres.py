@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.cases.capturing import Capturing
 from tests.conftest import Database
-from tests.integration.connector import Connector
-from tests.integration.nudges import nudged
-from tests.integration.running import Row, Running
+from tests.integration.running import Row
 
 _SCHEMA: Final = "case_"
 
@@ -32,19 +29,6 @@ _AS_EVENTS_HAVE_IT: Final = {
 }
 _PRINTED: Final = "CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END"
 """By type, docs/values.md in SQL; a type that is not here is the text that the server prints."""
-
-
-class Capturing(Connector):
-    """A connector whose process can be followed."""
-
-    @contextlib.contextmanager
-    def following(self) -> Iterator[Callable[[], str]]:
-        with Running(self) as run:
-            run.await_following()
-            with nudged(self.owner_url):
-                yield lambda: run.stderr
-            run.process.send_signal(signal.SIGTERM)
-            assert run.ended() == 0, run.stderr
 
 
 class PostgresCases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.cases.runner import Case
+from tests.cases.shared_cases import SHARED
 
 WIDE: Final = "(SELECT string_agg(md5('{0}' || x), '') FROM generate_series(1, 400) x)"
 """12,800 characters that cannot be compressed."""
@@ -178,4 +179,4 @@ def _value(type_: str, literals: tuple[str, ...]) -> Case:
     )
 
 
-CASES: Final[tuple[Case, ...]] = (*SILENT, *HARMLESS, *ALTERED, *(_value(*each) for each in VALUES.items()))
+CASES: Final[tuple[Case, ...]] = (*(*SHARED, *SILENT, *HARMLESS, *ALTERED), *(_value(*each) for each in VALUES.items()))

@@ -5,12 +5,13 @@ not meet. Starting a connector is what takes time, and it is started once for al
 
     set-up of every case
     a connector reads the tables
-    it follows the log: actions of every case, one marker row
+    it follows the log: actions of every case, one marker row; what must happen without a restart is waited for
     it is stopped: more actions, one more marker row, a run until all is there
     a second connector reads the tables as they are now
 
 What holds of every table without a word in the case: the fold of the first connector's topic is what SELECT gives,
-and its keys and values are, byte for byte, those that the second connector read.
+and its keys and values are, byte for byte, those that the second connector read; of each key rows come and go in turn,
+and no event is there twice.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Protocol
 
+from tests.integration.running import in_turn
+
 Row = dict[str, Any]
 Move = tuple[str, Row | None, Row | None]
 """Operation, before, after."""
@@ -36,7 +39,8 @@ MARKER: Final = "marker"
 class Case:
     """SQL by phase, and what it comes to beyond "the fold is the SELECT".
 
-    Each statement is sent by itself, so `BEGIN; …; COMMIT` in one string is one transaction.
+    Each statement is sent by itself, all of a phase in one session: `BEGIN` and `COMMIT` are two of them. PostgreSQL
+    also takes `BEGIN; …; COMMIT` in one string.
     """
 
     name: str
@@ -54,6 +58,8 @@ class Case:
     """By table: exactly these events of its stream, in this order."""
     said: Sequence[str] | None = None
     """What it said of each of the case's tables: just these things, by some words of each. None: not looked at."""
+    live: bool = False
+    """The fold becomes the SELECT of what `stream` leaves, without another write and without a restart."""
     rows_differ: str = ""
     """Why the fold is not the SELECT, where that is right: rows of before a change are told as they were."""
 
@@ -117,6 +123,8 @@ class Ran:
     said: str
     said_at_last: str
     """By a run that found nothing new."""
+    late: frozenset[str]
+    """Tables of `live` cases whose topic was not the table in time."""
 
     def check(self, case: Case) -> None:
         """Everything that the case says, and what holds of every case."""
@@ -129,7 +137,7 @@ class Ran:
         """Stopped in the midst of what it does about something, it says so again; once done with it, never again."""
         assert case.said is not None
         for table in case.tables:
-            of_it = f"{self.source.qualified(case.name, table)}: "
+            of_it = f"table {self.source.qualified(case.name, table)}: "  # not how far its snapshot is
             told = {line.partition(of_it)[2] for line in self.said.splitlines() if of_it in line}
             assert len(told) == len(case.said), told
             assert all(any(words in line for line in told) for words in case.said), told
@@ -153,13 +161,13 @@ class Seen:
         return self.ran.streamed.records(self._name)
 
     def check(self) -> None:
+        in_turn(self.records, read_again=self.case.said != ())
         if not self.case.rows_differ:
             fold = folded(self.records)
             again = folded(self.ran.read.records(self._name))
+            assert self._name not in self.ran.late, self.ran.said
             assert fold == again, "by stream and by snapshot, keys and values are the same bytes"
-            found = self.ran.source.select(self.case.name, self.table, self.case.select.get(self.table))
-            ours, theirs = _ordered(json.loads(after) for after in fold.values()), _ordered(found)
-            different = [pair for pair in itertools.zip_longest(ours, theirs) if pair[0] != pair[1]]
+            different = difference(self.ran.source, self.case, self.table, fold)
             assert not different, f"the fold is not the SELECT: {different[:3]}"
         if self.table in self.case.moves:
             assert self.moves() == [*self.case.moves[self.table]]
@@ -169,6 +177,15 @@ class Seen:
         events = [record.value for record in self.records if record.value is not None]
         events.sort(key=lambda event: event["source"]["position"])
         return [(e["op"], e["before"], e["after"]) for e in events if e["op"] != "r"]
+
+
+def difference(
+    source: CaseSource, case: Case, table: str, fold: Mapping[bytes, str]
+) -> list[tuple[Row | None, Row | None]]:
+    """Rows of the fold and of the SELECT that are not the same."""
+    found = source.select(case.name, table, case.select.get(table))
+    ours, theirs = _ordered(json.loads(after) for after in fold.values()), _ordered(found)
+    return [pair for pair in itertools.zip_longest(ours, theirs) if pair[0] != pair[1]]
 
 
 def run(source: CaseSource, cases: Sequence[Case]) -> Ran:
@@ -184,10 +201,11 @@ def run(source: CaseSource, cases: Sequence[Case]) -> Ran:
     marker = source.qualified(MARKER, "t")
     with streamed.following() as heard:
         source.execute({**{case.name: case.stream for case in cases}, MARKER: ["INSERT INTO t VALUES (1)"]})
+        _await(lambda: len(streamed.records(marker)) > 0, lambda: f"the marker row has not arrived:\n{heard()}")
         deadline = time.monotonic() + _ARRIVED_S
-        while not streamed.records(marker):
-            assert time.monotonic() < deadline, f"the marker row has not arrived:\n{heard()}"
-            time.sleep(0.02)
+        live = [(case, table) for case in cases if case.live for table in case.tables]
+        late = {source.qualified(c.name, t) for c, t in live if not _becomes(source, streamed, c, t, deadline)}
+        assert "trying again" not in heard(), heard()
     said += heard()
     source.execute({**{case.name: case.stopped for case in cases}, MARKER: ["INSERT INTO t VALUES (2)"]})
     said += streamed.catch_up()
@@ -195,7 +213,23 @@ def run(source: CaseSource, cases: Sequence[Case]) -> Ran:
     said_at_last = streamed.catch_up()
     read = source.connector("read")
     read.catch_up()
-    return Ran(source, streamed, read, said, said_at_last)
+    return Ran(source, streamed, read, said, said_at_last, frozenset(late))
+
+
+def _becomes(source: CaseSource, connector: CaseConnector, case: Case, table: str, deadline: float) -> bool:
+    """Whether the fold is the SELECT before the deadline."""
+    while difference(source, case, table, folded(connector.records(source.qualified(case.name, table)))):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _await(condition: Callable[[], bool], missing: Callable[[], str]) -> None:
+    deadline = time.monotonic() + _ARRIVED_S
+    while not condition():
+        assert time.monotonic() < deadline, missing()
+        time.sleep(0.02)
 
 
 _ARRIVED_S: Final = 60.0

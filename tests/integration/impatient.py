@@ -9,7 +9,7 @@ from cdc.cli.main import main
 from connectors.mysql import session
 from connectors.mysql.replication import dump_stream
 
-SILENT_S = 4.0
+SILENT_S = 3.0
 HEARTBEAT_S = 1
 
 if __name__ == "__main__":

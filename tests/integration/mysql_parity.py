@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -356,9 +357,10 @@ def compare(server: Server, flavour: str) -> Parity:
         literals: dict[tuple[str, int], str] = {}
         for number, case in enumerate(mine):
             _fill(cursor, f"t{number}", case, literals, parity)
-        log = _logged(server, start, cursor, database)
+        catalog = functools.cache(functools.partial(columns, cursor))
+        log = _logged(server, start, catalog, database)
         for number, case in enumerate(mine):
-            _compare(cursor, f"t{number}", case, log, literals, parity)
+            _compare(cursor, f"t{number}", catalog, case, log, literals, parity)
         cursor.execute(f"DROP DATABASE {database}")
     return parity
 
@@ -369,15 +371,26 @@ def _fill(cursor: Any, table: str, case: Case, literals: dict[tuple[str, int], s
     except pymysql.err.Error as exc:
         parity.refused.append((case.type, "", str(exc.args[1])))
         return
-    for number, literal in enumerate(case.literals):
-        try:
-            cursor.execute(f"INSERT INTO {table} VALUES ({number}, {literal})")
-            literals[table, number] = literal
-        except pymysql.err.Error as exc:
-            parity.refused.append((case.type, literal, str(exc.args[1])))
+    rows = dict(enumerate(case.literals))
     if case.only != "mysql" or "json" not in case.type:
-        cursor.execute(f"INSERT INTO {table} VALUES (-1, NULL)")
-        literals[table, -1] = "NULL"
+        rows[-1] = "NULL"
+    try:
+        _insert(cursor, table, rows)
+    except pymysql.err.Error:  # which of them it was
+        for number, literal in rows.items():
+            try:
+                _insert(cursor, table, {number: literal})
+            except pymysql.err.Error as exc:
+                parity.refused.append((case.type, literal, str(exc.args[1])))
+                continue
+            literals[table, number] = literal
+    else:
+        literals |= {(table, number): literal for number, literal in rows.items()}
+
+
+def _insert(cursor: Any, table: str, rows: dict[int, str]) -> None:
+    values = ", ".join(f"({number}, {literal})" for number, literal in rows.items())
+    cursor.execute(f"INSERT INTO {table} VALUES {values}")
 
 
 def columns(cursor: Any, table: str) -> list[mapping.TableColumn]:
@@ -398,7 +411,7 @@ def columns(cursor: Any, table: str) -> list[mapping.TableColumn]:
 
 
 def _logged(
-    server: Server, start: tuple[str, int], cursor: Any, database: str
+    server: Server, start: tuple[str, int], catalog: Callable[[str], list[mapping.TableColumn]], database: str
 ) -> tuple[dict[tuple[str, int], Value], dict[str, TableMap]]:
     logged: dict[tuple[str, int], Value] = {}
     maps: dict[str, TableMap] = {}
@@ -406,7 +419,7 @@ def _logged(
     for event in events(server, start):
         if isinstance(event, TableMap) and event.schema == database:
             maps[event.table] = event
-            whole = mapping.completed(event, columns(cursor, event.table)) or event
+            whole = mapping.completed(event, catalog(event.table)) or event
             by_id[event.table_id] = whole, row_images.Reader(whole)
         elif isinstance(event, Rows) and event.table_id in by_id:
             told, read = by_id[event.table_id]
@@ -420,6 +433,7 @@ def _logged(
 def _compare(  # noqa: PLR0917
     cursor: Any,
     table: str,
+    catalog: Callable[[str], list[mapping.TableColumn]],
     case: Case,
     log: tuple[dict[tuple[str, int], Value], dict[str, TableMap]],
     literals: dict[tuple[str, int], str],
@@ -428,8 +442,8 @@ def _compare(  # noqa: PLR0917
     logged, maps = log
     if table not in maps:
         return
-    _, known = columns(cursor, table)
-    joined = mapping.completed(maps[table], columns(cursor, table))
+    _, known = catalog(table)
+    joined = mapping.completed(maps[table], catalog(table))
     told = maps[table].columns[1]
     if joined is None:
         parity.shapes.append((case.type, repr(told), repr(known)))

@@ -33,6 +33,7 @@ class Server:
             autocommit=True,
             use_unicode=False,
             conv={},
+            ssl_disabled=True,
         )
 
     def end(self) -> tuple[str, int]:

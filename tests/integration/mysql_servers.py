@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
 
-from cdc.dev import mariadb, mysql
 from cdc.dev.process import Server
 from cdc.model.errors import CdcError
 from tests.conftest import MySQLDatabase, unavailable
-
-_PREPARE: Final = {"mysql": mysql.prepare, "mariadb": mariadb.prepare}
+from tests.mysql_data import made, prepare
 
 
 class OwnServer:
@@ -22,7 +20,7 @@ class OwnServer:
     def __init__(self, kind: str, folder: Path, **options: str) -> None:
         self.kind = kind
         told = {name.replace("_", "-"): value for name, value in options.items()}
-        self.server = Server(kind, folder, functools.partial(_PREPARE[kind], options=told))
+        self.server = Server(kind, folder, functools.partial(prepare, kind, options=told))
 
     @property
     def database(self) -> MySQLDatabase:
@@ -41,10 +39,24 @@ class OwnServer:
 
 @contextlib.contextmanager
 def own_server(kind: str, folder: Path, **options: str) -> Iterator[OwnServer]:
-    """Started here, stopped at the end."""
-    own = OwnServer(kind, folder, **options)
-    own.start()
-    try:
+    """Started here, gone at the end."""
+    with own_servers(OwnServer(kind, folder, **options)) as (own,):
         yield own
+
+
+@contextlib.contextmanager
+def own_servers(*servers: OwnServer) -> Iterator[tuple[OwnServer, ...]]:
+    """Started all at once. At the end they are killed, as nobody needs their data."""
+    for kind in {server.kind for server in servers}:  # one after the other: each is made once
+        try:
+            made(kind)
+        except CdcError as exc:
+            unavailable(kind, str(exc))
+    try:
+        with ThreadPoolExecutor(len(servers)) as pool:
+            for _ in pool.map(OwnServer.start, servers):
+                pass
+        yield servers
     finally:
-        own.server.stop()
+        for server in servers:
+            server.server.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pymysql
@@ -22,11 +23,12 @@ class MysqlUser:
         database = parts.path.removeprefix("/")
         self.name = f"cdc_capture_{database}"
         self.url = f"mysql://{self.name}:{CANARY}@{parts.netloc.rpartition('@')[2]}"
-        self._owner = {
+        self._owner: dict[str, Any] = {
             "host": parts.hostname,
             "port": parts.port,
             "user": unquote(parts.username or ""),
             "password": unquote(parts.password or ""),
+            "ssl_disabled": True,
         }
         self._execute(
             f"CREATE USER IF NOT EXISTS '{self.name}'@'%' IDENTIFIED BY '{CANARY}'",

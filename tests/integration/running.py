@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import psycopg2
 
@@ -207,6 +207,18 @@ def same(connector: Connector, database: Database, table: str) -> None:
 
 
 def unbroken(connector: Connector, table: str, *, read_again: bool = False) -> None:
+    """See `in_turn`."""
+    in_turn(connector.records(table), read_again=read_again)
+
+
+class _Record(Protocol):
+    @property
+    def raw_key(self) -> bytes: ...
+    @property
+    def value(self) -> Row | None: ...
+
+
+def in_turn(records: Iterable[_Record], *, read_again: bool = False) -> None:
     """For every key rows come and go in turn and positions rise; no event of the log is there twice.
 
     `read_again`: rows were read while the log was followed, so they come between its events, and some after them.
@@ -214,7 +226,7 @@ def unbroken(connector: Connector, table: str, *, read_again: bool = False) -> N
     there: dict[bytes, bool] = {}
     last: dict[bytes, str] = {}
     seen: set[tuple[str, int]] = set()
-    for record in connector.records(table):
+    for record in records:
         if record.value is None:
             assert not there[record.raw_key]
             continue

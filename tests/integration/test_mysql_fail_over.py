@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.conftest import MySQLDatabase
-from tests.integration.mysql_servers import OwnServer, own_server
+from tests.integration.mysql_servers import OwnServer, own_servers
 from tests.integration.mysql_work import connector_of, filled, same, writing
 from tests.integration.running import Running, eventually, standing, unbroken
 
@@ -71,11 +71,24 @@ class Pair:
         self.replica.database.execute("RESET SLAVE ALL" if self.mariadb else "RESET REPLICA ALL")
         return self.replica.database
 
+    def fill(self) -> None:
+        """A table whose creation both tell alike, in seconds: else its rows are read again at the other server."""
+        made = "SELECT create_time FROM information_schema.tables WHERE table_schema = 'dev' AND table_name = 't'"
+
+        def made_alike() -> bool:
+            self.primary.database.execute("DROP TABLE IF EXISTS t")
+            filled(self.primary.database, "t", keys=KEYS)
+            self.await_all()
+            return self.primary.database.rows(made) == self.replica.database.rows(made)
+
+        eventually(made_alike, "it is made in the same second at both")
+
 
 @contextlib.contextmanager
 def paired(kind: str, folder: Path) -> Iterator[Pair]:
     updates = {"log_slave_updates": "ON"} if kind == "mariadb" else {}
-    with own_server(kind, folder / "one", **updates) as one, own_server(kind, folder / "two", **updates) as two:
+    servers = (OwnServer(kind, folder / name, **updates) for name in ("one", "two"))
+    with own_servers(*servers) as (one, two):
         pair = Pair(one, two)
         pair.follow()
         yield pair
@@ -87,10 +100,11 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
+@pytest.mark.every_server
 def test_the_connector_goes_on_at_the_replica(pair: Pair, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Killed under load, moved to a server whose files have other numbers, it loses and doubles nothing; and back."""
     primary = pair.primary.database
-    filled(primary, "t", keys=KEYS)
+    pair.fill()
     connector = connector_of(tmp_path, prefix, primary, kafka, "t")
     with writing(primary, "t", keys=KEYS), Running(connector) as running:
         running.await_line("following the log")
@@ -108,7 +122,7 @@ def test_the_connector_goes_on_at_the_replica(pair: Pair, kafka: str, prefix: st
     connector.catch_up()
     same(connector, replica, "t")
     unbroken(connector, "dev.t")
-    checked = connector.cdc("check", "FILE")
+    checked = connector.here("check", "FILE")
     assert checked.returncode == 0, checked.stdout
     replica.execute("UPDATE t SET v = 'last'")
     connector.catch_up()  # by the place in the new server's own log
@@ -116,7 +130,9 @@ def test_the_connector_goes_on_at_the_replica(pair: Pair, kafka: str, prefix: st
     unbroken(connector, "dev.t")
 
 
-@pytest.mark.parametrize("written", [0, 50], ids=["idle", "written"])
+@pytest.mark.parametrize(
+    "written", [pytest.param(0, id="idle"), pytest.param(50, id="written", marks=pytest.mark.every_server)]
+)
 def test_a_replica_that_lacks_what_kafka_has(pair: Pair, kafka: str, prefix: str, tmp_path: Path, written: int) -> None:
     """It was promoted too early: said by `cdc check` and `cdc run`, however much it has written since."""
     primary = pair.primary.database
@@ -131,22 +147,23 @@ def test_a_replica_that_lacks_what_kafka_has(pair: Pair, kafka: str, prefix: str
     replica.execute(*(f"INSERT INTO t VALUES ({n}, 0, 'other')" for n in range(10, 10 + written)))
     connector.moved(replica.url)
     before = len(connector.records("dev.t"))
-    run, check = connector.cdc("run", "FILE", "--until-caught-up"), connector.cdc("check", "FILE")
+    run, check = connector.here("run", "FILE", "--until-caught-up"), connector.here("check", "FILE")
     for done, said in ((run, run.stderr), (check, check.stdout)):
         assert done.returncode == 1, said
         assert "another server under the same name" in said
         assert "--after-gap" in said
     assert len(connector.records("dev.t")) == before
-    assert connector.cdc("snapshot", "start", "FILE", "--after-gap").returncode == 0
+    assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
     connector.catch_up()
     same(connector, replica, "t")
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_a_replica_that_does_not_log_what_it_is_sent(kind: str, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Its own log would be silent for ever; as a server of its own it is as good as any."""
     off = {"log_slave_updates": "OFF"} if kind == "mariadb" else {"log_replica_updates": "OFF"}
-    with own_server(kind, tmp_path / "one") as one, own_server(kind, tmp_path / "two", **off) as two:
+    with own_servers(OwnServer(kind, tmp_path / "one"), OwnServer(kind, tmp_path / "two", **off)) as (one, two):
         two.database.execute("CREATE TABLE own (id INT PRIMARY KEY)")
         connector = connector_of(tmp_path, prefix, two.database, kafka, "own")
         connector.catch_up()
@@ -155,17 +172,17 @@ def test_a_replica_that_does_not_log_what_it_is_sent(kind: str, kafka: str, pref
         one.database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
         made.await_all()
         late = connector_of(tmp_path, f"{prefix}b", two.database, kafka, "t")
-        run, check = late.cdc("run", "FILE", "--until-caught-up"), late.cdc("check", "FILE")
+        run, check = late.here("run", "FILE", "--until-caught-up"), late.here("check", "FILE")
         for done, said in ((run, run.stderr), (check, check.stdout)):
             assert done.returncode == 1, said
             assert f"{next(iter(off))} is OFF" in said
             assert "point source.url at the server it replicates" in said
         made.cut()
         if kind == "mariadb":  # that it is one which stands still, its user may not see
-            checked = late.cdc("check", "FILE")
+            checked = late.here("check", "FILE")
             assert "whether it is a replica may not be known" in checked.stdout
             assert "GRANT REPLICA MONITOR" in checked.stdout
             two.database.execute("GRANT REPLICA MONITOR ON *.* TO cdc_capture_dev@'%'")
-        assert late.cdc("check", "FILE").returncode == 1
+        assert late.here("check", "FILE").returncode == 1
         two.database.execute("RESET SLAVE ALL" if kind == "mariadb" else "RESET REPLICA ALL")
-        assert "is OFF" not in late.cdc("check", "FILE").stdout
+        assert "is OFF" not in late.here("check", "FILE").stdout

@@ -1,11 +1,16 @@
-"""One transaction of a million rows, and the connector killed while it publishes it: every row once, all at once."""
+"""One large transaction, and the connector killed while it publishes it: every row once, all at once.
+
+180 MB, in many rows or in fewer and longer ones: what is held whole shows in the memory either way.
+"""
 
 from __future__ import annotations
 
 import signal
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -16,9 +21,23 @@ from tests.integration.connector import Connector
 from tests.integration.mysql_work import SEQUENCE, Life, connector_of, is_mysql
 from tests.integration.running import standing
 
-ROWS = 1_000_000
-KILLED_AT = 400_000
-MEMORY_MB = 300
+DEEP = 2_000_000
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the transaction: its rows, how often the words are in each, and the memory that the connector may take."""
+
+    rows: int
+    words: int
+    memory_mb: int
+
+
+LONG_ROWS = Size(60_000, 110, memory_mb=200)
+A_MILLION = Size(1_000_000, 4, memory_mb=300)
+SIZES = pytest.mark.parametrize(
+    "size", [pytest.param(LONG_ROWS, id="long"), pytest.param(A_MILLION, id="million", marks=pytest.mark.full)]
+)
 
 
 def numbers(connector: Connector, database: MySQLDatabase) -> dict[int, list[tuple[int, int]]]:
@@ -43,35 +62,37 @@ def ends(connector: Connector, database: MySQLDatabase) -> list[tuple[int, int]]
     return list(zip(*found, strict=True))
 
 
-def test_killed_in_the_middle_of_a_million_rows(
-    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+@SIZES
+def test_killed_in_the_middle_of_many_rows(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, size: Size
 ) -> None:
-    """Nothing of it is seen before all of it is; memory does not grow with it; a second life begins it anew."""
+    """Nothing of it is seen before all of it is; memory does not grow with it; a second life begins it again."""
     depth = "cte_max_recursion_depth" if is_mysql(mysql_database) else "max_recursive_iterations"
-    killed_in_the_middle(
-        connector_of(tmp_path, prefix, mysql_database, kafka, "t"), mysql_database, f"{depth} = 2000000"
-    )
+    connector = connector_of(tmp_path, prefix, mysql_database, kafka, "t")
+    killed_in_the_middle(connector, mysql_database, size, f"{depth} = {DEEP}")
 
 
-def test_killed_in_the_middle_of_a_million_compressed_rows(
-    mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+@SIZES
+def test_killed_in_the_middle_of_many_compressed_rows(
+    mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, size: Size
 ) -> None:
     """As one event of the log, which is never in memory whole once it is taken apart."""
-    settings = ("cte_max_recursion_depth = 2000000", "binlog_transaction_compression = ON")
-    killed_in_the_middle(connector_of(tmp_path, prefix, mysql, kafka, "t"), mysql, *settings)
+    settings = (f"cte_max_recursion_depth = {DEEP}", "binlog_transaction_compression = ON")
+    killed_in_the_middle(connector_of(tmp_path, prefix, mysql, kafka, "t"), mysql, size, *settings)
 
 
-def killed_in_the_middle(connector: Connector, database: MySQLDatabase, *settings: str) -> None:
-    database.execute("CREATE TABLE t (id INT PRIMARY KEY, n INT, v VARCHAR(150))")
-    connector.catch_up()
+def killed_in_the_middle(connector: Connector, database: MySQLDatabase, size: Size, *settings: str) -> None:
+    database.execute("CREATE TABLE t (id INT PRIMARY KEY, n INT, v VARCHAR(4000))")
+    began = connector.here("run", "FILE", "--until-caught-up")  # with nothing in the log behind it
+    assert began.returncode == 0, began.stderr
     database.execute(
         *(f"SET SESSION {setting}" for setting in settings),
-        "INSERT INTO t SELECT x, x * 7, CONCAT(REPEAT('a row as long as rows are, ', 4), x) "
-        f"FROM {SEQUENCE.format(last=ROWS - 1)}",
+        f"INSERT INTO t SELECT x, x * 7, CONCAT(REPEAT('a row as long as rows are, ', {size.words}), x) "
+        f"FROM {SEQUENCE.format(last=size.rows - 1)}",
     )
     before = standing(connector)
 
-    first = Life(connector, "tests.faults.crashing", "sink.write", str(KILLED_AT))
+    first = Life(connector, "tests.faults.crashing", "sink.write", str(size.rows * 2 // 5))
     assert first.code == -signal.SIGKILL, first.stderr
     assert standing(connector, settled=True).commit == before.commit
     assert any(there for _, there in ends(connector, database)), "it was killed before Kafka had anything"
@@ -80,11 +101,11 @@ def killed_in_the_middle(connector: Connector, database: MySQLDatabase, *setting
     second = Life(connector, "cdc", "run")
     assert second.code == 0, second.stderr
     found = numbers(connector, database)
-    assert sorted(key for of in found.values() for key, _ in of) == list(range(ROWS))
+    assert sorted(key for of in found.values() for key, _ in of) == list(range(size.rows))
     for of in found.values():  # no marker between them: they became visible at once
         assert of[-1][1] - of[0][1] == len(of) - 1
-    assert 0 < first.peak_mb < MEMORY_MB, first.peak_mb
-    assert 0 < second.peak_mb < MEMORY_MB, second.peak_mb
+    assert 0 < first.peak_mb < size.memory_mb, first.peak_mb
+    assert 0 < second.peak_mb < size.memory_mb, second.peak_mb
     print(f"memory: {first.peak_mb:.0f} MB, {second.peak_mb:.0f} MB")
     topic = table_topic(connector.name, database.name, "t")
     admin = AdminClient({"bootstrap.servers": connector.kafka})

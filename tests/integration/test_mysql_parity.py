@@ -29,6 +29,8 @@ from connectors.mysql.values import mapping
 from tests.integration.mysql_parity import columns, compare, events
 from tests.integration.mysql_raw import Server
 
+pytestmark = pytest.mark.every_server  # each has types and events of its own
+
 ANY = pytest.mark.parametrize("name", ["mysql", "mariadb"])
 COUNTED = {"mysql": 2_300, "mariadb": 2_300}
 """Values compared, at least."""

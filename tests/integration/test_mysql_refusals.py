@@ -14,6 +14,8 @@ from tests.integration.mysql_servers import OwnServer, own_server
 from tests.integration.mysql_work import connector_of, is_mysql, same
 from tests.integration.running import Running
 
+pytestmark = pytest.mark.every_server  # each has settings of its own
+
 GLOBAL = {
     "binlog_format": ("STATEMENT", "MIXED"),
     "binlog_row_image": ("MINIMAL", "NOBLOB"),
@@ -47,7 +49,7 @@ def own(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def refused(connector: Connector, *words: str) -> None:
     """`cdc run` and `cdc check` say the same, with what to do; nothing is made."""
-    run, check = connector.cdc("run", "FILE", "--until-caught-up"), connector.cdc("check", "FILE")
+    run, check = connector.here("run", "FILE", "--until-caught-up"), connector.here("check", "FILE")
     for done, said in ((run, run.stderr), (check, check.stdout)):
         assert done.returncode == 1, said
         assert "Traceback" not in said
@@ -94,8 +96,8 @@ def test_columns_whose_names_are_not_logged(own: OwnServer, kafka: str, prefix: 
             database.execute("SET GLOBAL binlog_row_metadata = FULL", "INSERT INTO t VALUES (3)")
         assert "has no names of its columns" in running.stderr
         assert "SET PERSIST binlog_row_metadata = FULL" in running.stderr
-    assert connector.cdc("run", "FILE", "--until-caught-up").returncode == 1
-    assert connector.cdc("snapshot", "start", "FILE", "--after-gap").returncode == 0
+    assert connector.here("run", "FILE", "--until-caught-up").returncode == 1
+    assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
     connector.catch_up()
     same(connector, database, "t")
 
@@ -119,14 +121,14 @@ def test_what_a_session_sets_for_itself(mysql_database: MySQLDatabase, kafka: st
             "BEGIN", f"UPDATE {name} SET v = 9, d = JSON_SET(d, '$.b', 2) WHERE id = 3",
             f"UPDATE {name} SET v = 9, d = JSON_SET(d, '$.b', 2) WHERE id = 1", "COMMIT",
         )  # fmt: skip
-        done = connector.cdc("run", "FILE", "--until-caught-up")
+        done = connector.here("run", "FILE", "--until-caught-up")
         assert done.returncode == 1, (name, done.stderr)
         assert hint in done.stderr, name
         assert "--after-gap" in done.stderr
         assert "Traceback" not in done.stderr
         assert not [e for e in connector.events(f"{database.name}.{name}") if e["op"] == "u"], name
     connector, name, _ = made[-1]
-    assert connector.cdc("snapshot", "start", "FILE", "--after-gap").returncode == 0
+    assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
     connector.catch_up()
     assert connector.fold(f"{database.name}.{name}").keys() == {b'{"id":1}', b'{"id":2}', b'{"id":3}'}
 
@@ -149,7 +151,7 @@ def test_a_delete_that_does_not_tell_its_key(
     database.execute("SET SESSION binlog_row_image = MINIMAL", "DELETE FROM a WHERE id = 1")
     plain.catch_up()
     assert plain.fold(f"{database.name}.a") == {}
-    done = keyed.cdc("run", "FILE", "--until-caught-up")
+    done = keyed.here("run", "FILE", "--until-caught-up")
     assert done.returncode == 1
     assert IMAGE in done.stderr
     assert "Traceback" not in done.stderr

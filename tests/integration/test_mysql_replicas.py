@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import MySQLDatabase
 from tests.integration.mysql_work import connector_of, is_mysql, same
 from tests.integration.running import Running, eventually
@@ -22,7 +24,7 @@ def test_looking_at_a_connector_that_runs(
         running.await_line("following the log")
         for n in range(2, 4):
             for command in ("check", "status"):
-                done = connector.cdc(command, "FILE")
+                done = connector.here(command, "FILE")
                 assert done.returncode == 0, done.stdout + done.stderr
             database.execute(f"INSERT INTO a VALUES ({n})")
             eventually(lambda n=n: len(connector.fold(f"{database.name}.a")) == n, "it goes on")
@@ -30,6 +32,7 @@ def test_looking_at_a_connector_that_runs(
         assert running.process.poll() is None
 
 
+@pytest.mark.every_server
 def test_another_connector_with_the_same_number(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -44,7 +47,7 @@ def test_another_connector_with_the_same_number(
         database.execute(f"GRANT REPLICATION MASTER ADMIN ON *.* TO cdc_capture_{database.name}@'%'")
     with Running(one) as first:
         first.await_line("following the log")
-        checked = two.cdc("check", "FILE")
+        checked = two.here("check", "FILE")
         assert f"{NUMBER} is that of replica cdc-{one.name} as well" in checked.stdout
         assert checked.returncode == (0 if is_mysql(database) else 1), checked.stdout
         assert first.process.poll() is None

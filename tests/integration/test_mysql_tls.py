@@ -33,6 +33,11 @@ class Secured:
         asked = "&".join(f"{name}={value}" for name, value in {"ssl_mode": "verify_identity", **options}.items())
         connector.environment["TEST_DATABASE_URL"] = f"{login}@{host}:{place.partition(':')[2]}?{asked}"
 
+    @staticmethod
+    def default(connector: Connector) -> None:
+        """The connector's url without options: on this machine TLS where the server has it."""
+        connector.environment["TEST_DATABASE_URL"] = connector.environment["TEST_DATABASE_URL"].partition("?")[0]
+
 
 @pytest.fixture(scope="module", params=["mysql", "mariadb"])
 def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
@@ -57,8 +62,10 @@ def test_the_certificate_that_matches(secured: Secured, kafka: str, prefix: str,
         eventually(lambda: len(connector.records("dev.t")) == 3, "what was written")
     same(connector, database, "t")
     for command in (("check", "FILE"), ("status", "FILE")):
-        done = connector.cdc(*command)
+        done = connector.here(*command)
         assert done.returncode == 0, done.stdout + done.stderr
+    secured.default(connector)  # which the user must be encrypted for, and is
+    connector.catch_up()
 
 
 def test_a_server_that_is_not_believed(secured: Secured, kafka: str, prefix: str, tmp_path: Path) -> None:
@@ -74,7 +81,7 @@ def test_a_server_that_is_not_believed(secured: Secured, kafka: str, prefix: str
     ):
         secured.reached(connector, host, **options)
         for command in COMMANDS:
-            done = connector.cdc(*command)
+            done = connector.here(*command)
             said = done.stdout + done.stderr
             assert done.returncode == 1, said
             assert reason in said
@@ -93,10 +100,11 @@ def test_a_server_without_tls(kind: str, kafka: str, prefix: str, tmp_path: Path
     with own_server(kind, tmp_path / "server", **off) as server:
         server.database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
         connector = connector_of(tmp_path, prefix, server.database, kafka, "t")
-        plain = connector.environment["TEST_DATABASE_URL"]
-        connector.environment["TEST_DATABASE_URL"] = f"{plain}?ssl_mode=required"
+        Secured.default(connector)
+        connector.catch_up()
+        connector.environment["TEST_DATABASE_URL"] += "?ssl_mode=required"
         for command in COMMANDS:
-            done = connector.cdc(*command)
+            done = connector.here(*command)
             said = done.stdout + done.stderr
             assert done.returncode == 1, said
             assert "no trusted TLS connection" in said

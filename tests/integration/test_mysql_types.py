@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.conftest import MySQLDatabase
 from tests.integration.mysql_work import connector_of, is_mysql
+from tests.integration.nudges import nudged
 from tests.integration.running import Running, eventually
 
 COLUMNS = """
@@ -51,8 +52,8 @@ def test_one_row_by_three_ways(mysql_database: MySQLDatabase, kafka: str, prefix
     assert [by[3]["after"][name] for name in ("virt", "sto")] == [6, 9]
     assert {event["source"]["schema_version"] for event in by.values()} == {1}
     assert is_mysql(database) or told(1)["j"] == '{"b": [1, 2.50], "a": "é"}'
-    with Running(connector):
-        assert connector.cdc("snapshot", "start", "FILE").returncode == 0
+    with nudged(database.url), Running(connector):
+        assert connector.here("snapshot", "start", "FILE").returncode == 0
         eventually(lambda: len(connector.events(f"{database.name}.a")) == 8, "read again")
     again = {e["after"]["id"]: e for e in connector.events(f"{database.name}.a") if e["source"]["snapshot"] != "false"}
     assert {key: event["after"] for key, event in again.items()} == {key: event["after"] for key, event in by.items()}

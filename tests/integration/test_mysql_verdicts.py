@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, is_mysql, same
@@ -12,7 +14,7 @@ from tests.integration.running import eventually, unbroken
 
 def _refused(connector: Connector, verdict: str) -> str:
     """Run and check stop with the same words."""
-    run, check = connector.cdc("run", "FILE", "--until-caught-up"), connector.cdc("check", "FILE")
+    run, check = connector.here("run", "FILE", "--until-caught-up"), connector.here("check", "FILE")
     assert run.returncode == 1, run.stderr
     assert check.returncode == 1, check.stdout
     assert verdict in run.stderr
@@ -37,11 +39,11 @@ def test_an_idle_server_and_its_rotations_are_no_reason_to_stop(
     for n in range(3):
         database.execute("FLUSH BINARY LOGS", f"INSERT INTO a VALUES ({10 + n}, 0)", "FLUSH BINARY LOGS")
         connector.catch_up()
-    checked = connector.cdc("check", "FILE")
+    checked = connector.here("check", "FILE")
     assert checked.returncode == 0, checked.stdout
     same(connector, database, "a")
     unbroken(connector, f"{database.name}.a")
-    status = connector.cdc("status", "FILE")
+    status = connector.here("status", "FILE")
     assert "binlog" in status.stdout
 
 
@@ -51,6 +53,7 @@ def _purged(database: MySQLDatabase, file: str) -> bool:
     return str(database.rows("SHOW BINARY LOGS")[0][0]) == file
 
 
+@pytest.mark.every_server
 def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     database = mysql_database
     connector = _begun(database, kafka, prefix, tmp_path)
@@ -59,7 +62,7 @@ def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, 
     ((file, *_),) = database.rows(status)
     eventually(lambda: _purged(database, str(file)), "the log is purged, once nobody reads it")
     _refused(connector, "binlog purged")
-    asked = connector.cdc("snapshot", "start", "FILE", "--after-gap")
+    asked = connector.here("snapshot", "start", "FILE", "--after-gap")
     assert asked.returncode == 0, asked.stderr
     connector.catch_up()
     same(connector, database, "a")
@@ -68,6 +71,7 @@ def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, 
     same(connector, database, "a")
 
 
+@pytest.mark.every_server
 def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A new binlog that starts at a lower number, also when it has grown past the position since."""
     database = mysql_database
@@ -78,6 +82,7 @@ def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_pat
     _refused(connector, "binlog reset")
 
 
+@pytest.mark.every_server
 def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """One by one, each with its GRANT."""
     database = mysql_database
@@ -87,10 +92,10 @@ def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, pref
     logs = "REPLICATION CLIENT" if is_mysql(database) else "BINLOG MONITOR"
     for right, of in ((logs, "*.*"), ("REPLICATION SLAVE", "*.*"), ("SELECT", f"`{database.name}`.*")):
         database.execute(f"REVOKE {right} ON {of} FROM {user}")
-        run = connector.cdc("run", "FILE", "--until-caught-up")
+        run = connector.here("run", "FILE", "--until-caught-up")
         assert run.returncode == 1, run.stderr
         assert right in run.stderr
-        check = connector.cdc("check", "FILE")
+        check = connector.here("check", "FILE")
         assert check.returncode == 1
         assert right in check.stdout
         database.execute(f"GRANT {right} ON {of} TO {user}")
@@ -124,5 +129,5 @@ def test_a_column_that_a_foreign_key_changes(mariadb: MySQLDatabase, kafka: str,
         "CREATE TABLE p (id INT PRIMARY KEY)",
         "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
     )
-    checked = connector_of(tmp_path, prefix, mariadb, kafka).cdc("check", "FILE")
+    checked = connector_of(tmp_path, prefix, mariadb, kafka).here("check", "FILE")
     assert "does not log that" in checked.stdout

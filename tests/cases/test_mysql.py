@@ -1,0 +1,57 @@
+"""Cases of MySQL and MariaDB: what is done to tables, and what a reader of their topics then holds.
+
+To add one is to add its text to `CASES`: all of them go through one connector, and cost no start of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+
+from tests.cases.mysql import MysqlCases
+from tests.cases.mysql_cases import CASES
+from tests.cases.runner import Case, Ran, run
+from tests.conftest import MYSQLS, _mysql_database
+
+pytestmark = pytest.mark.every_server
+
+_NAMES: Final = [case.name for case in CASES]
+
+
+@pytest.fixture(scope="module", params=MYSQLS)
+def ran(
+    request: pytest.FixtureRequest,
+    servers: Callable[[str], str],
+    kafka: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Ran]:
+    """All cases through one connector."""
+    with (
+        contextlib.contextmanager(_mysql_database)(servers(request.param)) as database,
+        contextlib.closing(MysqlCases(database, kafka, tmp_path_factory.mktemp("cases"))) as source,
+    ):
+        yield run(source, CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=_NAMES)
+def test_case(case: Case, ran: Ran) -> None:
+    """By stream and by snapshot the topic is the table, byte for byte the same; and what the case says holds."""
+    ran.check(case)
+
+
+def test_where_an_event_came_from(ran: Ran) -> None:
+    """File, position and GTID in the server's log, beside what every source says."""
+    table = ran.source.qualified("whole_rows_before_and_after", "t")
+    events = [record.value for record in ran.streamed.records(table) if record.value is not None]
+    assert sorted(event["op"] for event in events) == ["c", "d", "d", "r", "r", "r", "u"]
+    (moved,) = [event for event in events if event["op"] == "c"]
+    source = moved["source"]
+    assert source["connector"] == "mysql"
+    assert f"{source['db']}.t" == table
+    assert source["file"].startswith("binlog.")
+    assert source["gtid"] in (moved["transaction"]["id"], None)  # where the server has them
+    assert source["pos"] > 0
+    assert {event["source"]["schema_version"] for event in events} == {1}
