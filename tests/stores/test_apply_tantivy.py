@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from cdc.config.config import StoreConfig
 from cdc.model.errors import OperatorError
 from spark_apply.stores.tantivy import TantivyStore, document_id
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import LAWS, Setting, order
+from tests.spark_laws import Law, Setting, laws_of, order
 from tests.spark_records import position
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -25,8 +24,8 @@ def setting(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
     return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+@pytest.mark.parametrize("law", laws_of("tantivy"))
+def test_law(law: Law, setting: Setting) -> None:
     law(setting)
 
 
