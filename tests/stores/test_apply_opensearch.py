@@ -18,14 +18,11 @@ from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import LAWS, Record, Setting, order
+from tests.spark_laws import Law, Record, Setting, laws_of, order
 from tests.spark_records import SourceTable, position
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
-
-# One index is one table of one prefix wherever the job runs from: there is no "elsewhere" on the same server.
-_LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_filled_again")
 
 
 @pytest.fixture
@@ -63,8 +60,8 @@ def _store(setting: Setting) -> OpenSearchStore:
     return open_store(setting.store(setting.folder), name="copy", prefix=setting.prefix, spark=setting.spark)
 
 
-@pytest.mark.parametrize("law", _LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+@pytest.mark.parametrize("law", laws_of("opensearch"))
+def test_law(law: Law, setting: Setting) -> None:
     law(setting)
 
 

@@ -29,14 +29,11 @@ from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.stores.postgres import locks, tables
 from tests.conftest import Database
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import LAWS, ORDERS, Setting, order, until
+from tests.spark_laws import ORDERS, Law, Setting, laws_of, order, until
 from tests.spark_records import Record, SourceTable, position
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
-
-# One table is one copy wherever the job runs from: there is no "elsewhere" in the same database.
-_LAWS = tuple(law for law in LAWS if law.__name__ != "a_copy_that_was_lost_is_filled_again")
 
 
 @pytest.fixture
@@ -60,8 +57,8 @@ def _kept(database: Database) -> Callable[[], None]:
     return restore
 
 
-@pytest.mark.parametrize("law", _LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+@pytest.mark.parametrize("law", laws_of("postgres"))
+def test_law(law: Law, setting: Setting) -> None:
     law(setting)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.model.document import document_id
 from spark_apply.stores.tantivy import TantivyStore
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import LAWS, Setting, order
+from tests.spark_laws import Law, Setting, laws_of, order
 from tests.spark_records import position
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -26,8 +25,8 @@ def setting(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
     return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law(law: Callable[[Setting], None], setting: Setting) -> None:
+@pytest.mark.parametrize("law", laws_of("tantivy"))
+def test_law(law: Law, setting: Setting) -> None:
     law(setting)
 
 

@@ -21,17 +21,16 @@ from spark_apply.job.job import run_apply
 from spark_apply.model.store import connect
 from spark_apply.model.target_table import target
 from spark_apply.verify.contents import contents, expected
-from tests.conftest import _database, _mysql_database
+from tests.conftest import FULL, _database, _mysql_database
 from tests.integration.connector import Connector, Record
 from tests.integration.mysql_workload import MysqlWorkload
 from tests.integration.workload import PostgresWorkload, Workload, as_stored
 
-ROWS = 40_000
-CHANGES = 20_000
+ROWS, CHANGES, KILLS = (40_000, 20_000, 5) if FULL else (12_000, 5_000, 3)
 SEED = 20_261_120
 
 
-@pytest.fixture(params=["postgres16", "postgres18", "mysql", "mariadb"])
+@pytest.fixture(params=["postgres16", "postgres18", pytest.param("mysql", marks=pytest.mark.full), "mariadb"])
 def source(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> Iterator[tuple[str, Workload]]:
     """The owner's url of a new database on a server, and what writes it."""
     if request.param.startswith("postgres"):
@@ -64,12 +63,12 @@ def test_source_topic_table_and_index_are_equal_after_kills(
     """A random workload runs through snapshot and stream while the connector is killed: all copies end equal."""
     url, workload = source
     tables = workload.tables
-    connector = Connector(tmp_path, prefix, url, kafka, list(tables), snapshot={"chunk_rows": 2000})
+    connector = Connector(tmp_path, prefix, url, kafka, list(tables), snapshot={"chunk_rows": ROWS // 20})
     config = load_connector_with(connector, url)
     chance = random.Random(SEED)
     workload.start()
     phases = []
-    for kill in range(5):
+    for kill in range(KILLS):
         process = connector.start("--verbose")
         killed.append(process)
         if kill < 2:  # in the snapshot
@@ -133,7 +132,7 @@ def test_source_topic_table_and_index_are_equal_after_kills(
             for key, event in events.items()
             if event["after"] is not None
         }
-        assert len(there) > 1000
+        assert len(there) > ROWS // 40
         nothing = difference(there, there)
         assert difference(there, folded) == nothing, f"{table}: topic"
         for name, store in stores.items():

@@ -24,7 +24,8 @@ pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 
-@pytest.fixture(params=["iceberg", "delta"])
+# Both share how a copy is filled; test_apply_delta.py has another rebuild.
+@pytest.fixture(params=["iceberg", pytest.param("delta", marks=pytest.mark.full)])
 def setting(request: pytest.FixtureRequest, apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
     return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type=request.param, path=str(path)))
 
@@ -99,6 +100,7 @@ def test_a_copy_is_filled_in_one_pass(
     assert setting.rows(table) == len(setting.folded(table, records + last))
 
 
+@pytest.mark.full
 def test_every_kind_an_empty_topic_and_nothing_but_a_key(setting: Setting, fills: list[Offsets | None]) -> None:
     kinds, empty, publisher = setting.table("kinds", EVERY_KIND), setting.table("empty"), setting.publisher()
     links = replace(setting.table("links", {"a": {"kind": "int64"}, "b": {"kind": "string"}}), key=("a", "b"))
@@ -122,7 +124,7 @@ def test_every_kind_an_empty_topic_and_nothing_but_a_key(setting: Setting, fills
     assert setting.contents(links) == setting.folded(links, linked)
 
 
-@pytest.mark.parametrize("bad", ["a misfit", "no event"])
+@pytest.mark.parametrize("bad", ["a misfit", pytest.param("no event", marks=pytest.mark.full)])
 def test_a_copy_with_anything_bad_is_given_up(setting: Setting, fills: list[Offsets | None], bad: str) -> None:
     """The key keeps its newest event that fits, the bad one is noted; nothing of the first try is left."""
     table = setting.table(columns={**ORDERS, "count": {"kind": "int32"}})

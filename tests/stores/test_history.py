@@ -61,6 +61,12 @@ def _of(*types: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("setting", types, indirect=True)
 
 
+def _most_in_full(*pushed: str) -> pytest.MarkDecorator:
+    """With every store, of which `make test` takes these: stores that share what is asked."""
+    others = [pytest.param(kind, marks=pytest.mark.full) for kind in HISTORIES if kind not in pushed]
+    return pytest.mark.parametrize("setting", [*pushed, *others], indirect=True)
+
+
 def _config(setting: Setting, follow: ApplyTable = HISTORY) -> ApplyConfig:
     return replace(setting.config(), tables={"public.orders": follow})
 
@@ -143,6 +149,7 @@ def _changes(setting: Setting) -> list[Record]:
     return made
 
 
+@_most_in_full("postgres")
 def test_any_order_and_any_repetition(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Late events, events again, a stop behind the store's commit, a lost checkpoint: the plain fold's table.
 
@@ -180,7 +187,7 @@ def _stopped(*_: object) -> None:
     raise OperatorError(msg)
 
 
-@_of("iceberg", "delta")
+@pytest.mark.parametrize("setting", [pytest.param("iceberg", marks=pytest.mark.full), "delta"], indirect=True)
 def test_another_writers_commit_is_folded_in(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """One between a fold and its MERGE, of a batch that adds a column."""
     table, publisher, config = setting.table(), setting.publisher(), _config(setting)
@@ -215,6 +222,7 @@ def test_another_writers_commit_is_folded_in(setting: Setting, monkeypatch: pyte
     assert more == [None, "x", "y"]
 
 
+@_most_in_full("postgres")
 def test_a_history_is_complete_and_made_anew(setting: Setting) -> None:
     """How far it is complete goes by the ends of its log, and is read without Spark.
 
@@ -280,6 +288,7 @@ def _prospect(config: ApplyConfig) -> RebuildLoss:
     return copy.rebuild
 
 
+@_most_in_full("postgres")
 def test_a_history_that_was_away_for_longer_than_its_log_is_kept(setting: Setting) -> None:
     """What its log forgot before it was read is missing for good: refused, until that is said to be known."""
     table, publisher, config = setting.table(), setting.publisher(), _config(setting)
@@ -350,6 +359,7 @@ def test_versions_of_one_transaction_show_together(setting: Setting) -> None:
     assert _said(_rows(setting, replace(config, stores={**config.stores, "copy": lake}))) == expected
 
 
+@pytest.mark.full
 @_of("iceberg")
 def test_from_the_database(
     postgres18: Database, setting: Setting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

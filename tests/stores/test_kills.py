@@ -26,8 +26,8 @@ from cdc.model.state import Phase
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import open_store
 from spark_apply.verify.contents import Contents, contents
-from tests.conftest import Database
-from tests.spark_crashing import POINTS
+from tests.conftest import FULL, Database
+from tests.spark_crashing import POINTS, WHO
 from tests.spark_laws import Record, Setting
 from tests.spark_records import SourceTable, position
 
@@ -40,8 +40,10 @@ STORES = ("opensearch", "tantivy", "iceberg", "delta", "postgres")
 COLUMNS = {"id": {"kind": "int64"}, "balance": {"kind": "int64"}, "note": {"kind": "string"}}
 ACCOUNTS = 12
 TOTAL = 2 * ACCOUNTS * 100
+Kill = tuple[str, int, str]
+"""Point, which passing of it, who dies."""
 BEGINNING = [("iceberg.commit", 1, "driver")]
-"""Point, which passing of it, who dies. The first batch is written to Iceberg in another way than those after it."""
+"""The first batch is written to Iceberg in another way than those after it."""
 STREAM = [
     ("opensearch.before", 1, "all"),
     ("opensearch.in", 1, "driver"),
@@ -62,6 +64,12 @@ STREAM = [
 """A batch of two tables comes again after each kill, and gets a step further; the last kill is in the one after it."""
 AGAIN = [("postgres.in", 1, "all"), ("postgres.after", 1, "driver")]
 """With the checkpoint deleted."""
+SOME: Mapping[int, list[Kill]] = {
+    0: [],
+    1: [("iceberg.after", 1, "all"), ("delta.commit", 1, "driver"), ("mark", 4, "all")],
+    2: [("postgres.in", 1, "all")],
+}
+"""Of the three lists, what `make test` tries: a point of each kind, and each of who may die."""
 SAME = {
     "tantivy.before": "opensearch.after",
     "iceberg.before": "tantivy.after",
@@ -166,8 +174,8 @@ class Reader(threading.Thread):
 class Jobs:
     """Processes of the job, each killed by itself; the next one starts up while one is at work."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, runs: int) -> None:
+        self._file, self._runs = file, runs
         self._all: list[tuple[subprocess.Popen[str], Path]] = []
         self._ready: list[tuple[subprocess.Popen[str], Path]] = []
 
@@ -183,7 +191,8 @@ class Jobs:
 
     def killed(self, point: str, times: int, who: str) -> None:
         process, log = self._ready.pop() if self._ready else self._start()
-        self._ready.append(self._start())
+        if len(self._all) < self._runs:
+            self._ready.append(self._start())
         process.communicate(f"{who} {point} {times}\n", timeout=PATIENCE_S)
         assert process.returncode == -signal.SIGKILL, (point, times, who, log.read_text())
 
@@ -310,12 +319,16 @@ def test_a_kill_at_every_step(
         left = left[1:]
 
     left: list[Record] = []
-    with Jobs(file) as jobs:
-        for kills in (BEGINNING, STREAM, AGAIN):
-            if kills is STREAM:
+    lists = (BEGINNING, STREAM, AGAIN) if FULL else tuple(SOME.values())
+    with Jobs(file, runs=sum(map(len, lists)) + FULL) as jobs:
+        for stage, kills in enumerate(lists):
+            if stage == 1:
                 work()
+            if stage == 1 and FULL:
                 jobs.undisturbed()
-            if kills is AGAIN:
+            elif stage == 1:  # the same in a Spark that is up
+                setting.apply(copies.config)
+            if stage == 2:
                 shutil.rmtree(tmp_path / "checkpoints")
             for point, times, who in kills:
                 begun = time.monotonic()
@@ -332,7 +345,7 @@ def test_a_kill_at_every_step(
         for name in STORES:
             assert copies.contents(name, table) == folded, (seed, name, table.name)
     assert _hold_what_they_say(copies, bank, STORES, (seed, "end")) == len(STORES) * len(tables)
-    assert marks > len(STREAM)
+    assert marks > len(lists[1])
     reader.stop()
     assert reader.sums - {None} == {TOTAL}, seed
     assert len(reader.moved - {None}) > 1, "nothing moved while it was looked at"
@@ -342,3 +355,11 @@ def test_every_point_is_tried() -> None:
     """A point nobody passes proves nothing."""
     tried = {point for point, _, _ in BEGINNING + STREAM + AGAIN}
     assert {SAME.get(point, point) for point in POINTS} == tried
+
+
+def test_some_of_each_kind_are_tried_each_time() -> None:
+    """Before one store is after another; in what is after the third, all three have the batch, and it comes again."""
+    some = [kill for kills in SOME.values() for kill in kills]
+    assert all(set(SOME[at]) <= set(kills) for at, kills in enumerate((BEGINNING, STREAM, AGAIN)))
+    assert {point.partition(".")[2] for point, _, _ in some} == {"in", "commit", "after", ""}
+    assert {who for _, _, who in some} == set(WHO)

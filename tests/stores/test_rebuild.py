@@ -281,12 +281,13 @@ def test_what_the_job_writes_into_the_old_copy_is_due(shop: Shop, monkeypatch: p
         assert store.position(shop.made) == position(shop.commit)
 
 
-def test_killed_then_by_command_then_back(shop: Shop) -> None:
+def test_refused_then_killed_then_by_command_then_back(shop: Shop) -> None:
     """A rebuild killed in its midst leaves the live copies alone; the next one succeeds; --rollback undoes it once."""
     file = shop.setting.folder / "apply.yaml"
     file.write_text(json.dumps(_as_yaml(shop.config)))
     with pytest.raises(OperatorError, match="there is no earlier copy to put back"):
         run_rollback(shop.config)
+    _refused_where_it_may_not_be(shop)
     shop.corrupt()
     _kill_a_rebuild(shop, file)
     assert shop.all_contents() == dict.fromkeys(STORES, shop.corrupted())
@@ -315,7 +316,7 @@ def test_killed_then_by_command_then_back(shop: Shop) -> None:
     assert shop.all_contents() == dict.fromkeys(STORES, caught_up)
 
 
-def test_what_is_refused(shop: Shop) -> None:
+def _refused_where_it_may_not_be(shop: Shop) -> None:
     elsewhere = replace(shop.config.stores["index"], path=str(shop.setting.folder / "elsewhere"))
     empty = replace(shop.config, stores={**shop.config.stores, "index": elsewhere})
     with pytest.raises(OperatorError, match=r"public\.orders in index: nothing was ever applied there"):

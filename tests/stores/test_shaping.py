@@ -76,7 +76,7 @@ class Shaped:
             store.close()
 
 
-@pytest.fixture(params=["iceberg", "tantivy"])
+@pytest.fixture(params=[pytest.param("iceberg", marks=pytest.mark.full), "tantivy"])
 def shaped(request: pytest.FixtureRequest, apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Shaped:
     setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type=request.param, path=str(path)))
     table = setting.table()

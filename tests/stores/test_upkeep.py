@@ -50,7 +50,7 @@ def _on_disk(folder: Path) -> set[Path]:
     return set(folder.rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+@pytest.mark.parametrize("kind", ["iceberg", pytest.param("delta", marks=pytest.mark.full)])
 def test_a_worn_table_is_mended(kind: str, apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     def config(path: Path) -> StoreConfig:
         return StoreConfig(type=kind, path=str(path), options={"upkeep": "off"})

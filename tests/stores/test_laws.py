@@ -1,0 +1,27 @@
+"""What `make test` asks of each store, of the laws that `make test-all` asks of all."""
+
+from __future__ import annotations
+
+from tests.spark_laws import (
+    LAWS,
+    NOT_OF,
+    ONLY_IN_FULL,
+    a_bad_event_waits_and_the_rest_goes_on,
+    a_copy_is_the_fold_of_committed_events,
+)
+
+
+def test_every_law_is_asked_of_a_store_and_every_store_of_each_kind() -> None:
+    """`postgres` and `iceberg` have tests of their own of bad events."""
+    asked = {
+        store: {law for of in LAWS.values() for law in of} - {*NOT_OF.get(store, ()), *left}
+        for store, left in ONLY_IN_FULL.items()
+    }
+    assert sorted(asked) == ["delta", "iceberg", "opensearch", "postgres", "tantivy"]
+    assert set.union(*asked.values()) == {law for of in LAWS.values() for law in of}
+    for store, laws in asked.items():
+        assert a_copy_is_the_fold_of_committed_events in laws, store
+        for kind in ("rows", "columns", "copies"):
+            assert laws & set(LAWS[kind]), (store, kind)
+        assert store in ("postgres", "iceberg") or laws & set(LAWS["quarantine"]), store
+    assert len({store for store, laws in asked.items() if a_bad_event_waits_and_the_rest_goes_on in laws}) > 1
