@@ -10,7 +10,7 @@ from psycopg2 import errors
 
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.postgres import session
-from connectors.postgres.session import connect, connect_failed, identifier, parameters, place, translate
+from connectors.postgres.session import connect, connect_failed, endpoint, identifier, parameters, translate
 
 SECRET = "s3cr3t"
 
@@ -83,9 +83,9 @@ def test_an_at_sign_may_stand_encoded_or_behind_the_question_mark() -> None:
 
 def test_a_place_has_no_secret() -> None:
     """Host, port and database: what a message may say."""
-    assert place(_parameters("db.example:5433/d")) == "db.example:5433/d"
-    assert place(_parameters("db.example?hostaddr=10.0.0.7")) == "10.0.0.7:5432/u"
-    assert SECRET not in place(_parameters("h/d"))
+    assert endpoint(_parameters("db.example:5433/d")) == "db.example:5433/d"
+    assert endpoint(_parameters("db.example?hostaddr=10.0.0.7")) == "10.0.0.7:5432/u"
+    assert SECRET not in endpoint(_parameters("h/d"))
 
 
 FAILED = 'connection to server at "h" (10.0.0.7), port 5432 failed: '
@@ -217,7 +217,7 @@ def test_a_weaker_connection_is_said_aloud_once(rest: str, said: str | None, cap
     """What is not checked, in one warning; nothing where all is, or where nothing leaves the machine."""
     session.tell_of_weak_tls.cache_clear()
     for _ in range(3):
-        session.tell_of_weak_tls(place(_parameters(rest)), session.weakness(_parameters(rest)))
+        session.tell_of_weak_tls(endpoint(_parameters(rest)), session.weakness(_parameters(rest)))
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == (said is not None)
     assert all((said or "") in message and SECRET not in message for message in messages)
