@@ -322,7 +322,7 @@ def _refused_where_it_may_not_be(shop: Shop) -> None:
     with pytest.raises(OperatorError, match=r"public\.orders in index: nothing was ever applied there"):
         run_rebuild(empty, store="index")
     with (
-        rebuild._alone(shop.config, "public.orders", "index"),
+        rebuild._locked(shop.config, "public.orders", "index"),
         pytest.raises(OperatorError, match="is being rebuilt by another process"),
     ):
         run_rebuild(shop.config)
