@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import ordered, rows, same, unbroken
@@ -48,6 +50,7 @@ def test_a_published_key_that_is_generated(postgres18: Database, kafka: str, pre
     assert all(set(json.loads(key)) == {"v", "twice"} for key in connector.fold("public.t"))
 
 
+@pytest.mark.every_server
 def test_the_application_goes_on(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A child without a key is not published with its parent: updates and deletes of both go on, and it is said.
 
@@ -118,6 +121,7 @@ ALTER TABLE unproven ADD CONSTRAINT known NOT NULL id NOT VALID;
 BREAKS = "once published, its updates and deletes would fail"
 
 
+@pytest.mark.every_server
 def test_what_is_not_whole_is_refused(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Before anything is made: no part of a key stands for it, and no update of the application is broken."""
     ((version,),) = database.rows("SELECT current_setting('server_version_num')::int")
