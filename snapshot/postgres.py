@@ -68,6 +68,7 @@ class PostgresSnapshotter:
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._params = session.parameters(config.source.url, f"cdc {config.name} snapshot")
+        self._publication = config.publication
         self._workers = config.snapshot.workers
         self._chunk_rows = config.snapshot.chunk_rows
         self._sessions: list[psycopg2.extensions.connection] = []
@@ -146,7 +147,7 @@ class PostgresSnapshotter:
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         if self._asking is None:
             self._asking = session.connect(self._params)
-        now = Catalog(self._asking).now(table.schema, table.name)
+        now = Catalog(self._asking, self._publication).now(table.schema, table.name)
         if now is None:
             return None
         there = tuple(c for c in table.columns if c.name in now.columns and now.columns[c.name].reads_as(c))

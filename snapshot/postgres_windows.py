@@ -88,7 +88,7 @@ class PostgresWindows:
         if self._connection is None or self._catalog is None or self._connection.closed:
             params = session.parameters(self._config.source.url, f"cdc {self._config.name} windows")
             self._connection = session.connect(params)
-            self._catalog = Catalog(self._connection)
+            self._catalog = Catalog(self._connection, self._config.publication)
         return self._connection, self._catalog
 
     def _read(

@@ -303,6 +303,7 @@ class _Session:
     def close(self) -> None:
         self._incremental.close()
         self._toast.close()
+        self._writer.close()
 
     def resnapshot(self, table: Table, reason: str) -> None:
         """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""

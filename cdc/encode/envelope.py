@@ -326,6 +326,7 @@ def schema_record(
         "key": list(table.key),
         "columns": [{"name": c.name, "type": c.type, **_kind(c.kind)} for c in table.columns],
         **({"marks": list(table.marks)} if table.marks else {}),
+        **({"deferred_key": True} if table.deferred_key else {}),
     }
     return orjson.dumps(key), orjson.dumps(value)
 

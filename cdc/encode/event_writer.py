@@ -11,6 +11,7 @@ from typing import Final
 import orjson
 
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
+from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope import Frame, TableEncoder
 from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
 from cdc.encode.live_keys import LiveKeys
@@ -49,8 +50,12 @@ class EventWriter:
         self._toast = toast
         self._reader = reader
         self._resnapshot_requested: set[tuple[str, int]] = set()
+        self._deferred = DeferredKeys()
         self._fast_paths: dict[int, tuple[str, FastPath]] = {}
         self._batch_fast_path = batch_fast_path(self._fast_paths, self._fast_path, sink.write)
+
+    def close(self) -> None:
+        self._deferred.close()
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
         """Write rows of a snapshot."""
@@ -136,27 +141,39 @@ class EventWriter:
                     continue
             if isinstance(change, Message):
                 self.message(change, frame, transaction.xid)
-                continue
-            if change.op is Op.TRUNCATE:
-                self._truncate(change, transaction, frame, handover)
-                continue
-            encoder = self._encoder_at(change.table, frame)
-            if change.op is Op.READ:
-                self._resnapshot(change.table, "its rows are others since, and no event says which")
-                continue
-            try:
-                if encoder.topic == self._logged.topic:
-                    for row in (change.before, change.after):
-                        if row is not None:
-                            self._logged.note(encoder.key(row), transaction.xid)
-                self._change(change, encoder, transaction.xid, frame, handover)
-            except ValueError as exc:
-                self._bad(change, encoder, transaction.xid, frame, exc)
+            elif change.table.deferred_key:
+                for settled in self._deferred.settle(change):
+                    self._any_change(settled, transaction, frame, handover)
+            else:
+                self._any_change(change, transaction, frame, handover)
+        for settled in self._deferred.end():
+            self._any_change(settled, transaction, frame, handover)
+
+    def _any_change(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
+        """Write what the fast path declines."""
+        if change.op is Op.TRUNCATE:
+            self._truncate(change, transaction, frame, handover)
+            return
+        encoder = self._encoder_at(change.table, frame)
+        if change.op is Op.READ:
+            self._resnapshot(change.table, "its rows are others since, and no event says which")
+            return
+        try:
+            if encoder.topic == self._logged.topic:
+                for row in (change.before, change.after):
+                    if row is not None:
+                        self._logged.note(encoder.key(row), transaction.xid)
+            self._change(change, encoder, transaction.xid, frame, handover)
+        except ValueError as exc:
+            self._bad(change, encoder, transaction.xid, frame, exc)
 
     def _fast_path(self, table: Table) -> tuple[str, FastPath]:
-        """The topic and the fast path of a table's changes; it declines all until the description is published."""
+        """The topic and the fast path of a table's changes; it declines all until the description is published.
+
+        It also declines all of a table with a deferred key, whose changes must be settled first.
+        """
         encoder = self._versions.known(table)
-        if encoder is None:
+        if encoder is None or table.deferred_key:
             return "", _decline
         made = encoder.topic, fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
         self._fast_paths[id(table)] = made  # the encoder keeps the table, and so its id

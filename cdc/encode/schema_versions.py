@@ -34,7 +34,9 @@ class SchemaVersions:
         if record["version"] > self._newest.get(name, {"version": 0})["version"]:
             self._newest[name] = record
         columns = tuple((column["name"], column["type"]) for column in record["columns"])
-        described = Description(columns, tuple(record["key"]), tuple(record.get("marks", ())))
+        described = Description(
+            columns, tuple(record["key"]), tuple(record.get("marks", ())), bool(record.get("deferred_key"))
+        )
         self._described.setdefault(name, {})[record["version"]] = described
 
     def described(self) -> Mapping[tuple[str, str], Sequence[Description]]:
@@ -87,7 +89,7 @@ class SchemaVersions:
         key, value = self._record(table, topic, position, version + 1)
         new = orjson.loads(value)
         before = self.newest(table)
-        same = last is not None and (last["key"], last["columns"]) == (new["key"], new["columns"])
+        same = last is not None and all(last.get(part) == new.get(part) for part in ("key", "columns", "deferred_key"))
         if not same or self.rewritten(table):
             version += 1
             publish(key, value)

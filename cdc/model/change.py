@@ -83,6 +83,8 @@ class Table:
     """Names of the key columns in key order; never empty."""
     marks: tuple[str, ...] = ()
     """What the rows are stored in, in the source's terms: see `cdc.model.table_schema.rewritten`."""
+    deferred_key: bool = False
+    """Two rows may share the key within a transaction, if not at its end: see `cdc.encode.deferred_keys`."""
 
     @property
     def qualified(self) -> str:

@@ -20,10 +20,11 @@ class Description:
     """Name and type of each."""
     key: tuple[str, ...]
     marks: tuple[str, ...] = ()
+    deferred_key: bool = False
 
     @classmethod
     def of(cls, table: Table) -> Description:
-        return cls(tuple((c.name, c.type) for c in table.columns), table.key, table.marks)
+        return cls(tuple((c.name, c.type) for c in table.columns), table.key, table.marks, table.deferred_key)
 
 
 def rewritten(before: Sequence[str], now: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ from cdc.model.errors import CdcError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors.postgres import session
-from connectors.postgres.catalog import server
+from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.slot import continuity, slot
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
@@ -61,7 +61,7 @@ class _Check:
         except CdcError as exc:
             return Checked((*findings, refused("connection", exc)))
         try:
-            catalog = Catalog(connection)
+            catalog = Catalog(connection, self._names.publication)
             probes: tuple[tuple[str, Callable[[Catalog], Iterable[Finding]]], ...] = (
                 ("server", self._server),
                 ("server", self._capacity),
@@ -147,10 +147,15 @@ class _Check:
                 yield refused(f"table {name}", refusal)
             elif name not in good:
                 good.append(name)
+        oids = []
         for name in good:
             for captured in catalog.captured((name,), self._config.source.keys):
                 self._tables += (captured.table,)
+                oids.append(captured.oid)
                 yield self._table(catalog, captured.table, captured.oid)
+        for parent, left_out in identities.children(catalog.rows, oids, good).items():
+            what = f"rows of {', '.join(left_out)}, which inherit from it, are not captured"
+            yield Finding(Level.WARNING, f"table {parent}", what, f"source.tables: [{', '.join([parent, *left_out])}]")
 
     @staticmethod
     def _table(catalog: Catalog, table: Table, oid: int) -> Finding:
@@ -170,6 +175,9 @@ class _Check:
         if state is not None:
             refusals += slot.gap_refusals(catalog, name, continuity.followed(state, self._tables), state.carried)
         yield from (refused(about, refusal) for refusal in refusals)
+        for found in identities.accidents(catalog.rows, name, [table.qualified for table in self._tables]):
+            what = f"publication {name} makes updates and deletes of {found.name} fail: {found.why}"
+            yield Finding(Level.WARNING, about, what, found.hint)
         if not refusals and self._tables:
             made = slot.rehearse_publication(catalog, name, self._tables)
             yield Finding(Level.OK, about, "will be made or extended at the start" if made else "carries all tables")

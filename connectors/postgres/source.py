@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -16,7 +17,7 @@ from cdc.model.interfaces import LINEAGE, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.postgres import session
-from connectors.postgres.catalog import server
+from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.lsn import at_record_end, lsn_number, lsn_text
@@ -25,6 +26,8 @@ from connectors.postgres.pgoutput.changes import Assembler
 from connectors.postgres.slot import continuity, slot
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive
+
+log = logging.getLogger("cdc")
 
 _WAIT_S: Final = 0.5
 _LOOK_S: Final = 5.0
@@ -67,10 +70,22 @@ class PostgresSource:
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
         self._captured = catalog.captured(self._config.source.tables, self._config.source.keys)
         self._followed = Followed(self._config, self._captured)
+        self._tell_of_others(catalog)
         self._replication = ReplicationConnection(self._params)
         identity = continuity.identity(self._replication, database=self.database, names=self._names)
         self._timeline = identity[LINEAGE]
         return identity
+
+    def _tell_of_others(self, catalog: Catalog) -> None:
+        """Log what is left out beside the captured tables, and what the publication makes fail."""
+        names = [table.qualified for table in self.tables()]
+        for parent, left_out in identities.children(catalog.rows, [c.oid for c in self._captured], names).items():
+            log.warning("table %s: rows of %s, which inherit from it, are not captured", parent, ", ".join(left_out))
+        for found in identities.accidents(catalog.rows, self._config.publication, names):
+            log.warning(
+                "publication %s makes updates and deletes of %s fail: %s; %s",
+                self._config.publication, found.name, found.why, found.hint,
+            )  # fmt: skip
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
@@ -281,7 +296,7 @@ class PostgresSource:
         if self._sql is None:
             raise BugError("the source is not connected")
         if self._catalog_of is None:
-            self._catalog_of = Catalog(self._sql)
+            self._catalog_of = Catalog(self._sql, self._config.publication)
         return self._catalog_of
 
     def _tended(self) -> Upkeep:

@@ -179,4 +179,65 @@ def _value(type_: str, literals: tuple[str, ...]) -> Case:
     )
 
 
-CASES: Final[tuple[Case, ...]] = (*(*SHARED, *SILENT, *HARMLESS, *ALTERED), *(_value(*each) for each in VALUES.items()))
+_DEFERRED: Final = "BEGIN; SET CONSTRAINTS ALL DEFERRED"
+_TWICE: Final = "UPDATE t SET pos = pos + 1; UPDATE t SET pos = pos + 1, v = v || pos"
+_SOME_BACK: Final = "UPDATE t SET pos = pos - 1 WHERE id > 2; UPDATE t SET pos = 1 WHERE id = 2"
+
+KEYS: Final = (
+    Case(
+        name="columns_that_a_key_includes",  # they are in the index, not in the key
+        before=(
+            "CREATE TABLE t (id int, note text, tenant int, PRIMARY KEY (tenant, id) INCLUDE (note))",
+            "CREATE TABLE u (note text NOT NULL, a int NOT NULL)",
+            "CREATE UNIQUE INDEX u_a ON u (a) INCLUDE (note)",
+            "ALTER TABLE u REPLICA IDENTITY USING INDEX u_a",
+            "INSERT INTO t VALUES (1, 'a', 7), (2, 'b', 7); INSERT INTO u VALUES ('a', 1), ('b', 2)",
+        ),
+        stream=["UPDATE t SET note = note || '!'", "UPDATE u SET note = note || '!'"],
+        stopped=[
+            "UPDATE t SET tenant = 8 WHERE id = 1",
+            "UPDATE u SET a = 8 WHERE a = 1",
+            "DELETE FROM t WHERE id = 2",
+        ],
+        tables=("t", "u"),
+        said=(),
+    ),
+    Case(
+        name="rows_that_pass_through_one_key",  # a deferrable key is unique at the end of a statement or transaction
+        before=(
+            "CREATE TABLE t (id int, pos int PRIMARY KEY DEFERRABLE, v text)",
+            "ALTER TABLE t ALTER COLUMN v SET STORAGE EXTERNAL",
+            "ALTER TABLE t REPLICA IDENTITY FULL",
+            f"INSERT INTO t SELECT n, n, {WIDE.format('v')} || n FROM generate_series(1, 5) n",
+        ),
+        stream=[
+            "UPDATE t SET pos = pos + 1",
+            f"{_DEFERRED}; UPDATE t SET pos = 7 - pos WHERE pos IN (3, 4); COMMIT",
+            f"{_DEFERRED}; INSERT INTO t VALUES (9, 2, 'new'); DELETE FROM t WHERE id = 1; COMMIT",
+            f"{_DEFERRED}; INSERT INTO t VALUES (8, 5, 'gone'); DELETE FROM t WHERE id = 8; COMMIT",
+        ],
+        stopped=[
+            "UPDATE t SET pos = pos - 1",
+            f"{_DEFERRED}; {_TWICE}; {_SOME_BACK}; COMMIT",
+        ],
+        said=(),
+    ),
+    Case(
+        name="tables_that_inherit",  # each has its own rows; ONLY, everywhere
+        before=(
+            "CREATE TABLE t (id int PRIMARY KEY, v text)",
+            "CREATE TABLE child (more int, PRIMARY KEY (id)) INHERITS (t)",
+            "INSERT INTO t VALUES (1, 'a'); INSERT INTO child VALUES (1, 'b', 2), (2, 'b', 3)",
+        ),
+        stream=["UPDATE t SET v = v || '!'", "INSERT INTO child VALUES (3, 'c', 4)"],
+        stopped=["DELETE FROM t WHERE id = 1", "INSERT INTO t VALUES (2, 'z')"],
+        tables=("t", "child"),
+        select={"t": "SELECT id, v FROM ONLY t"},
+        said=(),
+    ),
+)
+
+CASES: Final[tuple[Case, ...]] = (
+    *(*SHARED, *SILENT, *HARMLESS, *ALTERED, *KEYS),
+    *(_value(*each) for each in VALUES.items()),
+)

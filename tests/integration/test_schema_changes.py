@@ -239,7 +239,7 @@ def test_tables_swapped(postgres18: Database, kafka: str, prefix: str, tmp_path:
         postgres18.execute(SWAP, "INSERT INTO orders VALUES (3, 'new')")  # not in the log: the other one was published
         assert run.ended() == 1
         assert "table renamed: public.orders is public.orders_old now" in run.stderr
-        assert f"ALTER PUBLICATION cdc_{prefix} ADD TABLE public.orders" in run.stderr
+        assert f"ALTER PUBLICATION cdc_{prefix} ADD TABLE ONLY public.orders" in run.stderr
     done = connector.here("run", "FILE", "--until-caught-up")
     assert done.returncode == 1
     assert "no longer carries public.orders" in done.stderr

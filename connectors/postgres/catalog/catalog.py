@@ -18,6 +18,7 @@ from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description
 from connectors import captured_tables
+from connectors.postgres.catalog import identities
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
@@ -60,7 +61,9 @@ _TODAY = """
 WITH RECURSIVE part(root, oid) AS (
     SELECT oid, oid FROM pg_class WHERE oid = ANY (%s::oid[])
     UNION ALL
-    SELECT part.root, i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+    SELECT part.root, i.inhrelid
+    FROM part JOIN pg_class above ON above.oid = part.oid AND above.relkind = 'p'
+    JOIN pg_inherits i ON i.inhparent = part.oid
 ), files(root, file) AS (
     SELECT part.root, md5(string_agg(f.oid::text || ':' || f.relfilenode::text, ',' ORDER BY f.oid))
     FROM part JOIN pg_class f ON f.oid = part.oid GROUP BY part.root
@@ -70,22 +73,47 @@ SELECT root.oid::int8, root.relreplident,
         FROM pg_index i
         CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-        WHERE i.indisprimary AND i.indrelid = root.oid),
+        WHERE i.indisprimary AND i.indisvalid AND i.indrelid = root.oid AND k.n <= i.indnkeyatts),
+       (SELECT array_agg(a.attname::text ORDER BY k.n)
+        FROM pg_index i
+        CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE i.indrelid = root.oid AND k.n <= i.indnkeyatts
+          AND CASE root.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
+       (SELECT jsonb_agg(told.apart)
+        FROM pg_index i
+        CROSS JOIN LATERAL (
+            SELECT array_agg(a.attname::text) AS apart FROM pg_attribute a
+            WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+        ) told
+        WHERE i.indrelid = root.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+          AND i.indpred IS NULL AND i.indexprs IS NULL),
        files.file, own.*
 FROM files
 JOIN pg_class root ON root.oid = files.root
 CROSS JOIN LATERAL (
     SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum), array_agg(a.attname::text ORDER BY a.attnum),
            array_agg(a.atttypid::int8 ORDER BY a.attnum), array_agg(a.atttypmod ORDER BY a.attnum),
-           array_agg(coalesce(a.attnum = ANY (ri.indkey), false) ORDER BY a.attnum),
-           array_agg(a.atthasmissing ORDER BY a.attnum), array_agg(a.attnotnull ORDER BY a.attnum)
+           array_agg(coalesce(a.attnum = ANY ((ri.indkey::int2[])[0:ri.indnkeyatts - 1]), false) ORDER BY a.attnum),
+           array_agg(a.atthasmissing ORDER BY a.attnum),
+           array_agg(a.attnotnull AND NOT EXISTS (
+               SELECT FROM pg_constraint n
+               WHERE n.conrelid = a.attrelid AND n.contype = 'n' AND a.attnum = ANY (n.conkey) AND NOT n.convalidated
+           ) ORDER BY a.attnum)
     FROM pg_attribute a
     LEFT JOIN pg_index ri ON ri.indrelid = root.oid
          AND CASE root.relreplident WHEN 'd' THEN ri.indisprimary WHEN 'i' THEN ri.indisreplident ELSE false END
-    WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND (a.attgenerated = '' OR a.attgenerated = 's' AND %s)
 ) own
 """
-"""Asks of each relation its identity, primary key, the files of all its partitions in one word, and its columns."""
+"""Asks of each relation its identity and primary key, what its replica identity's index names, the sets of columns that
+no two rows share at any time, the files of all its partitions in one word, and the columns that its events have."""
+
+_GENERATED_COLUMNS: Final = """
+SELECT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = %s AND to_jsonb(p)->>'pubgencols' = 's')
+"""
+"""Asks whether a publication carries generated columns that are stored, which PostgreSQL 18 and newer can."""
 
 _LEAVES = """
 WITH RECURSIVE part(oid) AS (
@@ -162,8 +190,10 @@ class Writable(Protocol):
 class Catalog:
     """Answers from one SQL connection, which stays the caller's."""
 
-    def __init__(self, connection: psycopg2.extensions.connection) -> None:
+    def __init__(self, connection: psycopg2.extensions.connection, publication: str = "") -> None:
+        """`publication` decides which columns events have: one of PostgreSQL 18 may carry generated ones."""
         self._connection = connection
+        self._publication = publication
         self._types: dict[int, TypeInfo] = {}
         self._seen_at = 0
         """Where the log ended before `_seen` was."""
@@ -252,6 +282,8 @@ class Catalog:
         self, found: Sequence[_Found], today: Mapping[int, Today], keys: Mapping[str, Sequence[str]]
     ) -> tuple[Captured, ...]:
         captured = []
+        parts = identities.identities(self.rows, [f.oid for f in found])
+        generated = self._carries_generated_columns()
         for f in found:
             now, key = today[f.oid], keys.get(f.qualified, ())
             if key:
@@ -259,7 +291,9 @@ class Catalog:
             elif not now.primary_key and f.identity != "i":
                 raise captured_tables.no_primary_key(f, [c.name for c in now.columns])
             relation = Relation(f.oid, f.schema, f.name, f.identity, now.columns)
-            captured.append(Captured(f.oid, table_of(relation, self._types, now, wanted=key), f.kind == "p"))
+            table = table_of(relation, self._types, now, wanted=key)
+            raise_first(identities.refusals(table, parts[f.oid], generated=generated))
+            captured.append(Captured(f.oid, table, f.kind == "p"))
         return tuple(captured)
 
     def _must_tell_rows_apart(self, found: _Found, now: Today, key: Sequence[str]) -> None:
@@ -332,16 +366,22 @@ class Catalog:
         ((there,),) = self.rows("reading names", statement, (schema, name))
         return bool(there)
 
+    def _carries_generated_columns(self) -> bool:
+        ((carries,),) = self.rows("reading the publication", _GENERATED_COLUMNS, (self._publication,))
+        return bool(carries)
+
     def _today(self, oids: Sequence[int]) -> dict[int, Today]:
         """Look up what relations are now; types of their columns are learnt."""
         found = {}
-        rows = self.rows("reading the catalog", _TODAY, (list(oids),))
-        for oid, identity, primary_key, files, made, *columns in rows:
+        rows = self.rows("reading the catalog", _TODAY, (list(oids), self._carries_generated_columns()))
+        for oid, identity, primary_key, identity_key, unique, files, made, *columns in rows:
             names, types, typmods, in_identity, filled, not_null = (of or () for of in columns)
             found[oid] = Today(
                 identity=identity,
                 columns=tuple(map(RelationColumn, names, types, typmods, in_identity)),
                 primary_key=tuple(primary_key or ()),
+                identity_key=tuple(identity_key or ()),
+                unique=tuple(map(frozenset, unique or ())),
                 marks=(files, hashlib.md5((made or "").encode(), usedforsecurity=False).hexdigest()),
                 filled=frozenset(compress(names, filled)),
                 nullable=frozenset(names) - set(compress(names, not_null)),

@@ -70,7 +70,7 @@ class Followed:
         if any(matches(pattern, new) for pattern in self._config.source.tables):
             return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
         take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
-        publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE {identifier(*was)}"
+        publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE ONLY {identifier(*was)}"
         return OperatorError(
             f"{said}, which source.tables does not name: what is written to it since is not captured",
             hint=f"in source.tables write {new} in place of {old}: it is read into a topic of its own; or take the "

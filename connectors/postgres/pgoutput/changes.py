@@ -27,6 +27,10 @@ class Today:
     filled: frozenset[str]
     """Columns that rows older than they have a value in: ADD COLUMN with a default."""
     nullable: frozenset[str]
+    identity_key: tuple[str, ...] = ()
+    """The columns of the index that is the replica identity, also those that the log does not carry."""
+    unique: tuple[frozenset[str], ...] = ()
+    """Sets of columns that no two rows share at any time, not even within a transaction."""
 
 
 def table_of(
@@ -53,7 +57,25 @@ def table_of(
     marks = today.marks if today is not None and current else last
     key = _key(relation, table, today, current=current, known=known, wanted=wanted)
     # the same marks as long as nothing was rewritten: the table stays one object, and what is cached for it is kept
-    return replace(table, key=key, marks=marks if not last or rewritten(last, marks) else last)
+    return replace(
+        table,
+        key=key,
+        marks=marks if not last or rewritten(last, marks) else last,
+        deferred_key=_is_deferred(relation, key, today, known),
+    )
+
+
+def _is_deferred(relation: Relation, key: Collection[str], today: Today | None, known: Sequence[Description]) -> bool:
+    """Tell whether two rows may share the key within a transaction.
+
+    Only the whole old row tells such rows apart, and only REPLICA IDENTITY FULL allows such a key: an index that is a
+    replica identity is immediate. What was so once is taken to be so for ever, because the log may be older than the
+    catalog.
+    """
+    if relation.identity != "f":
+        return False
+    now = today is not None and not any(columns <= set(key) for columns in today.unique)
+    return now or any(said.deferred_key for said in known)
 
 
 def _key(
@@ -85,6 +107,11 @@ def _key(
     for order in orders:
         if order and set(order) <= names and (not flagged or set(order) == set(flagged)):
             return order
+    if today is not None:
+        whole = today.identity_key or today.primary_key
+        missing = [name for name in whole if name not in {c.name for c in today.columns}]
+        if missing and set(flagged) <= set(whole):
+            raise _not_carried(table, missing, whole)
     if not flagged:
         raise OperatorError(
             f"table {table.qualified} has no key in the log",
@@ -92,6 +119,15 @@ def _key(
             "columns; or leave it out of tables",
         )
     return flagged
+
+
+def _not_carried(table: Table, missing: Sequence[str], key: Sequence[str]) -> OperatorError:
+    """Return the error of a table whose log has a part of its key only."""
+    return OperatorError(
+        f"table {table.qualified}: the log does not carry {', '.join(missing)} of its key ({', '.join(key)})",
+        hint="give it a key without generated columns; on PostgreSQL 18 and newer a publication may carry them: "
+        "WITH (publish_via_partition_root = true, publish_generated_columns = stored)",
+    )
 
 
 def _by_name_of_now(table: Table, known: Sequence[Description]) -> list[tuple[str, ...]]:

@@ -158,7 +158,7 @@ def publication_refusals(catalog: Catalog, name: str, tables: Sequence[Table]) -
             "publish_via_partition_root = true)",
         )
     carried = _carried(catalog, name)
-    whole = ", ".join(identifier(schema, table) for schema, table in carried)
+    whole = ", ".join(f"ONLY {identifier(schema, table)}" for schema, table in carried)
     for table in tables:
         thinned = carried.get((table.schema, table.name))
         if thinned:
@@ -272,7 +272,11 @@ def _carried(catalog: Catalog, name: str) -> dict[tuple[str, str], str]:
 
 
 def _list(tables: Sequence[Table]) -> sql.Composable:
-    return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
+    """List tables without those that inherit from them, which are published only if they are captured themselves.
+
+    Of a partitioned table ONLY leaves out nothing.
+    """
+    return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(t.schema, t.name)) for t in tables)
 
 
 def await_older_transactions(

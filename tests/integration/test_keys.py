@@ -1,0 +1,172 @@
+"""Keys that are not whole, or not unique at any time; and what publishing a table does to its application."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.running import ordered, rows, same, unbroken
+
+
+def test_rows_pass_through_a_key_of_the_file(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A deferrable UNIQUE as `key:`, and the key made NOT DEFERRABLE while older transactions are still to come."""
+    postgres18.execute(
+        "CREATE TABLE t (id int, pos int NOT NULL, v text, CONSTRAINT one UNIQUE (pos) DEFERRABLE)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t SELECT n, n, 'v' || n FROM generate_series(1, 3) n",
+    )
+    table: Any = {"table": "public.t", "key": ["pos"]}
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, [table])
+    assert "makes its key" not in connector.catch_up()
+    postgres18.execute(
+        "UPDATE t SET pos = pos + 1",
+        "BEGIN; SET CONSTRAINTS ALL DEFERRED; INSERT INTO t VALUES (4, 2, 'new'); DELETE FROM t WHERE id = 1; COMMIT",
+        "ALTER TABLE t DROP CONSTRAINT one, ADD UNIQUE (pos)",
+    )
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+    unbroken(connector, "public.t")
+
+
+def test_a_published_key_that_is_generated(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Where the publication carries generated columns, they are in snapshots, in events and in keys."""
+    postgres18.execute(
+        "CREATE TABLE t (a int, twice int GENERATED ALWAYS AS (a * 2) STORED, v int, PRIMARY KEY (v, twice))",
+        "INSERT INTO t VALUES (1, DEFAULT, 0), (2, DEFAULT, 0)",
+        f"CREATE PUBLICATION cdc_{prefix} FOR TABLE ONLY t"
+        " WITH (publish_via_partition_root = true, publish_generated_columns = stored)",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+    postgres18.execute("INSERT INTO t VALUES (3, DEFAULT, 0)", "UPDATE t SET a = 5 WHERE a = 1")
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+    assert all(set(json.loads(key)) == {"v", "twice"} for key in connector.fold("public.t"))
+
+
+@pytest.mark.every_server
+def test_the_application_goes_on(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A child without a key is not published with its parent: updates and deletes of both go on, and it is said.
+
+    A publication that somebody made without ONLY breaks them; the check says so, with the statement that helps.
+    """
+    write = (
+        "UPDATE parent SET v = v || '!'",
+        "UPDATE child SET v = v || '!'",
+        "DELETE FROM parent WHERE id = 2",
+        "DELETE FROM child WHERE id = 3",
+    )
+    database.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY, v text)",
+        "CREATE TABLE child () INHERITS (parent)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "INSERT INTO parent VALUES (1, 'a'), (2, 'b')",
+        "INSERT INTO child VALUES (1, 'a'), (3, 'b')",
+    )
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.parent"])
+    said = connector.catch_up()
+    assert "table public.parent: rows of public.child, which inherit from it, are not captured" in said
+    database.execute(*write)
+    connector.catch_up()
+    assert ordered(connector.fold("public.parent").values()) == ordered(rows(database, "SELECT * FROM ONLY parent"))
+
+    database.execute(f"ALTER PUBLICATION cdc_{prefix} ADD TABLE child")
+    found = json.loads(connector.here("check", "FILE", "--json").stdout)["findings"]
+    fixes = [f["fix"] for f in found if "makes updates and deletes of public.child fail" in f["message"]]
+    assert fixes == [f"ALTER PUBLICATION cdc_{prefix} DROP TABLE ONLY public.child"]
+    database.execute(*fixes, *write)
+    connector.catch_up()
+    assert ordered(connector.fold("public.parent").values()) == ordered(rows(database, "SELECT * FROM ONLY parent"))
+
+
+TABLES = """
+CREATE TABLE part_key (a int, twice int GENERATED ALWAYS AS (a * 2) STORED, v int, PRIMARY KEY (v, twice));
+CREATE TABLE part_index (a int NOT NULL, twice int NOT NULL GENERATED ALWAYS AS (a * 2) STORED, UNIQUE (a, twice));
+ALTER TABLE part_index REPLICA IDENTITY USING INDEX part_index_a_twice_key;
+CREATE TABLE part_whole (v int, twice int GENERATED ALWAYS AS (v * 2) STORED, PRIMARY KEY (twice));
+ALTER TABLE part_whole REPLICA IDENTITY FULL;
+CREATE TABLE whole (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED);
+ALTER TABLE whole REPLICA IDENTITY FULL;
+CREATE TABLE lost (id int PRIMARY KEY, a int NOT NULL CONSTRAINT lost_a UNIQUE);
+ALTER TABLE lost REPLICA IDENTITY USING INDEX lost_a;
+ALTER TABLE lost DROP CONSTRAINT lost_a;
+CREATE TABLE parted (id int PRIMARY KEY, a int NOT NULL) PARTITION BY RANGE (id);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+ALTER TABLE parted_1 REPLICA IDENTITY NOTHING;
+CREATE UNLOGGED TABLE parted_2 PARTITION OF parted FOR VALUES FROM (10) TO (20);
+CREATE TABLE parted_3 PARTITION OF parted FOR VALUES FROM (20) TO (30);
+CREATE UNIQUE INDEX parted_3_a ON parted_3 (a);
+ALTER TABLE parted_3 REPLICA IDENTITY USING INDEX parted_3_a;
+CREATE TABLE above (id int NOT NULL, v text) PARTITION BY RANGE (id);
+CREATE TABLE below PARTITION OF above FOR VALUES FROM (0) TO (10);
+CREATE FOREIGN DATA WRAPPER nowhere;
+CREATE SERVER far FOREIGN DATA WRAPPER nowhere;
+CREATE TABLE postponed (id int, pos int PRIMARY KEY DEFERRABLE) PARTITION BY RANGE (pos);
+CREATE TABLE postponed_1 PARTITION OF postponed FOR VALUES FROM (0) TO (10);
+ALTER TABLE postponed REPLICA IDENTITY FULL;
+"""
+ON_18 = """
+CREATE TABLE virtual (id int PRIMARY KEY, a int, v int GENERATED ALWAYS AS (a * 3) VIRTUAL);
+ALTER TABLE virtual REPLICA IDENTITY FULL;
+CREATE TABLE unproven (id int);
+INSERT INTO unproven VALUES (NULL), (1);
+ALTER TABLE unproven ADD CONSTRAINT known NOT NULL id NOT VALID;
+"""
+BREAKS = "once published, its updates and deletes would fail"
+
+
+@pytest.mark.every_server
+def test_what_is_not_whole_is_refused(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Before anything is made: no part of a key stands for it, and no update of the application is broken."""
+    ((version,),) = database.rows("SELECT current_setting('server_version_num')::int")
+    new = int(str(version)) >= 180000
+    database.execute(*filter(str.strip, (TABLES + (ON_18 if new else "")).split(";")))
+    keyed: list[Any] = [{"table": "public.above", "key": ["id"]}]
+    expected = {
+        "part_key": "the log does not carry twice of its key (v, twice)",
+        "part_index": "the log does not carry twice of its key (a, twice)",
+        "part_whole": "the log does not carry twice of its key (twice)",
+        "lost": f"{BREAKS}: public.lost has no replica identity",
+        "parted": f"{BREAKS}: its partition public.parted_1 has no replica identity",
+        "postponed": f"{BREAKS}: its partition public.postponed_1 has no replica identity",
+        "above": "the log does not carry its key (id)",
+    }
+    if new:
+        of_it = f"{BREAKS}: the replica identity of public."
+        expected["whole"] = f"{of_it}whole has twice, which is generated and not published"
+        expected["virtual"] = f"{of_it}virtual has v, which is generated and not published"
+        expected["unproven"] = "column id of its key (id) may be null"
+        keyed.append({"table": "public.unproven", "key": ["id"]})
+    names = [f"public.{name}" for name in expected if name not in {"above", "unproven"}]
+    connector = Connector(tmp_path, prefix, database.url, kafka, [*names, *keyed], as_owner=True)
+    found = errors(connector)
+    for name, words in expected.items():
+        assert any(words in message for message in found[f"table public.{name}"]), (name, found)
+    database.execute("ALTER TABLE parted_1 REPLICA IDENTITY DEFAULT")
+    assert any("its partition public.parted_2 is not in the log" in m for m in errors(connector)["table public.parted"])
+    database.execute("ALTER TABLE parted_2 SET LOGGED")
+    words = "the log does not carry its key (id) of old rows in its partition public.parted_3"
+    assert any(words in message for message in errors(connector)["table public.parted"])
+    database.execute("ALTER TABLE parted_3 REPLICA IDENTITY FULL", "ALTER TABLE postponed_1 REPLICA IDENTITY FULL")
+    database.execute(
+        "ALTER TABLE above REPLICA IDENTITY FULL",
+        "ALTER TABLE below REPLICA IDENTITY FULL",
+        "CREATE FOREIGN TABLE away PARTITION OF above FOR VALUES FROM (10) TO (20) SERVER far",
+    )
+    found = errors(connector)
+    assert any("its partition public.away is a foreign table" in message for message in found["table public.above"])
+    assert not {"table public.parted", "table public.postponed"} & found.keys()
+
+
+def errors(connector: Connector) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for finding in json.loads(connector.here("check", "FILE", "--json").stdout)["findings"]:
+        if finding["level"] == "error":
+            found.setdefault(finding["about"], []).append(finding["message"])
+    return found
