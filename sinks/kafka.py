@@ -18,7 +18,7 @@ from kafka import errors as codes
 
 from cdc.config.config import KafkaConfig
 from cdc.model.change import Table
-from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError, TooLargeError
+from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import UNSURE, Log
 from cdc.model.state import State
 from sinks.client.connection import ConnectionConfig, LostError
@@ -340,10 +340,10 @@ class KafkaSink:
             value=value or b"",
         )
 
-    def _superseded(self) -> OperatorError:
-        return OperatorError(
+    def _superseded(self) -> FencedError:
+        return FencedError(
             f"another copy of connector {self.connector} has started and fenced this one off",
-            hint="nothing is lost, the other copy goes on; run one copy of a connector",
+            hint="nothing is lost, the other copy goes on; started again, this one stands by while the other follows",
         )
 
     def _timed_out(self) -> bool:

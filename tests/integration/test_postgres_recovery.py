@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from cdc.dev.stack import DevServers
+from cdc.model.errors import FencedError
 from cdc.model.state import Phase
 from connectors.postgres.lsn import lsn_number
 from sinks.topics.names import position_topic, table_topic
@@ -357,7 +358,7 @@ def test_ctrl_c_ends_several_cleanly(postgres18: Database, kafka: str, prefix: s
 def test_a_second_copy_fences_the_first(
     busy: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
-    """The copy started last goes on; the first ends with exit 1 and says why, on an idle database too."""
+    """The copy that takes over goes on; the first ends with a code of its own and says why, on an idle database too."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
     with Running(connector) as first:
@@ -365,12 +366,12 @@ def test_a_second_copy_fences_the_first(
         if busy:  # held, or its next idle commit finds out and frees the slot before the second has asked for it
             eventually(lambda: slot_in_use(postgres18, connector), "the first copy has the slot")
             first.process.send_signal(signal.SIGSTOP)
-        with Running(connector) as second:
+        with Running(connector, "--take-over") as second:
             if busy:
                 second.await_line("trying again")
                 postgres18.execute("INSERT INTO t VALUES (1)")
                 first.process.send_signal(signal.SIGCONT)
-            assert first.ended() == 1
+            assert first.ended() == FencedError.exit_code == 3
             assert "another copy of connector" in first.stderr
             assert "Traceback" not in first.stderr
             if not busy:
