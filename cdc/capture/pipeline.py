@@ -42,6 +42,7 @@ _COMMITS_APART: Final = 4
 MOVED_POSITION_S: Final = 0.5
 IDLE_POSITION_S: Final = 10.0
 COMMANDS_S: Final = 1.0
+LOOK_AT_END_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
 GIVE_UP_S: Final = 300.0
@@ -49,6 +50,8 @@ STAND_BY_FIRST_S: Final = 0.1
 STAND_BY_LONGEST_S: Final = 2.0
 STAND_BY_LOOK_S: Final = 10.0
 STAND_BY_SAID_S: Final = 60.0
+STAND_BY_SETTLED_S: Final = 1.0
+"""A server takes a moment to see that a process was killed: nothing is said of that."""
 GONE_S: Final = 5.0
 _REFUSALS: Final = 2
 """A record is tried twice: as it is, and without the old row's values."""
@@ -248,18 +251,19 @@ class Pipeline:
                     self._refuse_second_copy()  # this one was fenced off: it does not wait for its turn
                     looked_s = now
                 self._stood_by, seen_s = True, now
-                if now - told_s >= STAND_BY_SAID_S:
+                if now - begun_s >= STAND_BY_SETTLED_S and now - told_s >= STAND_BY_SAID_S:
                     told_s = now
                     log.warning(
-                        "connector %s stands by: another copy is at work (%s); it goes on when that one is gone; "
+                        "connector %s stands by: another copy%s is at work (%s); it goes on when that one is gone; "
                         "cdc run --take-over fences it at once",
-                        self._settings.connector, who.who,
+                        self._settings.connector, ", or its own former connection," if self._ran else "", who.who,
                     )  # fmt: skip
             if self._stop.wait(pause_s):
                 raise Stopped
             pause_s = min(pause_s * 2, STAND_BY_LONGEST_S)
         if self._stood_by:
             self._sequence = None  # what others have committed since is no reason to end
+        if told_s > 0:
             log.info("connector %s: no other copy is at work any more: going on", self._settings.connector)
 
     def _refuse(self, error: TooLargeError) -> None:
@@ -360,6 +364,9 @@ class _Session:
         self._source_ms = state.source_ms
         self._looked: tuple[int, int] | None = None
         """Where the log ended when that was last asked, and when that was."""
+        self._looked_s = float("-inf")
+        self._at_end = False
+        """Whether there may be nothing more to read now."""
         self._since_s = 0.0
         self._commit_s = 0.0
         """How long the last commit took."""
@@ -433,6 +440,7 @@ class _Session:
             stopped = self._across.stop.is_set()
             due = self._due_when_idle() if isinstance(frame, Idle) else self._cut()
             if due or caught_up or stopped:
+                self._at_end = caught_up or stopped or isinstance(frame, Idle)
                 self._commit_position()
             if caught_up:
                 return
@@ -617,6 +625,7 @@ class _Session:
             return
         if self._looked is not None:
             self._source_ms = max(self._source_ms, self._looked[1])
+        self._looked_s = time.monotonic()
         looked_ms = now_ms(self._source)
         self._looked = (self._source.current(), looked_ms)
         if commit >= self._looked[0]:
@@ -629,7 +638,8 @@ class _Session:
         if nothing and time.monotonic() - self._positioned_s < IDLE_POSITION_S:
             self._across.good()
             return
-        if self._sink.pending()[0] == 0:
+        looked_long_ago = time.monotonic() - self._looked_s >= LOOK_AT_END_S
+        if self._sink.pending()[0] == 0 or (self._at_end and looked_long_ago):
             self._look_at_end(commit)
         snapshot = self._state.snapshot if self._handover is not None else {}
         self._commit(

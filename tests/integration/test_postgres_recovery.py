@@ -298,6 +298,37 @@ def test_status_while_a_transaction_hangs(stopped: Connector) -> None:
     assert found["lag_bytes"] > 0
 
 
+def test_lag_is_counted_from_what_is_in_kafka(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """It is small of one that is idle, and of one that was stopped or stands still as old as what it read last."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+
+    def lag() -> tuple[float, int]:
+        found = json.loads(connector.here("status", "FILE", "--json").stdout)
+        assert found["source_at"].endswith("+00:00")
+        return found["lag_seconds"], found["lag_bytes"]
+
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute("INSERT INTO t VALUES (1)")
+        eventually(lambda: connector.fold("public.t"), "the row")
+        assert lag()[0] < 15
+        run.process.send_signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        postgres18.execute("INSERT INTO t SELECT generate_series(2, 20000)")
+        time.sleep(2)
+        at_least = time.monotonic() - begun
+        behind_s, behind_bytes = lag()
+        assert behind_s >= at_least - 0.1
+        assert behind_bytes > 1_000_000
+        run.process.send_signal(signal.SIGCONT)
+        eventually(lambda: lag()[0] < 1.5, "it has caught up")
+    connector.catch_up()
+    time.sleep(0.5)
+    postgres18.execute("INSERT INTO t VALUES (0)")
+    assert 0.5 <= lag()[0] < 15  # up to when it ran, though the last row is older
+
+
 # --- Asked to end -----------------------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ class SharedSource(MemorySource):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RETRY_FIRST_S", "STAND_BY_FIRST_S", "STAND_BY_LONGEST_S", "GONE_S"):
+    for name in ("RETRY_FIRST_S", "STAND_BY_FIRST_S", "STAND_BY_LONGEST_S", "STAND_BY_SETTLED_S", "GONE_S"):
         monkeypatch.setattr(cdc.capture.pipeline, name, 0.0)
 
 

@@ -17,7 +17,7 @@ from typing import Final
 import psycopg2
 import psycopg2.extensions
 
-from cdc.model.errors import CdcError
+from cdc.model.errors import CdcError, OperatorError
 from cdc.model.interfaces import Follower
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
@@ -62,11 +62,14 @@ class Claim:
         self._kept_s = float("-inf")
 
     def follower(self) -> Follower | None:
-        """Say who else is at work; None: nobody, and the lock is held. Raises what `session.connect` raises."""
+        """Say who else is at work; None: nobody, and the lock is held. Raises RetryableError."""
         try:
             catalog = self._catalog()
             holder = self._take(catalog)
             active = catalog.rows("reading pg_replication_slots", _ACTIVE, (self._slot,))
+        except OperatorError:  # the functions of locks are forbidden, or `connect` refuses the login with its reason
+            self.close()
+            return None
         except CdcError:
             self.close()
             raise
