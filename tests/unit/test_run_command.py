@@ -14,6 +14,7 @@ import pytest
 
 import cdc.cli.run
 from cdc.capture.pipeline import Report
+from cdc.cli.apply import _Told
 from cdc.cli.run import _Shown, _supervise, run
 from cdc.cli.status import _source_ms
 from cdc.cli.terminal import Alive, UtcFormatter, instant
@@ -132,3 +133,16 @@ def test_lag_is_counted_from_what_is_in_kafka(
 ) -> None:
     state = State(connector="c", identity={}, phase=phase, epoch=1, source_ms=source_ms)
     assert _source_ms(state, lag_bytes, 45_000) == upto
+
+
+def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the time of that, which tells a job that stands still from one that goes on."""
+    told = _Told("shop")
+    told("batch 7: 12 rows handed to stores")
+    told.say()
+    line = capsys.readouterr().err
+    instants = re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line)
+    assert len(instants) == 2
+    assert line.rstrip().endswith(
+        "INFO    shop: running; last told at " + instants[1] + ": batch 7: 12 rows handed to stores"
+    )
