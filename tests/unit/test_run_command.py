@@ -128,7 +128,7 @@ def test_what_an_idle_connector_says(caplog: pytest.LogCaptureFixture) -> None:
         (Phase.SNAPSHOT, 5_000, 10, None),  # rows are still missing
     ],
 )
-def test_lag_is_counted_from_what_is_in_kafka(
+def test_lag_is_the_age_of_what_is_in_kafka(
     phase: Phase, source_ms: int, lag_bytes: int | None, upto: int | None
 ) -> None:
     state = State(connector="c", identity={}, phase=phase, epoch=1, source_ms=source_ms)
