@@ -13,10 +13,10 @@ from cdc.config.findings import Finding, Level, probed, refused
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.state import State
-from sinks.kafka import TRANSACTION_TIMEOUT_MS, KafkaSink
+from sinks.kafka import TRANSACTION_TIMEOUT_MS, KafkaSink, largest_record
 from sinks.topics.names import table_of
 from sinks.topics.positions import read_standing
-from sinks.topics.topics import LARGEST_RECORD, Existing, Topics, Wanted, weakness
+from sinks.topics.topics import Existing, Topics, Wanted, weakness
 
 _NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})
 
@@ -70,13 +70,14 @@ def _broker(topics: Topics, config: KafkaConfig) -> Iterator[Finding]:
             f"transaction.max.timeout.ms is {longest}: the connector's transactions may take {TRANSACTION_TIMEOUT_MS}",
             "set transaction.max.timeout.ms=900000 in each broker's server.properties, and restart it",
         )
-    request = int(found.settings.get("socket.request.max.bytes", LARGEST_RECORD))
-    if request < LARGEST_RECORD:
+    needed = largest_record(config)
+    request = int(found.settings.get("socket.request.max.bytes", needed))
+    if request < needed:
         yield Finding(
             Level.WARNING,
             "kafka",
             f"socket.request.max.bytes is {request}: a row that makes a larger record stops the connector",
-            f"set socket.request.max.bytes={4 * LARGEST_RECORD} in each broker's server.properties, and restart it",
+            f"set socket.request.max.bytes={4 * needed} in each broker's server.properties, and restart it",
         )
 
 
@@ -120,13 +121,14 @@ def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]
         f"kafka-configs.sh --bootstrap-server {config.bootstrap_servers} --alter --entity-type topics "
         f"--entity-name {name} --add-config"
     )
-    largest = int(found.settings.get("max.message.bytes", LARGEST_RECORD))
-    if largest < LARGEST_RECORD:
+    needed = largest_record(config)
+    largest = int(found.settings.get("max.message.bytes", needed))
+    if largest < needed:
         yield Finding(
             Level.WARNING,
             about,
             f"max.message.bytes is {largest}: a row that makes a larger record stops the connector",
-            f"{alter} max.message.bytes={LARGEST_RECORD}",
+            f"{alter} max.message.bytes={needed}",
         )
     in_sync = int(found.settings.get("min.insync.replicas", 1))
     if in_sync > found.replicas:

@@ -18,7 +18,7 @@ from kafka import errors as codes
 
 from cdc.config.config import KafkaConfig
 from cdc.model.change import Table
-from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError, TooLargeError
+from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import UNSURE, Log
 from cdc.model.state import State
 from sinks.client.connection import ConnectionConfig, LostError
@@ -73,7 +73,8 @@ class KafkaSink:
         self._logs = sorted(logs)
         self._table_logs = TableLogs(config)
         self._has_letters = False
-        self._smallest_limit = LARGEST_RECORD
+        self._largest_wanted = largest_record(config)
+        self._smallest_limit = self._largest_wanted
         self._made: Sequence[str] = ()
         """Topics that the producer has not looked for yet."""
         self._signal_topic = signal_topic(config.prefix, connector)
@@ -106,7 +107,7 @@ class KafkaSink:
     def check(self, tables: Sequence[Table]) -> bool:
         with Topics(self._servers, self._config.options) as topics:
             missing = topics.check(self.wanted(tables))
-            self._smallest_limit = topics.smallest_limit
+            self._smallest_limit = min(topics.smallest_limit, self._largest_wanted)
             self._has_letters = topics.exists(self.log_topic("dead-letter"))
         return self.position_topic not in {topic.name for topic in missing}
 
@@ -134,7 +135,7 @@ class KafkaSink:
     def wanted(self, tables: Sequence[Table]) -> list[Wanted]:
         """Return the topics this connector needs, as they must be."""
         topics = [self.topic(table) for table in tables]
-        return [
+        wanted = [
             Wanted.internal(self.position_topic),
             Wanted.internal(self.schema_topic),
             Wanted.internal(self._signal_topic),
@@ -149,6 +150,7 @@ class KafkaSink:
                 for log in self._logs
             ),
         ]
+        return [topic.adjusted(self._config.topic_config) for topic in wanted]
 
     def fence(self) -> State | None:
         self.close()
@@ -340,15 +342,20 @@ class KafkaSink:
             value=value or b"",
         )
 
-    def _superseded(self) -> OperatorError:
-        return OperatorError(
+    def _superseded(self) -> FencedError:
+        return FencedError(
             f"another copy of connector {self.connector} has started and fenced this one off",
-            hint="nothing is lost, the other copy goes on; run one copy of a connector",
+            hint="nothing is lost, the other copy goes on; started again, this one stands by while the other follows",
         )
 
     def _timed_out(self) -> bool:
         """Tell whether the broker may have ended the transaction by itself, which looks like another copy's fencing."""
         return self._began_at_s is not None and time.monotonic() - self._began_at_s >= TRANSACTION_TIMEOUT_MS / 1000
+
+
+def largest_record(config: KafkaConfig) -> int:
+    """Return the limit that topics are made with."""
+    return int(config.topic_config.get("max.message.bytes") or LARGEST_RECORD)
 
 
 def _codec(config: KafkaConfig) -> Codec:

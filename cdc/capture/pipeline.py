@@ -21,7 +21,7 @@ from typing import Final
 
 from cdc.capture import signals
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
-from cdc.capture.startup import Settings, Startup, unless_rekeyed
+from cdc.capture.startup import Settings, Startup, now_ms, unless_rekeyed
 from cdc.encode.dead_letters import DeadLetters, refusal
 from cdc.encode.envelope import Frame, transaction_records
 from cdc.encode.event_writer import EventWriter
@@ -29,8 +29,8 @@ from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.toast import ToastValues
 from cdc.encode.window_keys import RequestedRows
 from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, CdcError, GapError, OperatorError, RetryableError, TooLargeError
-from cdc.model.interfaces import Handover, Sink, Snapshotter, Source, Window
+from cdc.model.errors import BugError, CdcError, FencedError, GapError, OperatorError, RetryableError, TooLargeError
+from cdc.model.interfaces import Handover, Shared, Sink, Snapshotter, Source, Window
 from cdc.model.state import Phase, State
 
 CUT_RECORDS: Final = 50_000
@@ -42,9 +42,17 @@ _COMMITS_APART: Final = 4
 MOVED_POSITION_S: Final = 0.5
 IDLE_POSITION_S: Final = 10.0
 COMMANDS_S: Final = 1.0
+LOOK_AT_END_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
 GIVE_UP_S: Final = 300.0
+STAND_BY_FIRST_S: Final = 0.1
+STAND_BY_LONGEST_S: Final = 2.0
+STAND_BY_LOOK_S: Final = 10.0
+STAND_BY_SAID_S: Final = 60.0
+STAND_BY_SETTLED_S: Final = 1.0
+"""A server takes a moment to see that a process was killed: nothing is said of that."""
+GONE_S: Final = 5.0
 _REFUSALS: Final = 2
 """A record is tried twice: as it is, and without the old row's values."""
 
@@ -108,6 +116,8 @@ class Pipeline:
         self._events = 0
         self._good_at_s = 0.0
         self._ran = False
+        self._stood_by = False
+        """Whether this copy has found another one at work, and has not run since."""
         self._sequence: int | None = None
         """The sequence number of the newest position that this process knows."""
         self._gap: GapError | None = None
@@ -134,14 +144,14 @@ class Pipeline:
             except TooLargeError as exc:
                 self._refuse(exc)
             except (OperatorError, BugError) as exc:
-                self._failed(exc)
+                self._leave(exc)
                 raise
             except RetryableError as exc:
                 now = time.monotonic()
                 if failing_since is None or self._good_at_s > failing_since:
                     failing_since, pause_s = now, RETRY_FIRST_S
-                self._failed(exc)
-                if not (self._ran or exc.at_start) or now - failing_since > GIVE_UP_S:
+                self._leave(exc)
+                if now - failing_since > self._patience_s(exc):
                     raise
                 log.warning("%s; trying again in %.1f s", exc.message, pause_s)
                 if self._stop.wait(pause_s):
@@ -150,9 +160,24 @@ class Pipeline:
             else:
                 return
 
+    def _leave(self, error: CdcError) -> None:
+        """Report an error, unless another copy is at work: it is that one's errors that count."""
+        if not self._stood_by:
+            self._failed(error)
+
+    def _patience_s(self, error: RetryableError) -> float:
+        """Return how long an error is tried again: not at all at the first start, unless that was asked for."""
+        if self._stood_by:
+            return float("inf")
+        if self._ran:
+            return GIVE_UP_S
+        at_start_s = GIVE_UP_S if error.at_start else -1.0
+        return at_start_s if self._settings.wait_s is None else max(at_start_s, self._settings.wait_s)
+
     def _session(self, *, until_caught_up: bool) -> None:
         """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""
         with closing(self._sink), closing(self._open_source()) as source, closing(self._open_snapshotter()) as reader:
+            self._stand_by(source)
             identity = source.connect()
             tables = source.tables()
             if not self._sink.check(tables):
@@ -174,7 +199,7 @@ class Pipeline:
                 tables=tables,
                 state=state,
             )
-            self._ran = True
+            self._ran, self._stood_by = True, False
             with closing(session):
                 if state.phase is Phase.SNAPSHOT:
                     session.snapshot(view)
@@ -192,10 +217,54 @@ class Pipeline:
             return
         state = self._sink.peek()
         if state is not None and state.sequence > self._sequence + 1:  # one commit of ours may have an unknown outcome
-            raise OperatorError(
+            raise FencedError(
                 f"another copy of connector {self._settings.connector} has gone on while this one was cut off",
-                hint="nothing is lost, the other copy goes on; run one copy of a connector",
+                hint="nothing is lost, the other copy goes on; started again, this one stands by while the other "
+                "follows",
             )
+
+    def _stand_by(self, source: Source) -> None:
+        """Return when no other copy is at work, or at once if this one is to take over.
+
+        Two copies that are started again whenever they fail would fence each other off for ever: the one that comes
+        later waits instead, holding nothing. Who is at work, the source tells (PostgreSQL: the slot is active, or the
+        connector's lock is held). A copy that died without a goodbye, or is cut off from the source, is seen there
+        until the server notices, a minute or so by default. A copy that is cut off from Kafka ends its session and
+        lets go. After both, this one goes on: if the other was alive after all, it is fenced. That costs nothing but
+        its exit, because exactly-once rests on fencing alone and not on what is seen here.
+
+        A copy that fails tries again within seconds. So it must be away for as long as it was seen, at most 5 s.
+        """
+        if not isinstance(source, Shared) or (self._settings.take_over and not self._ran):
+            return
+        begun_s = seen_s = time.monotonic()
+        told_s = looked_s = float("-inf")
+        pause_s = STAND_BY_FIRST_S
+        while True:
+            who, now = source.follower(), time.monotonic()
+            if who is None and now - seen_s >= min(GONE_S, seen_s - begun_s):
+                break
+            if who is not None and not (who.certain or self._stood_by or self._sink.check(())):
+                return  # a connector without a position has no slot: this is another tool's, and a verdict says so
+            if who is not None:
+                if now - looked_s >= STAND_BY_LOOK_S:
+                    self._refuse_second_copy()  # this one was fenced off: it does not wait for its turn
+                    looked_s = now
+                self._stood_by, seen_s = True, now
+                if now - begun_s >= STAND_BY_SETTLED_S and now - told_s >= STAND_BY_SAID_S:
+                    told_s = now
+                    log.warning(
+                        "connector %s stands by: another copy%s is at work (%s); it goes on when that one is gone; "
+                        "cdc run --take-over fences it at once",
+                        self._settings.connector, ", or its own former connection," if self._ran else "", who.who,
+                    )  # fmt: skip
+            if self._stop.wait(pause_s):
+                raise Stopped
+            pause_s = min(pause_s * 2, STAND_BY_LONGEST_S)
+        if self._stood_by:
+            self._sequence = None  # what others have committed since is no reason to end
+        if told_s > 0:
+            log.info("connector %s: no other copy is at work any more: going on", self._settings.connector)
 
     def _refuse(self, error: TooLargeError) -> None:
         """Note the record, so that the next session makes a dead letter of it. Raises OperatorError if that is off."""
@@ -295,6 +364,9 @@ class _Session:
         self._source_ms = state.source_ms
         self._looked: tuple[int, int] | None = None
         """Where the log ended when that was last asked, and when that was."""
+        self._looked_s = float("-inf")
+        self._at_end = False
+        """Whether there may be nothing more to read now."""
         self._since_s = 0.0
         self._commit_s = 0.0
         """How long the last commit took."""
@@ -369,6 +441,7 @@ class _Session:
             stopped = self._across.stop.is_set()
             due = self._due_when_idle() if isinstance(frame, Idle) else self._cut()
             if due or caught_up or stopped:
+                self._at_end = caught_up or stopped or isinstance(frame, Idle)
                 self._commit_position()
             if caught_up:
                 return
@@ -545,15 +618,19 @@ class _Session:
         return waited_s >= MOVED_POSITION_S and self._source.position()[1] > self._state.commit
 
     def _look_at_end(self, commit: int) -> None:
-        """Note how fresh `commit` is, which only the log's end tells where none of our tables is written."""
+        """Note how fresh `commit` is, which only the log's end tells where none of our tables is written.
+
+        The clock is looked at first: all that was committed by then lies before the log's end, which is asked for next.
+        """
         if self._looked is not None and commit < self._looked[0]:
             return
         if self._looked is not None:
             self._source_ms = max(self._source_ms, self._looked[1])
-        now_ms = time.time_ns() // 1_000_000
-        self._looked = (self._source.current(), now_ms)
+        self._looked_s = time.monotonic()
+        looked_ms = now_ms(self._source)
+        self._looked = (self._source.current(), looked_ms)
         if commit >= self._looked[0]:
-            self._source_ms = max(self._source_ms, now_ms)
+            self._source_ms = looked_ms  # a commit may claim a later time: sessions of MySQL may set theirs
 
     def _commit_position(self) -> None:
         offset, commit = self._source.position()
@@ -562,7 +639,8 @@ class _Session:
         if nothing and time.monotonic() - self._positioned_s < IDLE_POSITION_S:
             self._across.good()
             return
-        if self._sink.pending()[0] == 0:
+        looked_long_ago = time.monotonic() - self._looked_s >= LOOK_AT_END_S
+        if self._sink.pending()[0] == 0 or (self._at_end and looked_long_ago):
             self._look_at_end(commit)
         snapshot = self._state.snapshot if self._handover is not None else {}
         self._commit(

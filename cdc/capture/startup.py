@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,7 @@ from cdc.capture.incremental_snapshot import IncrementalProgress
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Position, Table
 from cdc.model.errors import GapError, raise_first
-from cdc.model.interfaces import LINEAGE, Log, Sink, Source
+from cdc.model.interfaces import LINEAGE, Clock, Log, Sink, Source
 from cdc.model.state import Phase, State
 
 log = logging.getLogger("cdc")
@@ -28,6 +29,15 @@ class Settings:
     """The topics written beside the tables' own. Without dead letters, a poison record stops the connector."""
     config: Mapping[str, str] = field(default_factory=dict)
     """The settings that a position depends on: `ConnectorConfig.binding`."""
+    wait_s: float | None = None
+    """How long servers that are not up yet are waited for before the connector has run once; None: not at all."""
+    take_over: bool = False
+    """Whether another copy that is at work is fenced at once, not waited for."""
+
+
+def now_ms(source: Source) -> int:
+    """Return the time by the clock that the source's commits are told by."""
+    return source.clock_ms() if isinstance(source, Clock) else time.time_ns() // 1_000_000
 
 
 class Startup:
@@ -66,8 +76,10 @@ class Startup:
         raise_first(verdicts.of_config(state, self._settings.config))
         raise_first(verdicts.of_source(state, identity))
         if state.phase is Phase.CREATING:
+            held_ms = now_ms(source)
             start = source.hold(tables)
             state = state.next(
+                source_ms=held_ms,
                 phase=Phase.SNAPSHOT,
                 identity=identity,
                 offset=start.offset,

@@ -6,13 +6,14 @@ import importlib
 import importlib.util
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cdc.cli.terminal import aligned, clear_progress, show_progress
+from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress
 from cdc.model.errors import ConfigError
 
 
@@ -42,12 +43,32 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
     run_apply = importlib.import_module("spark_apply.job.job").run_apply
 
     on_terminal = sys.stderr.isatty()
-    progress = show_progress if on_terminal else None
-    summary = run_apply(config, once=once, lose_history=lose_history, progress=progress).as_json()
+    if on_terminal:
+        summary = run_apply(config, once=once, lose_history=lose_history, progress=show_progress).as_json()
+    else:
+        told = _Told(config.name)
+        with Alive(told.say, every_s=ALIVE_S):
+            summary = run_apply(config, once=once, lose_history=lose_history, progress=told).as_json()
     if on_terminal:
         clear_progress()
     click.echo(json.dumps(summary) if as_json else _table(summary))
     return 0
+
+
+class _Told:
+    """Keeps what the job has told last, and says it off a terminal now and then: nobody sees a status line there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last, self._at_s = "starting", time.time()
+
+    def __call__(self, line: str) -> None:
+        self._last, self._at_s = line, time.time()
+
+    def say(self) -> None:
+        """Write a line with the time in UTC."""
+        told = f"running; last told at {instant(self._at_s)}: {self._last}"
+        click.echo(f"{instant(time.time())} INFO    {self._name}: {told}", err=True)
 
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:

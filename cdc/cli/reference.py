@@ -34,14 +34,15 @@ same text in a terminal.
 | 0 | done |
 | 1 | it failed, or the answer is no; each command below says what no means |
 | 2 | wrong use: an option, a file or an environment variable is wrong, and nothing was started |
+| 3 | `cdc run` was fenced: another copy of the connector has taken over, nothing is to be repaired |
 | 130 | interrupted (Ctrl-C) by a command that does not end at a point of its own choice |
 """
 
 EXITS: Final[Mapping[str, str]] = {
     "check": "0: a run can start. 1: something would stop it; the findings of level `error` say what.",
-    "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error that waiting does not cure, also in one of "
-    "several "
-    "connectors.",
+    "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error that waiting does not cure. 3: "
+    "another copy of the connector has taken over. Of several connectors it is the code of the first that failed, and "
+    "comes when all have ended.",
     "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 1: the job stopped, or (`--plan`) "
     "it "
     "would not start.",
@@ -79,8 +80,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "`partition`, `offset`, `op`, `schema_version`, `committed_at_ms`, `transaction`, `position`, `verdict`, "
     "`because`, "
     "and `quarantined[…]`.",
-    "status": "of a connector: `name`, `phase`, `running`, `position`, `committed_at`, `lag_bytes`, `lag_seconds`, "
-    "`tables`, "
+    "status": "of a connector: `name`, `phase`, `running`, `position`, `committed_at`, `lag_bytes`, `lag_seconds` "
+    "(the age of `source_at`), `source_at` (up to when all that was committed at the source is in Kafka; null before "
+    "all tables are read), `standby` (copies that stand by, null where the server does not tell), `tables`, "
     "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `source`, `last_error`. Of an apply job: "
     "`name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, `published_at`, `tables`, "
     "`incomplete`, `quarantined`.",

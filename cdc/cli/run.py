@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,7 @@ import click
 from cdc.capture.memory import keep_freed
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
-from cdc.cli.terminal import clear_progress, show_progress
+from cdc.cli.terminal import ALIVE_S, Alive, UtcFormatter, clear_progress, instant, seconds_of, show_progress
 from cdc.config import registry
 from cdc.config.config import load_connector
 from cdc.model.errors import OperatorError
@@ -28,26 +29,70 @@ _STOP_S = 30.0
 _GC_OBJECTS = 50_000
 
 
-@click.command()
+class _Run(click.Command):
+    """Lets `--wait` stand with a time behind it or without: what follows and is no time is a file."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        for at, word in enumerate(words):
+            if word == "--wait" and seconds_of("".join(words[at + 1 : at + 2])) is None:
+                words[at] = f"--wait={_FOR_EVER}"
+        return super().parse_args(ctx, words)
+
+
+def _waiting(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    found = float("inf") if value == _FOR_EVER else seconds_of(value)
+    if found is None:
+        raise click.BadParameter(f"“{value}” is no time; write 30s, 5m or 1h, or nothing for as long as it takes")
+    return found
+
+
+_FOR_EVER = "forever"
+
+
+@click.command(cls=_Run)
 @click.argument("files", nargs=-1, required=True, metavar="CONNECTOR.yaml...", type=click.Path(path_type=Path))
 @click.option("--until-caught-up", is_flag=True, help="End when all that was committed at the start is in Kafka.")
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="[TIME]",
+    callback=_waiting,
+    help="Wait at the first start for a database or Kafka that is not up yet: for 30s, 5m, 1h, or as long as it takes.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Fence another copy of the connector at once; without it a copy stands by while another one follows.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log each commit.")
-def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> None:
-    """Capture: snapshot, then follow the log until stopped."""
+def run(
+    files: tuple[Path, ...], *, until_caught_up: bool, wait_s: float | None, take_over: bool, verbose: bool
+) -> None:
+    """Capture: snapshot, then follow the log until stopped.
+
+    Of several files each connector is a process of its own: when one ends with an error, the others go on.
+    """
     configs = [load_connector(path) for path in files]
     names = [config.name for config in configs]
     doubled = {name for name in names if names.count(name) > 1}
     if doubled:
         raise click.UsageError(f"two files name their connector {', '.join(sorted(doubled))}")
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(UtcFormatter())
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     for client in ("kafka", "cdc.kafka"):  # the connector reports their errors in one line
         logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     if len(files) > 1:
-        _supervise(files, until_caught_up=until_caught_up, verbose=verbose)
+        flags = [
+            *(["--until-caught-up"] if until_caught_up else []),
+            *([] if wait_s is None else [f"--wait={_FOR_EVER if wait_s == float('inf') else f'{wait_s:.3f}s'}"]),
+            *(["--take-over"] if take_over else []),
+            *(["--verbose"] if verbose else []),
+        ]
+        _supervise(files, flags)
         return
     keep_freed()
     config = configs[0]
@@ -59,6 +104,8 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
             chunk_rows=config.snapshot.chunk_rows,
             logs=config.logs,
             config=config.binding,
+            wait_s=wait_s,
+            take_over=take_over,
         ),
         open_source=registry.source(config),
         open_snapshotter=registry.snapshotter(config),
@@ -79,7 +126,10 @@ def run(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> Non
     gc.set_threshold(_GC_OBJECTS, 10, 10)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    pipeline.run(until_caught_up=until_caught_up)
+    alive = Alive(shown.alive, every_s=ALIVE_S)
+    handler.addFilter(alive.heard)
+    with alive:
+        pipeline.run(until_caught_up=until_caught_up)
     shown.done()
 
 
@@ -92,11 +142,14 @@ class _Shown:
         self._phase: Phase | None = None
         self._at_s = self._drawn_s = time.monotonic()
         self._events = 0
+        self._report: Report | None = None
+        self._reported_s = time.monotonic()
         self.stopping = False
         self._log = logging.getLogger("cdc")
 
     def __call__(self, report: Report) -> None:
-        now = time.monotonic()
+        now = self._reported_s = time.monotonic()
+        self._report = report
         if report.phase is not self._phase:
             self._phase = report.phase
             self._say(logging.INFO, _PHASES[report.phase])
@@ -107,6 +160,20 @@ class _Shown:
             self._draw(report, now)
             return
         self._at_s, self._events = now, report.events
+
+    def alive(self) -> None:
+        """Say that it lives, and what it does; called on another thread when nothing else was said for a minute."""
+        report, silent_s = self._report, time.monotonic() - self._reported_s
+        if report is None:
+            self._say(logging.INFO, f"alive; no position committed for {duration(silent_s)}, since the start")
+        elif silent_s > _SILENT_S:
+            where = f"the last one is {report.state.offset}"
+            self._say(logging.INFO, f"alive; no position committed for {duration(silent_s)}: {where}")
+        else:
+            state = report.state
+            upto = f", all that was committed up to {instant(state.source_ms / 1000)} is in Kafka"
+            known = upto if report.phase is Phase.STREAM and state.source_ms else ""
+            self._say(logging.INFO, f"alive; {report.events:,} events so far, at {state.offset}{known}")
 
     def _progress(self, report: Report, now: float) -> str:
         rate = (report.events - self._events) / max(now - self._at_s, 0.001)
@@ -155,6 +222,8 @@ def _now_ms() -> int:
 
 
 _NAMED = 3
+_SILENT_S = 30.0
+"""A connector with nothing to read commits its position every 10 s."""
 _SAID_EVERY_S = 10.0
 _DRAWN_EVERY_S = 0.25
 _PHASES = {
@@ -164,9 +233,11 @@ _PHASES = {
 }
 
 
-def _supervise(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool) -> None:
-    """Run one process for each file; when one fails, stop the others and the command."""
-    flags = [*(["--until-caught-up"] if until_caught_up else []), *(["--verbose"] if verbose else [])]
+def _supervise(files: tuple[Path, ...], flags: list[str]) -> None:
+    """Run one process for each file until all have ended; the error's exit code is that of the first that failed.
+
+    One that fails ends no other: what is wrong with one database is no reason to stop following another.
+    """
     children = [
         subprocess.Popen(
             [sys.executable, "-m", "cdc", "run", str(path), *flags],
@@ -174,27 +245,48 @@ def _supervise(files: tuple[Path, ...], *, until_caught_up: bool, verbose: bool)
         )
         for path in files
     ]
+    stopping_s: list[float] = []
 
     def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping_s.append(time.monotonic())
         for child in children:
             child.terminate()
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    failed: list[Path] = []
-    while any(child.poll() is None for child in children):
-        time.sleep(0.2)
-        failed = [path for path, child in zip(files, children, strict=True) if child.poll() not in (None, 0)]
-        if failed:
-            break
-    for child in children:
-        child.terminate()
-    deadline = time.monotonic() + _STOP_S
-    for child in children:
-        try:
-            child.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+    running = dict(zip(files, children, strict=True))
+    failed: dict[Path, int] = {}
+    told_s = time.monotonic()
+    while running:
+        for path, child in list(running.items()):
+            code = child.poll()
+            if code is not None:
+                del running[path]
+            if code:
+                failed[path] = code if code > 0 else _BY_SIGNAL - code
+                told_s = time.monotonic()
+                _log.error("%s: %s", path, _failed(code, running))
+        if stopping_s and time.monotonic() - stopping_s[0] > _STOP_S:
+            for child in running.values():
+                child.kill()
+        if failed and running and time.monotonic() - told_s > _REMIND_S:
+            told_s = time.monotonic()
+            _log.error("%s: %s", ", ".join(map(str, failed)), _failed(None, running))
+        time.sleep(_LOOK_S)
     if failed:
-        raise OperatorError(f"{', '.join(map(str, failed))}: the connector ended with an error, shown above")
+        error = OperatorError(f"{', '.join(map(str, failed))}: the connector ended with an error, shown above")
+        error.exit_code = next(iter(failed.values()))
+        raise error
+
+
+def _failed(code: int | None, running: Mapping[Path, object]) -> str:
+    with_code = "" if code is None else f" (exit code {code})" if code > 0 else f" (signal {-code})"
+    others = f"; going on: {', '.join(map(str, running))}" if running else ""
+    return f"the connector ended with an error{with_code}{others}"
+
+
+_BY_SIGNAL = 128
+"""A shell's exit code of what a signal ended is this and the signal's number."""
+_LOOK_S = 0.2
+_REMIND_S = 600.0
+_log = logging.getLogger("cdc")

@@ -16,6 +16,7 @@ from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_p
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, describes_apply, load_apply, load_connector
 from cdc.model.errors import CdcError
+from cdc.model.state import Phase, State
 
 
 @click.command()
@@ -87,9 +88,8 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
     except CdcError as exc:
         server = {"unreachable": exc.message}
     lag_bytes = server.pop("lag_bytes", None)
-    lag_s = None
-    if state is not None and lag_bytes is not None and kafka is not None:
-        lag_s = round(max(0.0, time.time() - kafka.committed_at_ms / 1000), 1) if lag_bytes else 0.0
+    now_ms = server.pop("clock_ms", None) or time.time_ns() // 1_000_000
+    source_ms = _source_ms(state, lag_bytes, now_ms)
     slot = server.pop("slot", None)
     running = bool(server.pop("reading", False) or (slot and slot["active"]))
     snapshot = (
@@ -101,10 +101,12 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         "name": config.name,
         "phase": state.phase.value if state else "new",
         "running": running,
+        "standby": server.pop("standby", None),
         "position": dict(state.offset) if state else None,
         "committed_at": _instant(kafka.committed_at_ms) if kafka and state else None,
         "lag_bytes": lag_bytes,
-        "lag_seconds": lag_s,
+        "lag_seconds": None if source_ms is None else round(max(0, now_ms - source_ms) / 1000, 1),
+        "source_at": None if source_ms is None else _instant(source_ms),
         "tables": list(state.tables) if state else [],
         "logged": [table for table in state.tables if config.sink.log and config.sink.log.has(table)] if state else [],
         "snapshot": {name: asdict(table) for name, table in snapshot.tables.items()},
@@ -115,6 +117,16 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         "source": server,
         "last_error": kafka.error if kafka else None,
     }
+
+
+def _source_ms(state: State | None, lag_bytes: int | None, now_ms: int) -> int | None:
+    """Return a time of the source's clock up to which all that was committed there is in Kafka; None: there is none.
+
+    Without a word of the server, which may be away, what the position says holds all the same.
+    """
+    if state is None or state.phase is not Phase.STREAM:
+        return None
+    return now_ms if lag_bytes == 0 else state.source_ms or None
 
 
 def standing(config: ConnectorConfig) -> Any:  # noqa: ANN401 - sinks.topics.positions.Standing | None
@@ -134,13 +146,19 @@ def _rows(*, rows: int, estimate: int | None, done: bool) -> str:
     return f"{rows:,} rows" if done or estimate is None else f"{rows:,} rows of about {estimate:,}"
 
 
+def _standing_by(copies: int | None) -> str:
+    return f", {copies} more standing by" if copies else ""
+
+
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     source, slot, error = found["source"], found["slot"], found["last_error"]
     position = " ".join(f"{k} {v}" for k, v in (found["position"] or {}).items()) or "none"
-    lag = "unknown" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes, {found['lag_seconds']} s"
+    lag = "unknown bytes" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes"
+    if found["source_at"] is not None:
+        lag += f", {found['lag_seconds']:,} s: all that was committed up to {found['source_at']} is in Kafka"
     lines = [
         ("connector", found["name"]),
-        ("phase", found["phase"] + ("" if found["running"] else " (not running)")),
+        ("phase", found["phase"] + ("" if found["running"] else " (not running)") + _standing_by(found["standby"])),
         ("position", position + (f", committed {found['committed_at']}" if found["committed_at"] else "")),
         ("lag", lag),
     ]

@@ -1,10 +1,23 @@
-"""Shows progress on stderr, and formats tables of text."""
+"""Shows progress on stderr, logs in UTC, says now and then that a process lives, and formats tables of text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, Self
 
 import click
+
+ALIVE_S: Final = 60.0
+"""A process that has said nothing for so long says that it lives."""
+_LOOK_S: Final = 1.0
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
 def show_progress(line: str) -> None:
@@ -21,3 +34,54 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Format rows of cells as lines with aligned columns; the first row may be the headings."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def seconds_of(text: str) -> float | None:
+    """Read a time (``500ms``, ``5s``, ``2m``, ``1h``, seconds without a unit); None: it is none."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else float(found[1]) * _SECONDS[found[2]]
+
+
+def instant(at_s: float) -> str:
+    """Write a time since 1970 in UTC, with its zone."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+
+
+class UtcFormatter(logging.Formatter):
+    """Begins each line with the time in UTC, with its zone: lines of machines in several zones can be compared."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - logging's
+        return instant(record.created)
+
+
+class Alive:
+    """Calls `say` on a thread of its own whenever nothing was said for a while. Use as a context manager."""
+
+    def __init__(self, say: Callable[[], None], *, every_s: float = ALIVE_S) -> None:
+        self._say = say
+        self._every_s = every_s
+        self._said_s = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cdc-alive", daemon=True)
+
+    def heard(self, _record: logging.LogRecord) -> bool:
+        """Note that something was said; may be a handler's filter, which lets everything pass."""
+        self._said_s = time.monotonic()
+        return True
+
+    def _run(self) -> None:
+        while not self._over.wait(min(_LOOK_S, self._every_s)):
+            if time.monotonic() - self._said_s >= self._every_s:
+                self._said_s = time.monotonic()
+                self._say()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()

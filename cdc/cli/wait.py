@@ -12,21 +12,20 @@ from typing import Any
 import click
 import orjson
 
+from cdc.cli.terminal import seconds_of
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, load_apply
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
 
 _TOKEN = re.compile(r"(?P<connector>[a-z][a-z0-9_-]{0,39}):(?P<position>[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
-    found = _DURATION.fullmatch(value)
+    found = seconds_of(value)
     if found is None:
         raise click.BadParameter(f"“{value}” is no time; write 500ms, 5s or 2m")
-    return float(found[1]) * _SECONDS[found[2]]
+    return found
 
 
 @click.command()

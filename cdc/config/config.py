@@ -46,6 +46,21 @@ GUARANTEED = frozenset(
 """Client properties that carry a guarantee: not to be set by a user."""
 
 
+TOPIC_KEPT = {
+    "cleanup.policy": "leave it out: tables are compacted, logs are not",
+    "retention.ms": "sink.log.retention is how long logs of tables are kept",
+    "retention.bytes": "sink.log.retention is how long logs of tables are kept",
+}
+"""Properties of topics that carry a guarantee: not to be set by a user."""
+
+TOPIC_LEAST = {
+    "max.message.bytes": 1_000_000,
+    "segment.bytes": 1_048_576,
+    "delete.retention.ms": 7 * 24 * 3600 * 1000,
+}
+"""The least that correctness needs: a position and a row fit, and a reader that was away for a week sees deletes."""
+
+
 def _require(ok: object, what: str, hint: str | None = None) -> None:
     if not ok:
         raise ConfigError(what, hint=hint)
@@ -170,6 +185,8 @@ class KafkaConfig:
     """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
     """The tables that have a log."""
+    topic_config: Mapping[str, str | None] = field(default_factory=dict)
+    """Topic properties by Kafka's names, in place of ours or beside them; None: what the broker has."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties by librdkafka's names (security.protocol, sasl.username, …)."""
 
@@ -182,6 +199,25 @@ class KafkaConfig:
             "leave it out for the broker's default",
         )
         _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
+        for name, value in self.topic_config.items():
+            _require(
+                name not in TOPIC_KEPT,
+                f"topic_config: {name} cannot be set: no event may be lost",
+                TOPIC_KEPT.get(name),
+            )
+            least = TOPIC_LEAST.get(name)
+            _require(
+                least is None
+                or (value is None and name != "delete.retention.ms")
+                or (value is not None and value.isdecimal() and int(value) >= least),
+                f"topic_config: {name}: {value} is out of range",
+                f"a whole number, {least} or more",
+            )
+        _require(
+            self.topic_config.get("unclean.leader.election.enable") != "true",
+            "topic_config: unclean.leader.election.enable: true loses what was acknowledged",
+            "leave it out",
+        )
 
     @property
     def prefix(self) -> str:

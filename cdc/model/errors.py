@@ -4,7 +4,8 @@
     ├── ConfigError       the user corrects a file or a command line         exit 2
     ├── OperatorError     the operator does one step on a server             exit 1
     │   ├── GapError          log after the position is gone
-    │   └── TooLargeError a record above the broker's limit; may be a dead letter instead
+    │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
+    │   └── FencedError   another copy of the connector has taken over     exit 3
     ├── RetryableError    nobody: the pipeline goes on from its position
     └── BugError          we do: what should be impossible has happened      exit 1
         └── ProtocolError     foreign or truncated bytes from a server
@@ -54,6 +55,12 @@ class TooLargeError(OperatorError):
         self.topic = topic
         self.key = key
         self.value = value
+
+
+class FencedError(OperatorError):
+    """Another copy of the connector goes on in place of this one: nothing is lost, and nothing is to be repaired."""
+
+    exit_code = 3
 
 
 class RetryableError(CdcError):

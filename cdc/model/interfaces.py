@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
 from cdc.model.state import Key, State
@@ -154,6 +154,36 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close all connections; the log stays held. Safe to call twice."""
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """A part of a `Source` that has a clock, by which its `Transaction.committed_at_ms` goes; else ours is taken."""
+
+    def clock_ms(self) -> int:
+        """Return the source's time in ms since 1970. Called on a connected source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Somebody else who is at work under a connector's name."""
+
+    who: str
+    """A process or connection of the server's."""
+    certain: bool
+    """Whether it is surely a copy of the connector; else it may be another tool that uses its slot."""
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A part of a `Source` that can tell whether another copy of its connector is at work."""
+
+    def follower(self) -> Follower | None:
+        """Say who else is at work under this connector's name; None: nobody.
+
+        Called before `connect`, again and again while a copy stands by. From `connect` to `close` the source is seen
+        by other copies' calls, but only as long as it is tended: a copy that does nothing for a minute or two is gone.
+        """
 
 
 class Handover(Protocol):

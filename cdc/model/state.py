@@ -64,7 +64,10 @@ class State:
     commit: int = 0
     """`offset` as the commit part of a position: every transaction that lies below it has been read."""
     source_ms: int = 0
-    """A time, in ms since 1970, up to which all that was committed at the source has been read; 0: not known yet."""
+    """A time of the source's clock, in ms since 1970, up to which all that was committed there is in Kafka.
+
+    0: not known yet. Before the phase is STREAM it is the time from which on the log is held.
+    """
     tables: tuple[str, ...] = ()
     """The captured tables, `schema.table`."""
     carried: Mapping[str, str] = field(default_factory=dict)

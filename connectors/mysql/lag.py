@@ -22,6 +22,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
     connection = session.connect(session.address(config.source.url))
     try:
         found = server.look(connection)
+        clock_ms = server.clock_ms(connection)
         end, _ = server.status(connection, found)
         reading = server_id(config) in {int(one.server_id) for one in replicas(connection, found)}
         behind = None
@@ -39,6 +40,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         "log_end_number": end.commit,
         "lag_bytes": behind,
         "reading": reading,
+        "clock_ms": clock_ms,
         "binlog": {"kept_for_seconds": found.expires_s},
     }
 

@@ -18,6 +18,7 @@ import pymysql.connections
 import pymysql.cursors
 from pymysql.constants import CR, ER
 
+from cdc.config.keep_alive import keep_alive
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 Connection: TypeAlias = pymysql.connections.Connection
@@ -169,6 +170,8 @@ def connect(at: Address, *, statements: Iterable[str] = (), read_timeout_s: floa
         )  # fmt: skip
     except (pymysql.Error, OSError, RuntimeError, ValueError) as exc:
         raise connect_failed(at, exc) from None
+    if connection._sock is not None:  # noqa: SLF001 - the library has no option for it
+        keep_alive(connection._sock)  # noqa: SLF001
     for statement in statements:
         rows(connection, "preparing a session", statement)
     return connection

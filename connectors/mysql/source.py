@@ -15,7 +15,7 @@ import orjson
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, GapError, OperatorError, raise_first
-from cdc.model.interfaces import LINEAGE, Start
+from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.mysql import session
@@ -24,6 +24,7 @@ from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPositio
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.replication import continuity
+from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.statements import meaning
@@ -57,6 +58,7 @@ class MysqlSource:
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
         self._address = session.address(config.source.url)
+        self._claim = Claim(self._address, uuid=replica_uuid(config))
         self._sql: session.Connection | None = None
         self._dump: BinlogDump | None = None
         self._server = server.Server("", {}, "")
@@ -78,7 +80,14 @@ class MysqlSource:
         self._again: BinlogPosition | None = None
         """Where the oldest begins that an earlier session saw prepared; until the log was read up to `_done` again."""
 
+    def follower(self) -> Follower | None:
+        return self._claim.follower()
+
+    def clock_ms(self) -> int:
+        return server.clock_ms(self._connected())
+
     def connect(self) -> Mapping[str, str]:
+        self._claim.keep()
         sql = self._sql = session.connect(self._address)
         self._server = server.look(sql)
         raise_first(server.refusals(self._server, self._address.endpoint))
@@ -139,6 +148,7 @@ class MysqlSource:
         before = server.prepared(sql)
         begun_s = time.monotonic()
         while before:
+            self._claim.keep()
             if not told and time.monotonic() - begun_s > _TOLD_S:
                 log.warning("waiting for %d XA transactions that are prepared: XA RECOVER lists them", len(before))
                 told = True
@@ -156,7 +166,8 @@ class MysqlSource:
         self._followed.recall(described)
 
     def tend(self) -> None:
-        """Do nothing: nothing is held."""
+        """Keep what other copies see: no log is held."""
+        self._claim.keep()
 
     def current(self) -> int:
         return server.status(self._connected(), self._server)[0].commit
@@ -198,6 +209,7 @@ class MysqlSource:
         yielded_s = time.monotonic()
         read_small: fast_path.ReadSmall | None = None
         while True:
+            self._claim.keep()
             small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:
                 if small.transactions:
@@ -323,6 +335,7 @@ class MysqlSource:
         maps: dict[int, events.TableMap] = {}
         for event, offset in rows.buffer.read(lambda raw: parser.parse(raw, described)):
             at = BinlogPosition(rows.begin.file, offset)
+            self._claim.keep()
             match event:
                 case events.TableMap():
                     maps[event.table_id] = event
@@ -375,6 +388,7 @@ class MysqlSource:
         return max(0, sum(sizes) - self._read_to.offset + end.offset)
 
     def close(self) -> None:
+        self._claim.close()
         if self._dump is not None:
             self._dump.close()
         session.close(self._sql)

@@ -8,12 +8,13 @@ from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
 from connectors.postgres.slot import retention
+from connectors.postgres.slot.claim import standby_name
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
     """Describe server and slot now; `lag_bytes` is None without a position. `reading`: a snapshot is being read.
 
-    Raises what `session.connect` raises.
+    `standby`: how many copies stand by. Raises what `session.connect` raises.
     """
     connection = session.connect(session.parameters(config.source.url, f"cdc {config.name} status"))
     try:
@@ -29,6 +30,12 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
             "reading pg_stat_activity",
             "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s)",
             (f"cdc {config.name} snapshot",),
+        )
+        ((clock_ms, standby),) = catalog.rows(
+            "reading the clock",
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8,"
+            " (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s)",
+            (standby_name(config.name)[:63],),
         )
         held = retention.read(catalog, config.slot)
     finally:
@@ -50,5 +57,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         "log_end_number": lsn_number(end),
         "lag_bytes": behind,
         "reading": reading,
+        "clock_ms": clock_ms,
+        "standby": standby,
         "slot": slot,
     }

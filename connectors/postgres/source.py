@@ -13,7 +13,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ProtocolError, raise_first
-from cdc.model.interfaces import LINEAGE, Start
+from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.postgres import session
@@ -24,6 +24,7 @@ from connectors.postgres.lsn import at_record_end, lsn_number, lsn_text
 from connectors.postgres.pgoutput import fast_path, messages
 from connectors.postgres.pgoutput.changes import Assembler
 from connectors.postgres.slot import continuity, slot
+from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive
 
@@ -47,6 +48,7 @@ class PostgresSource:
         self._config = config
         self._names = continuity.SlotAndPublication(config.slot, config.publication)
         self._params = session.parameters(config.source.url, f"cdc {config.name}")
+        self._claim = Claim(self._params, connector=config.name, slot=config.slot)
         self._sql: psycopg2.extensions.connection | None = None
         self._replication: ReplicationConnection | None = None
         self._captured: tuple[Captured, ...] = ()
@@ -60,9 +62,19 @@ class PostgresSource:
         self._timeline = ""
         self.database = ""
 
+    def follower(self) -> Follower | None:
+        return self._claim.follower()
+
+    def clock_ms(self) -> int:
+        statement = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8"
+        with self._tended().asking():
+            ((now_ms,),) = self._catalog().rows("reading the clock", statement)
+        return int(now_ms)
+
     def connect(self) -> Mapping[str, str]:
         self._sql = session.connect(self._params)
         catalog = self._catalog()
+        self._claim.keep()
         self._upkeep = Upkeep(self._sql, catalog, slot=self._config.slot, heartbeat_s=self._config.source.heartbeat_s)
         found = server.look(catalog)
         self.database, self._version = found.database, found.version
@@ -127,6 +139,7 @@ class PostgresSource:
             return at_record_end(self._catalog().end())
 
     def tend(self) -> None:
+        self._claim.keep()
         self._tended().tend(following=False)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
@@ -136,6 +149,7 @@ class PostgresSource:
         upkeep.follows(resume)
         assembler = Assembler()
         while True:
+            self._claim.keep()
             upkeep.tend(following=True)
             received = replication.receive_transactions(assembler.fast_path.transactions, resume, _AT_ONCE)
             self._reach(replication, received.end)
@@ -195,6 +209,7 @@ class PostgresSource:
             yield from changes
             untended += len(changes) + 1
             if received is None or untended >= _TENDED_EVERY:
+                self._claim.keep()
                 upkeep.tend(following=True)
                 untended = 0
             if received is None and changes:
@@ -286,6 +301,7 @@ class PostgresSource:
         return max(0, self.current() - self._read_to)
 
     def close(self) -> None:
+        self._claim.close()
         if self._replication is not None:
             self._replication.close()
         if self._sql is not None:

@@ -6,6 +6,7 @@ Messages and logins are kafka-python's; the socket is ours, since a commit must 
 from __future__ import annotations
 
 import io
+import logging
 import select
 import socket
 import ssl
@@ -23,6 +24,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.producer import ProduceResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
+from cdc.config.keep_alive import keep_alive
 from cdc.model.errors import OperatorError
 from sinks.client import produce_request
 from sinks.client.produce_request import ErrorCodes, TopicBatches
@@ -34,8 +36,14 @@ _LIFETIME_USED: Final = 0.85
 """After this part of a login's lifetime there is a new connection, between two requests."""
 _API_VERSIONS: Final = 3
 _SOFTWARE: Final = "cdc-toolkit"
+_THROTTLED_MOST_S: Final = 60.0
+_THROTTLE_TOLD_S: Final = 0.5
+_QUOTA_TOLD_EVERY_S: Final = 60.0
 _CHUNK_BYTES: Final = 64 * 1024
 """How much is sent at once; it may be a little more."""
+
+
+log = logging.getLogger("cdc")
 
 
 class LostError(Exception):
@@ -77,6 +85,7 @@ class Connection:
         self._correlation_id = 0
         self._awaited: Any = None
         self._expires_s = float("inf")
+        self._throttled_until_s = 0.0
         self.features: Mapping[str, int] = {}
         """The cluster's finalized features, by name."""
         self._versions: dict[int, tuple[int, int]] = {}
@@ -86,7 +95,7 @@ class Connection:
             raise LostError(f"{self.where}: {exc.strerror or exc}") from exc
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            keep_alive(self._socket)
             if config.protocol.endswith("SSL"):
                 self._encrypt(host)
             self._agree()
@@ -123,7 +132,9 @@ class Connection:
         self._send([request.encode(framed=True, header=True)])
         kind = request.header.get_response_class()
         self._awaited = kind, lambda answer: kind.decode(io.BytesIO(answer))
-        return self._answer()
+        answer = self._answer()
+        self._throttled(getattr(answer, "throttle_time_ms", 0) or 0)
+        return answer
 
     def _next_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -140,7 +151,7 @@ class Connection:
             timeout_ms=timeout_ms,
         )
         self._send(pieces)
-        self._awaited = ProduceResponse[version], partial(error_codes, version)
+        self._awaited = ProduceResponse[version], partial(answered, version)
 
     def readable(self) -> bool:
         """Tell whether something has come."""
@@ -152,8 +163,21 @@ class Connection:
 
     def produced(self) -> ErrorCodes:
         """Wait for the answer to `produce`."""
-        found: ErrorCodes = self._answer()
+        found: ErrorCodes
+        found, throttle_ms = self._answer()
+        self._throttled(throttle_ms)
         return found
+
+    def _throttled(self, throttle_ms: int) -> None:
+        """Send nothing for so long, as the broker asks for where a quota is used up: it would not read it (KIP-219).
+
+        An answer to what is sent sooner would come late, and be taken for one that does not come.
+        """
+        if throttle_ms <= 0:
+            return
+        wait_s = min(throttle_ms / 1000, _THROTTLED_MOST_S)
+        self._throttled_until_s = time.monotonic() + wait_s
+        tell_of_quota(self.where, self._config.client_id, wait_s)
 
     def _answer(self) -> Any:  # noqa: ANN401 - a message
         """Wait for the answer to what was sent last."""
@@ -176,6 +200,8 @@ class Connection:
             self._socket.close()
 
     def _send(self, pieces: Sequence[bytes]) -> None:
+        while (left_s := self._throttled_until_s - time.monotonic()) > 0:
+            time.sleep(left_s)
         self._socket.settimeout(self.answer_s)
         try:
             for part in _chunks(pieces):
@@ -274,12 +300,33 @@ def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(small)
 
 
-def error_codes(version: int, answer: bytes) -> ErrorCodes:
-    """Return the codes of an answer to `produce`, without its header."""
+def answered(version: int, answer: bytes) -> tuple[ErrorCodes, int]:
+    """Return the codes of an answer to `produce`, without its header, and for how many ms to send nothing."""
     usual = produce_request.codes(version, answer)
     if usual is not None:
-        return usual
-    return [
-        (topic.name, [(each.index, each.error_code) for each in topic.partition_responses])
-        for topic in ProduceResponse[version].decode(io.BytesIO(answer)).responses
+        return usual, produce_request.throttle_ms(answer)
+    made = ProduceResponse[version].decode(io.BytesIO(answer))
+    codes = [
+        (topic.name, [(each.index, each.error_code) for each in topic.partition_responses]) for topic in made.responses
     ]
+    return codes, int(made.throttle_time_ms or 0)
+
+
+def error_codes(version: int, answer: bytes) -> ErrorCodes:
+    """Return the codes of an answer to `produce`, without its header."""
+    return answered(version, answer)[0]
+
+
+_told_of_quota_s: dict[str, float] = {}
+
+
+def tell_of_quota(where: str, client_id: str, wait_s: float) -> None:
+    """Say now and then that a broker slows the connector down."""
+    now = time.monotonic()
+    if wait_s >= _THROTTLE_TOLD_S and now - _told_of_quota_s.get(where, float("-inf")) >= _QUOTA_TOLD_EVERY_S:
+        _told_of_quota_s[where] = now
+        log.warning(
+            "Kafka at %s: a quota is used up: sending waits for %.1f s; its quotas of the user or of client.id %s: "
+            "kafka-configs.sh --bootstrap-server %s --describe --entity-type users --entity-type clients",
+            where, wait_s, client_id, where,
+        )  # fmt: skip

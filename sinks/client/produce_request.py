@@ -23,6 +23,8 @@ _API_KEY: Final = 0
 _FLEXIBLE: Final = 9
 _ALL_IN_SYNC: Final = -1
 _NO_TAGS: Final = b"\0"
+_THROTTLE: Final = 5
+"""An int32 and no tags end the answer."""
 _PARTITION: Final = struct.Struct(">ihqqqBBB")
 """Number, error, three offsets and times; no record's error, no message, no tags: as nearly every answer has it."""
 
@@ -81,7 +83,12 @@ def codes(version: int, answer: bytes) -> ErrorCodes | None:
             return None
         found.append((name, said))
         at = end + 1
-    return found
+    return found if len(answer) == at + _THROTTLE and answer.endswith(_NO_TAGS) else None
+
+
+def throttle_ms(answer: bytes) -> int:
+    """Return for how long the broker wants nothing sent, of an answer that `codes` can read."""
+    return int.from_bytes(answer[-_THROTTLE:-1], signed=True)
 
 
 def _text(text: bytes, *, flexible: bool) -> bytes:

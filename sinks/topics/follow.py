@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Final, Self
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from cdc.config import keep_alive
 from cdc.config.config import KafkaConfig
 from cdc.model.errors import OperatorError, RetryableError
 from sinks.client.diagnosis import refuse_untrusted, unreachable
@@ -53,6 +55,7 @@ class Follower:
                 enable_auto_commit=False,
                 isolation_level="read_committed",
                 request_timeout_ms=15_000,
+                socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), *keep_alive.options()],
             )
         except (KafkaError, OSError) as exc:
             raise unreachable(self._servers) from exc

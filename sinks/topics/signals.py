@@ -32,6 +32,7 @@ class Commands:
             {
                 **options,
                 "bootstrap.servers": bootstrap_servers,
+                "socket.keepalive.enable": "true",
                 "group.id": "cdc-commands",
                 "enable.auto.commit": "false",
                 "isolation.level": "read_committed",

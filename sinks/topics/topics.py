@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -78,6 +78,13 @@ class Wanted:
                 "min.cleanable.dirty.ratio": "0.01",
             },
         )
+
+    def adjusted(self, settings: Mapping[str, str | None]) -> Wanted:
+        """Take `sink.topic_config` in place of our own settings, or beside them; None: leave it to the broker."""
+        configs = {**self.configs, **settings}
+        if "delete.retention.ms" not in self.configs:  # it matters only where readers follow deletes
+            configs.pop("delete.retention.ms", None)
+        return replace(self, configs={name: value for name, value in configs.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,9 @@ def crash(point: str, most: int, stage: Stage) -> str:
 
 
 def second_copy(stage: Stage) -> str:
-    """Started beside a running one, it fences it."""
+    """Told to take over from a running one, it fences it."""
     first = stage.connector.copy
-    return stage.one_of_two(first, stage.connector.start())
+    return stage.one_of_two(first, stage.connector.start("--take-over"))
 
 
 def zombie(stage: Stage) -> str:
@@ -69,7 +69,7 @@ def _superseded(stage: Stage, trap: Trap | None = None) -> str:
     at_s = time.time()
     stage.origin.end_readers(stage.connector.name)
     stage.origin.proxy.cut()  # a walsender with much to say does not end before that
-    second = stage.connector.start()
+    second = stage.connector.start("--take-over")
 
     def took_over() -> bool:
         return stage.positions.made_after(at_s, within_s=0.5) is not None or not second.alive

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from cdc.model.errors import FencedError
 from tests.faults.connector import Connector, Copy
 from tests.faults.origin import Origin
 from tests.faults.reading import Positions
@@ -78,13 +79,15 @@ class Stage:
         return True
 
     def one_of_two(self, first: Copy, second: Copy) -> str:
-        """Of two copies, one must end with exit 1 and say why; the other is the one that counts. Says which."""
+        """Of two copies, one must end as fenced and say why; the other is the one that counts. Says which."""
         if not self.until(lambda: not (first.alive and second.alive), within_s=_ENDS_S):
             self.violations.append(f"two copies run side by side: {first.log.name} and {second.log.name}")
             first.kill()
             return "neither ended"
         ended, left = (second, first) if first.alive else (first, second)
-        if ended.process.wait(30) != 1 or not any(words in ended.said() for words in self.origin.superseded):
+        code = ended.process.wait(30)
+        fenced = code == FencedError.exit_code or (code == 1 and "duplicate server_id" in ended.said())  # MariaDB
+        if not fenced or not any(words in ended.said() for words in self.origin.superseded):
             self.violations.append(f"{ended.log.name} was superseded and ended {ended.process.returncode}, not fenced")
         self.connector.judge(ended)
         if self.connector.copy is not left:

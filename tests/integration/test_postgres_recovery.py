@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from cdc.dev.stack import DevServers
+from cdc.model.errors import FencedError
 from cdc.model.state import Phase
 from connectors.postgres.lsn import lsn_number
 from sinks.topics.names import position_topic, table_topic
@@ -297,6 +298,37 @@ def test_status_while_a_transaction_hangs(stopped: Connector) -> None:
     assert found["lag_bytes"] > 0
 
 
+def test_lag_is_counted_from_what_is_in_kafka(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """It is small of one that is idle, and of one that was stopped or stands still as old as what it read last."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+
+    def lag() -> tuple[float, int]:
+        found = json.loads(connector.here("status", "FILE", "--json").stdout)
+        assert found["source_at"].endswith("+00:00")
+        return found["lag_seconds"], found["lag_bytes"]
+
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute("INSERT INTO t VALUES (1)")
+        eventually(lambda: connector.fold("public.t"), "the row")
+        assert lag()[0] < 15
+        run.process.send_signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        postgres18.execute("INSERT INTO t SELECT generate_series(2, 20000)")
+        time.sleep(2)
+        at_least = time.monotonic() - begun
+        behind_s, behind_bytes = lag()
+        assert behind_s >= at_least - 0.1
+        assert behind_bytes > 1_000_000
+        run.process.send_signal(signal.SIGCONT)
+        eventually(lambda: lag()[0] < 1.5, "it has caught up")
+    connector.catch_up()
+    time.sleep(0.5)
+    postgres18.execute("INSERT INTO t VALUES (0)")
+    assert 0.5 <= lag()[0] < 15  # up to when it ran, though the last row is older
+
+
 # --- Asked to end -----------------------------------------------------------------------------------------------------
 
 
@@ -357,7 +389,7 @@ def test_ctrl_c_ends_several_cleanly(postgres18: Database, kafka: str, prefix: s
 def test_a_second_copy_fences_the_first(
     busy: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
-    """The copy started last goes on; the first ends with exit 1 and says why, on an idle database too."""
+    """The copy that takes over goes on; the first ends with a code of its own and says why, on an idle database too."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
     with Running(connector) as first:
@@ -365,12 +397,12 @@ def test_a_second_copy_fences_the_first(
         if busy:  # held, or its next idle commit finds out and frees the slot before the second has asked for it
             eventually(lambda: slot_in_use(postgres18, connector), "the first copy has the slot")
             first.process.send_signal(signal.SIGSTOP)
-        with Running(connector) as second:
+        with Running(connector, "--take-over") as second:
             if busy:
                 second.await_line("trying again")
                 postgres18.execute("INSERT INTO t VALUES (1)")
                 first.process.send_signal(signal.SIGCONT)
-            assert first.ended() == 1
+            assert first.ended() == FencedError.exit_code == 3
             assert "another copy of connector" in first.stderr
             assert "Traceback" not in first.stderr
             if not busy:

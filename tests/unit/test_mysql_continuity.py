@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import GapError, OperatorError, RetryableError
+from cdc.model.errors import FencedError, GapError, OperatorError, RetryableError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet, GtidState
@@ -119,7 +119,7 @@ def test_when_the_order_of_positions_begins_again() -> None:
         ("Replica has more GTIDs than the source has, using the source's SERVER_UUID", GapError, "server behind"),
         (
             "A replica with the same server_uuid/server_id as this replica has connected to the source",
-            OperatorError,
+            FencedError,
             "duplicate server_id",
         ),
         ("Binary log is not open", OperatorError, "binlog off"),

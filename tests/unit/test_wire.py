@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest, ProduceResponse
 
 from sinks.client import produce_request
-from sinks.client.connection import Connection, LostError
+from sinks.client.connection import Connection, LostError, answered
 from tests.scripted_server import Asked, Broker, Connecting, connection_config, metadata
 
 PAYLOAD: Final = b"a row of somebody's"
@@ -103,6 +104,42 @@ def test_batches_of_any_size_arrive_as_they_are(connect: Connecting, sizes: list
         11, sent, correlation_id=asked.correlation_id, client_id="cdc", transactional_id="id", timeout_ms=1
     )
     assert asked.body == b"".join(whole)[4:]
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 11, 12])
+def test_how_long_nothing_is_to_be_sent_is_read(version: int) -> None:
+    """From an answer that is usual, and from one that says more."""
+    topic = ProduceResponse.TopicProduceResponse
+    for error in (0, 6):
+        part = topic.PartitionProduceResponse(index=1, error_code=error, error_message="x" if error else None)
+        made = ProduceResponse(
+            version=version, responses=[topic(name="t", partition_responses=[part])], throttle_time_ms=70_001
+        )
+        assert answered(version, made.encode()) == ([("t", [(1, error)])], 70_001)
+
+
+def test_a_broker_that_throttles_is_sent_nothing_for_so_long(connect: Connecting) -> None:
+    """KIP-219: it answers at once, and reads no further request until the time is over."""
+    times: list[float] = []
+
+    def produced(asked: Asked) -> None:
+        times.append(time.monotonic())
+        asked.send(ProduceResponse(version=asked.version, responses=[], throttle_time_ms=300))
+
+    connection, _ = connect({PRODUCE: produced, METADATA: lambda asked: asked.send(metadata(asked))})
+    for _ in range(2):
+        _produce(connection)
+        connection.produced()
+    _ask(connection)
+    assert times[1] - times[0] >= 0.3
+    assert time.monotonic() - times[1] >= 0.3
+
+
+def test_an_idle_connection_is_probed(connect: Connecting) -> None:
+    """A firewall forgets it after minutes; the kernel's own time to the first probe is two hours."""
+    connection, _ = connect({})
+    assert connection._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert connection._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
 
 
 # ---- what does not ----

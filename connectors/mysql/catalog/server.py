@@ -183,6 +183,13 @@ def status(connection: session.Connection, server: Server) -> tuple[BinlogPositi
     return BinlogPosition(file, int(offset)), more[2].replace("\n", "") if len(more) > 2 and not server.mariadb else ""  # noqa: PLR2004
 
 
+def clock_ms(connection: session.Connection) -> int:
+    """Return the server's time in ms since 1970."""
+    statement = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
+    ((now_ms,),) = session.texts(connection, "reading the clock", statement)
+    return int(now_ms)
+
+
 def global_text(connection: session.Connection, name: str) -> str:
     """Return a global variable that changes as the server runs."""
     ((value,),) = session.texts(connection, f"reading {name}", f"SELECT @@GLOBAL.{name}")

@@ -39,7 +39,7 @@ import pymysql
 from pymysqlreplication.binlogstream import ReportSlave
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
+from cdc.model.errors import CdcError, FencedError, GapError, OperatorError, ProtocolError, RetryableError
 from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
@@ -287,7 +287,9 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str)
     told = " ".join(words.split())[:300]
     low = told.lower()
     if "same server_uuid" in low or "same server_id" in low or "same server-id" in low:
-        return OperatorError(
+        # the uuid is made of prefix and name: only another copy of this connector has it
+        kind = FencedError if "same server_uuid" in low else OperatorError
+        return kind(
             f"duplicate server_id: another replica has connected to {where} with {server_id}, which is the server_id "
             f"of connector {connector}",
             hint="SHOW REPLICAS (MariaDB: SHOW REPLICA HOSTS) names those who are connected; set another "

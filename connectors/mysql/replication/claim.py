@@ -1,0 +1,71 @@
+"""Shows other copies of a connector that this one is at work: a named lock on a session of its own.
+
+The server knows no slot, and takes a second dump of the same replica for the first one's successor. The lock is held
+from the first look until the source is closed. It does not make anything exactly once, which is Kafka's fencing alone,
+so losing it stops nobody. A copy that no longer tends its source, or whose machine is gone, loses it after IDLE_S.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from cdc.model.errors import CdcError, OperatorError
+from cdc.model.interfaces import Follower
+from connectors.mysql import session
+
+IDLE_S: Final = 120
+"""A session that has asked for nothing for so long is ended by the server, and its lock with it."""
+_KEPT_EVERY_S: Final = 10.0
+
+
+class Claim:
+    """Is held, or watched while another copy holds it. Safe to close twice."""
+
+    def __init__(self, at: session.Address, *, uuid: str) -> None:
+        self._address = at
+        self._lock = f"cdc {uuid}"
+        self._connection: session.Connection | None = None
+        self._held = False
+        self._kept_s = float("-inf")
+
+    def follower(self) -> Follower | None:
+        """Say who else is at work; None: nobody, and the lock is held. Raises RetryableError."""
+        try:
+            return self._take()
+        except OperatorError:  # a cluster that has no such locks, or a login that `connect` refuses with its reason
+            self.close()
+            return None
+        except CdcError:
+            self.close()
+            raise
+
+    def keep(self) -> None:
+        """Hold on to the lock, or try to get it: called all the time, does something every 10 s. Raises nothing."""
+        now = time.monotonic()
+        if now - self._kept_s < _KEPT_EVERY_S:
+            return
+        self._kept_s = now
+        try:
+            if self._take() is None and self._connection is not None:
+                session.rows(self._connection, "keeping the connector's lock", "SELECT 1")
+        except CdcError:
+            self.close()
+
+    def _take(self) -> Follower | None:
+        if self._connection is None:
+            statements = [f"SET SESSION wait_timeout = {IDLE_S}"]
+            self._connection = session.connect(self._address, statements=statements)
+        if self._held:
+            return None
+        doing = "taking the connector's lock"
+        ((got, holder),) = session.texts(
+            self._connection, doing, "SELECT GET_LOCK(%s, 0), IS_USED_LOCK(%s)", (self._lock, self._lock)
+        )
+        self._held = got == "1"
+        return None if self._held else Follower(f"connection {holder or 'that has just ended'}", certain=True)
+
+    def close(self) -> None:
+        """Let go."""
+        connection, self._connection, self._held = self._connection, None, False
+        session.close(connection)

@@ -1,0 +1,59 @@
+"""Two copies of a connector on real servers: the later one stands by, and goes on when the first is gone."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.model.errors import FencedError
+from tests.conftest import Database, MySQLDatabase
+from tests.integration.connector import Connector
+from tests.integration.mysql_work import connector_of, is_mysql
+from tests.integration.running import Running, eventually
+
+
+def _stands_by(connector: Connector, database: Database | MySQLDatabase, topic: str) -> None:
+    """Also through SIGKILL: the server sees at once that a killed process is gone."""
+    with Running(connector) as first:
+        first.await_line("following the log")
+        with Running(connector) as second:
+            second.await_line("stands by: another copy is at work")
+            database.execute("INSERT INTO t VALUES (2)")
+            eventually(lambda: len(connector.fold(topic)) == 2, "the first goes on")
+            found: dict[str, Any] = json.loads(connector.here("status", "FILE", "--json").stdout)
+            assert found["standby"] in (1, None)
+            assert found["lag_seconds"] < 20
+            assert (first.process.poll(), second.process.poll()) == (None, None)
+            first.process.send_signal(signal.SIGKILL)
+            second.await_line("no other copy is at work any more: going on")
+            database.execute("INSERT INTO t VALUES (3)")
+            eventually(lambda: len(connector.fold(topic)) == 3, "the second goes on")
+            second.process.send_signal(signal.SIGTERM)
+            assert second.ended() == 0
+    assert [event["op"] for event in connector.events(topic)] == ["r", "c", "c"]
+
+
+def test_a_second_copy_stands_by(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    _stands_by(Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"]), postgres18, "public.t")
+
+
+@pytest.mark.every_server
+def test_a_second_copy_stands_by_at_mysql(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """There is no slot: a lock tells. One that is told to take over fences the first."""
+    database = mysql_database
+    database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    connector = connector_of(tmp_path, prefix, database, kafka, "t")
+    _stands_by(connector, database, f"{database.name}.t")
+    with Running(connector) as first:
+        first.await_line("following the log")
+        with Running(connector, "--take-over") as second:
+            code = first.ended()
+            assert code == (FencedError.exit_code if is_mysql(database) else code)
+            second.await_line("following the log")

@@ -1,0 +1,148 @@
+"""`cdc run` and `cdc status` on the command line: options, several connectors, signs of life, lag."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cdc.cli.run
+from cdc.capture.pipeline import Report
+from cdc.cli.apply import _Told
+from cdc.cli.run import _Shown, _supervise, run
+from cdc.cli.status import _source_ms
+from cdc.cli.terminal import Alive, UtcFormatter, instant
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase, State
+
+
+@pytest.mark.parametrize(
+    ("words", "waits", "files"),
+    [
+        (["a.yaml"], None, ["a.yaml"]),
+        (["--wait", "a.yaml"], float("inf"), ["a.yaml"]),
+        (["a.yaml", "--wait"], float("inf"), ["a.yaml"]),
+        (["--wait", "90s", "a.yaml"], 90.0, ["a.yaml"]),
+        (["--wait=5m", "a.yaml"], 300.0, ["a.yaml"]),
+        (["a.yaml", "--wait", "1h"], 3600.0, ["a.yaml"]),
+        (["--wait", "--take-over", "a.yaml", "b.yaml"], float("inf"), ["a.yaml", "b.yaml"]),
+    ],
+)
+def test_wait_may_have_a_time_or_none(words: list[str], waits: float | None, files: list[str]) -> None:
+    context = run.make_context("run", words)
+    assert context.params["wait_s"] == waits
+    assert [str(path) for path in context.params["files"]] == files
+    assert context.params["take_over"] is ("--take-over" in words)
+
+
+def _scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *scripts: str) -> tuple[Path, ...]:
+    """Let the processes of connectors be these Python programs."""
+    files = tuple(tmp_path / f"{n}.yaml" for n in range(len(scripts)))
+    programs = dict(zip(map(str, files), scripts, strict=True))
+    popen = cdc.cli.run.subprocess.Popen
+
+    def started(command: list[str], **more: Any) -> Any:
+        return popen([sys.executable, "-c", programs[command[command.index("run") + 1]]], **more)
+
+    monkeypatch.setattr(cdc.cli.run.subprocess, "Popen", started)
+    monkeypatch.setattr(cdc.cli.run.signal, "signal", lambda *_: None)
+    return files
+
+
+def test_one_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other goes on until it ends by itself; then the exit code is that of the first that failed."""
+    done = tmp_path / "done"
+    good = f"import time; time.sleep(1); open({str(done)!r}, 'w')"
+    files = _scripts(tmp_path, monkeypatch, "raise SystemExit(3)", good)
+    with pytest.raises(OperatorError, match=r"0\.yaml: the connector ended with an error") as ended:
+        _supervise(files, [])
+    assert ended.value.exit_code == 3
+    assert done.exists()
+
+
+def test_all_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _supervise(_scripts(tmp_path, monkeypatch, "", ""), [])
+
+
+def test_what_a_signal_ended_has_a_shells_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = _scripts(tmp_path, monkeypatch, "", "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(OperatorError, match=r"1\.yaml") as ended:
+        _supervise(files, [])
+    assert ended.value.exit_code == 137
+
+
+def test_lines_are_in_utc_with_a_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/Caracas")
+    time.tzset()
+    try:
+        record = logging.LogRecord("cdc", logging.INFO, "", 0, "words", (), None)
+        record.created = 1_700_000_000.25
+        assert UtcFormatter().format(record) == "2023-11-14T22:13:20.250+00:00 INFO    words"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_sign_of_life_comes_where_nothing_else_was_said() -> None:
+    said = threading.Event()
+    with Alive(said.set, every_s=0.02):
+        assert said.wait(5)
+    quiet: list[int] = []
+    with Alive(lambda: quiet.append(1), every_s=60.0) as alive:
+        alive.heard(logging.LogRecord("cdc", logging.INFO, "", 0, "", (), None))
+    assert not quiet
+
+
+def _report(**more: Any) -> Report:
+    state = State(connector="c", identity={}, phase=Phase.STREAM, epoch=1, offset={"lsn": "0/9"}, **more)
+    return Report(state.phase, 5, (), state)
+
+
+def test_what_an_idle_connector_says(caplog: pytest.LogCaptureFixture) -> None:
+    """Up to when all is in Kafka; and since when nothing was committed, if that is long ago."""
+    caplog.set_level(logging.INFO)
+    shown = _Shown("c", live=False)
+    shown.alive()
+    assert "c: alive; no position committed for" in caplog.messages[-1]
+    shown(_report(source_ms=1_700_000_000_000))
+    shown.alive()
+    assert f"all that was committed up to {instant(1_700_000_000)} is in Kafka" in caplog.messages[-1]
+    shown._reported_s -= 90
+    shown.alive()
+    assert re.search("no position committed for .*: the last one is {'lsn': '0/9'}", caplog.messages[-1])
+
+
+@pytest.mark.parametrize(
+    ("phase", "source_ms", "lag_bytes", "upto"),
+    [
+        (Phase.STREAM, 5_000, 65_000_000, 5_000),  # behind: as old as what was read last, however young the commit
+        (Phase.STREAM, 5_000, 0, 45_000),  # nothing at the source is not in Kafka
+        (Phase.STREAM, 5_000, None, 5_000),  # the server does not answer: the position still says so much
+        (Phase.STREAM, 0, 10, None),
+        (Phase.SNAPSHOT, 5_000, 10, None),  # rows are still missing
+    ],
+)
+def test_lag_is_the_age_of_what_is_in_kafka(
+    phase: Phase, source_ms: int, lag_bytes: int | None, upto: int | None
+) -> None:
+    state = State(connector="c", identity={}, phase=phase, epoch=1, source_ms=source_ms)
+    assert _source_ms(state, lag_bytes, 45_000) == upto
+
+
+def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the time of that, which tells a job that stands still from one that goes on."""
+    told = _Told("shop")
+    told("batch 7: 12 rows handed to stores")
+    told.say()
+    line = capsys.readouterr().err
+    instants = re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line)
+    assert len(instants) == 2
+    assert line.rstrip().endswith(
+        "INFO    shop: running; last told at " + instants[1] + ": batch 7: 12 rows handed to stores"
+    )

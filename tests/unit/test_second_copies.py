@@ -1,0 +1,196 @@
+"""A copy stands by while another one is at work, takes over when it is gone, and fences it only if told to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+import cdc.capture.pipeline
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError
+from cdc.model.interfaces import Follower
+from cdc.testing.faults import At, nothing
+from cdc.testing.kafka import MemoryKafka, MemorySink
+from cdc.testing.log import MemoryLog, insert
+from cdc.testing.source import MemorySnapshotter, MemorySource
+from tests.unit.test_pipeline import A
+
+OTHER = Follower("process 7", certain=True)
+TOOL = Follower("slot cdc_c is active for process 7", certain=False)
+
+
+class SharedSource(MemorySource):
+    """One whose log others are seen at."""
+
+    def __init__(self, log: MemoryLog, seen: Callable[[], Follower | None], at: At) -> None:
+        super().__init__(log, [A], at=at)
+        self._seen = seen
+
+    def follower(self) -> Follower | None:
+        return self._seen()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RETRY_FIRST_S", "STAND_BY_FIRST_S", "STAND_BY_LONGEST_S", "STAND_BY_SETTLED_S", "GONE_S"):
+        monkeypatch.setattr(cdc.capture.pipeline, name, 0.0)
+
+
+class Copy:
+    """A connector, and what it has reported."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        kafka: MemoryKafka,
+        seen: Callable[[], Follower | None],
+        *,
+        take_over: bool = False,
+        at: At = nothing,
+    ) -> None:
+        self.errors: list[CdcError] = []
+        self.pipeline = Pipeline(
+            Settings(connector="c", prefix="p", chunk_rows=1, take_over=take_over),
+            open_source=lambda: SharedSource(log, seen, at),
+            open_snapshotter=lambda: MemorySnapshotter(log, rows_each=1),
+            sink=MemorySink(kafka, "c", "p"),
+            failed=self.errors.append,
+        )
+
+    def run(self) -> None:
+        self.pipeline.run(until_caught_up=True)
+
+
+def _after(times: int, who: Follower = OTHER) -> Callable[[], Follower | None]:
+    """Seen so many times, then gone."""
+    left = iter(range(times))
+    return lambda: who if next(left, None) is not None else None
+
+
+def _log() -> MemoryLog:
+    log = MemoryLog()
+    log.commit(insert(A, (b"1", b"n")))
+    return log
+
+
+def test_it_stands_by_until_the_other_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """It says so once, not each time it looks; meanwhile it fences nobody."""
+    caplog.set_level(logging.INFO)
+    kafka, epochs = MemoryKafka(), []
+    watched = _after(20)
+
+    def seen() -> Follower | None:
+        epochs.append(kafka.epochs.get("p.c", 0))
+        return watched()
+
+    Copy(_log(), kafka, seen).run()
+    assert set(epochs) == {0}
+    assert sum("stands by: another copy is at work (process 7)" in line for line in caplog.messages) == 1
+    assert "connector c: no other copy is at work any more: going on" in caplog.messages
+    assert len(kafka.committed("p.s.a")) == 1
+
+
+def test_it_takes_over_at_once_if_told_to() -> None:
+    def never() -> Follower | None:
+        raise AssertionError("nobody was to be looked for")
+
+    kafka = MemoryKafka()
+    Copy(_log(), kafka, never, take_over=True).run()
+    assert len(kafka.committed("p.s.a")) == 1
+
+
+def test_another_tool_at_the_slot_is_no_copy() -> None:
+    """A connector without a position has no slot: a verdict is given, nothing is waited for."""
+    log = _log()
+    log.held_from = 0
+    with pytest.raises(OperatorError, match="held already"):
+        Copy(log, MemoryKafka(), lambda: TOOL).run()
+
+
+def test_at_a_slot_of_ours_it_is_one() -> None:
+    log, kafka = _log(), MemoryKafka()
+    Copy(log, kafka, lambda: None).run()
+    log.commit(insert(A, (b"2", b"n")))
+    Copy(log, kafka, _after(3, TOOL)).run()
+    assert len(kafka.committed("p.s.a")) == 2
+
+
+def test_while_it_stands_by_no_error_is_final_and_none_is_left() -> None:
+    """The database may restart meanwhile; what `cdc status` shows is the other copy's."""
+
+    steps = iter([OTHER, *["cut"] * 5, None, None])
+
+    def look() -> Follower | None:
+        step = next(steps)
+        if isinstance(step, str):
+            raise RetryableError("the connection was cut")
+        return step
+
+    copy = Copy(_log(), MemoryKafka(), look)
+    copy.run()
+    assert copy.errors == []
+
+
+def test_a_stop_is_heard_while_it_stands_by() -> None:
+    copy: list[Copy] = []
+
+    def seen() -> Follower | None:
+        copy[0].pipeline.stop()
+        return OTHER
+
+    kafka = MemoryKafka()
+    copy.append(Copy(_log(), kafka, seen))
+    copy[0].run()
+    assert "p.c" not in kafka.epochs
+
+
+def test_one_that_was_fenced_while_cut_off_does_not_wait_for_its_turn() -> None:
+    """It ends with the exit code of fencing."""
+    log, kafka = _log(), MemoryKafka()
+    cut: list[int] = []
+
+    def seen() -> Follower | None:
+        if len(cut) == 1:  # its session has ended; another copy goes on, and is still at work
+            for n in range(2, 5):
+                log.commit(insert(A, (b"%d" % n, b"n")))
+                Copy(log, kafka, lambda: None).run()
+            return OTHER
+        return None
+
+    def failing(point: str) -> None:
+        if point == "source.idle" and not cut:
+            cut.append(1)
+            raise RetryableError("the connection was cut")
+
+    first = Copy(log, kafka, seen, at=failing)
+    with pytest.raises(FencedError) as ended:
+        first.pipeline.run()
+    assert ended.value.exit_code == 3
+
+
+@pytest.mark.parametrize(("wait_s", "tries"), [(None, 1), (float("inf"), 4)])
+def test_a_server_that_is_not_up_yet_is_waited_for_if_asked_to(wait_s: float | None, tries: int) -> None:
+    """Without `--wait` the first start ends with the error; with it the start is tried again, within its time."""
+    log, made = _log(), []
+
+    class Late(MemorySource):
+        def connect(self) -> dict[str, str]:
+            made.append(1)
+            if len(made) < 4:
+                raise RetryableError("nobody answers")
+            return dict(super().connect())
+
+    pipeline = Pipeline(
+        Settings(connector="c", prefix="p", wait_s=wait_s),
+        open_source=lambda: Late(log, [A]),
+        open_snapshotter=lambda: MemorySnapshotter(log),
+        sink=MemorySink(MemoryKafka(), "c", "p"),
+    )
+    if tries == 4:
+        pipeline.run(until_caught_up=True)
+    else:
+        with pytest.raises(RetryableError):
+            pipeline.run(until_caught_up=True)
+    assert len(made) == tries
