@@ -57,7 +57,7 @@ def check(
 
 
 def _broker(topics: Topics, config: KafkaConfig) -> Iterator[Finding]:
-    weak = weakness(config.options)
+    weak = weakness(config.options, config.bootstrap_servers)
     if weak is not None:
         yield Finding(Level.WARNING, "kafka", weak, "sink.options: {security.protocol: SASL_SSL, ssl.ca.location: …}")
     found = topics.broker()

@@ -11,12 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import orjson
+from confluent_kafka import Message
 from kafka import errors as codes
 
 from cdc.config.config import KafkaConfig
+from cdc.encode import foreign
 from cdc.model.change import Table
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import UNSURE, Log
@@ -235,16 +237,22 @@ class KafkaSink:
             yield cast("bytes", message.key()), message.value()
 
     def schemas(self) -> Iterator[bytes]:
+        others: dict[bytes | None, Message] = {}
         for message, committed in read_without_waiting(self._servers, self._config.options, self.schema_topic):
             value = message.value()
-            if value is None:
+            record = None if value is None else _description(value)
+            if value is not None and record is None:
+                others[message.key()] = message
+                continue
+            others.pop(message.key(), None)
+            if value is None or record is None:
                 continue
             if committed:
                 yield value
-                continue
-            record = orjson.loads(value)
-            if record["connector"] == self.connector:
+            elif record["connector"] == self.connector:
                 yield orjson.dumps({**record, "columns": [{**c, "kind": UNSURE} for c in record["columns"]]})
+        for other in others.values():  # a name's versions may be hidden by it: numbers must not be used again
+            raise foreign.not_ours(self.schema_topic, other.partition() or 0, other.offset() or 0)
 
     def close(self) -> None:
         heard, self._commands = self._commands, None
@@ -356,6 +364,21 @@ class KafkaSink:
 def largest_record(config: KafkaConfig) -> int:
     """Return the limit that topics are made with."""
     return int(config.topic_config.get("max.message.bytes") or LARGEST_RECORD)
+
+
+def _description(value: bytes) -> dict[str, Any] | None:
+    """Read a record of the schema topic; None for one that no connector has written."""
+    try:
+        record = orjson.loads(value)
+        known = (
+            all(isinstance(record[name], str) for name in ("connector", "topic", "schema", "table"))
+            and type(record["version"]) is int
+            and isinstance(record["key"], list)
+            and all(isinstance(column["name"], str) and "type" in column for column in record["columns"])
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+    return record if known else None
 
 
 def _codec(config: KafkaConfig) -> Codec:

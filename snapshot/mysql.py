@@ -435,10 +435,10 @@ def _stream(connection: session.Connection, doing: str, statement: str) -> Itera
             _leave(connection)
             raise
         cursor.close()
-    except pymysql.Error as exc:
+    except session.DRIVER_ERRORS as exc:
         error = session.translate(exc, doing)
         if session.code_of_exception(exc) in _CHANGED:
-            raise RetryableError(f"{doing}: it was altered or dropped meanwhile") from exc
+            raise RetryableError(f"{doing}: it was altered or dropped meanwhile", hint=session.GO_ON) from exc
         raise error from exc
 
 

@@ -183,15 +183,20 @@ class PostgresSnapshotter:
 
 def _begin(connection: psycopg2.extensions.connection, view: str | None) -> None:
     """Begin the transaction for all reads, under `view` or a view of its own."""
-    connection.autocommit = False
-    connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+    try:
+        connection.autocommit = False
+        connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+    except session.DRIVER_ERRORS as exc:
+        raise session.translate(exc, "beginning a snapshot") from exc
     if view is None:
         return
     try:
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION SNAPSHOT %s", (view,))
-    except psycopg2.Error as exc:  # its owner, the walsender or a session of ours, may be gone: a new view will do
-        raise RetryableError("the snapshot's view is gone: reading goes on under a new one", at_start=True) from exc
+    except session.DRIVER_ERRORS as exc:  # its owner, the walsender or a session of ours, may be gone
+        raise RetryableError(
+            "the snapshot's view is gone: reading goes on under a new one", hint=session.GO_ON, at_start=True
+        ) from exc
 
 
 def _sample(catalog: Catalog, table: Table, relation: Relation, *, percent: float) -> Iterator[Key]:
@@ -232,7 +237,7 @@ def _parse(table: Table, lines: list[bytes]) -> list[Row]:
 def _cancel(connection: psycopg2.extensions.connection) -> None:
     try:
         connection.cancel()
-    except psycopg2.Error:
+    except session.DRIVER_ERRORS:
         pass  # the connection is gone already
 
 

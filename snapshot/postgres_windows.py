@@ -75,10 +75,10 @@ class PostgresWindows:
                 )
             try:
                 return self._read(catalog, connection, table, statement, rows)
-            except psycopg2.Error as exc:  # of a commit or a setting of the session, not of a statement
+            except (psycopg2.Error, SystemError) as exc:  # of a commit or a setting of the session, not of a statement
                 raise session.translate(exc, f"reading table {table.qualified}") from exc
             finally:
-                with suppress(psycopg2.Error):  # the connection is lost, and the next view opens another
+                with suppress(*session.DRIVER_ERRORS):  # the connection is lost, and the next view opens another
                     connection.rollback()
                     connection.autocommit = True
 
@@ -145,7 +145,7 @@ class PostgresWindows:
             return
         try:
             connection.cancel()
-        except psycopg2.Error:
+        except session.DRIVER_ERRORS:
             pass  # the connection is gone already
         if self._in_use.acquire(timeout=_CLOSE_S):
             connection.close()

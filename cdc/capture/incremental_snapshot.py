@@ -40,8 +40,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import orjson
-
+from cdc.encode import foreign
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import Table
@@ -318,16 +317,32 @@ class IncrementalSnapshot:
 
     def _stale(self, table: Table, since: str) -> list[bytes]:
         """List the keys whose last record is a row's and older than `since`, in order."""
+        others: set[bytes] = set()
         with LiveKeys() as stale:
             for key, value in self._records(table):
                 if self._closed.is_set():
                     return []
-                event = orjson.loads(value) if value is not None else None
-                if event is None or event["op"] == "d" or event["source"]["position"] >= since:
+                event = foreign.event_of(value) if value is not None else None
+                if value is not None and event is None:
+                    foreign.tell(self._topic(table), table.qualified)
+                    if foreign.names_a_row(key, table.key):
+                        others.add(key)
+                elif event is None or event["op"] == "d" or event["source"]["position"] >= since:
                     stale.discard(key)
                 else:
                     stale.put(key)
+            for key in others - (self._confirmed(table, since, others) if others else set()):
+                stale.put(key)
             return list(stale)
+
+    def _confirmed(self, table: Table, since: str, keys: set[bytes]) -> set[bytes]:
+        """Return those of the keys under which an event of ours stands from `since` on: they have their own state."""
+        confirmed = set()
+        for key, value in self._records(table):
+            event = foreign.event_of(value) if value is not None and key in keys else None
+            if event is not None and event["source"]["position"] >= since:
+                confirmed.add(key)
+        return confirmed
 
     def _failed(self, name: str, exc: RetryableError) -> None:
         now = time.monotonic()

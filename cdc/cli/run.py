@@ -21,6 +21,7 @@ from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
 from cdc.cli.terminal import ALIVE_S, Alive, UtcFormatter, clear_progress, instant, seconds_of, show_progress
 from cdc.config import registry
+from cdc.config.child_processes import SAFE_PATH
 from cdc.config.config import load_connector
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
@@ -240,7 +241,7 @@ def _supervise(files: tuple[Path, ...], flags: list[str]) -> None:
     """
     children = [
         subprocess.Popen(
-            [sys.executable, "-m", "cdc", "run", str(path), *flags],
+            [sys.executable, *SAFE_PATH, "-m", "cdc", "run", str(path), *flags],
             start_new_session=True,  # Ctrl-C in the terminal is for us alone: asked twice, a connector ends at once
         )
         for path in files

@@ -70,9 +70,10 @@ def _decoded(records: Iterator[tuple[str, int, int, bytes | None, bytes | None]]
 def _coloured(record: dict[str, Any]) -> str:
     colours = {"c": "green", "r": "blue", "u": "yellow", "d": "red"}
     value = record["value"]
-    op = "tombstone" if value is None else value["op"]
+    event = value if isinstance(value, dict) else {}
+    op = "tombstone" if value is None else str(event.get("op", "?"))
     where = click.style(f"{record['topic']}/{record['partition']}@{record['offset']}", dim=True)
     what = click.style(op, fg=colours.get(op, "white"), bold=True)
-    shown = value and (value.get("after") or value.get("before") or value.get("message"))
+    shown = event.get("after") or event.get("before") or event.get("message")
     body = orjson.dumps(shown).decode() if shown else ""
     return f"{where} {what} {orjson.dumps(record['key']).decode()} {body}"

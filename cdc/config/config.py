@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -113,7 +114,10 @@ class SourceConfig:
 
     def __post_init__(self) -> None:
         items: tuple[str | KeyedTable, ...] = self.tables
-        keys = {item.table: item.key for item in items if isinstance(item, KeyedTable)}
+        keyed = [item for item in items if isinstance(item, KeyedTable)]
+        keys = {item.table: item.key for item in keyed}
+        for item in keyed:
+            _require(keys[item.table] == item.key, f"tables: {item.table} is given two keys", "keep one of them")
         object.__setattr__(self, "keys", {**self.keys, **keys})
         object.__setattr__(self, "tables", tuple(i.table if isinstance(i, KeyedTable) else i for i in items))
         _require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
@@ -137,7 +141,9 @@ class SourceConfig:
             f"server_id: {self.server_id} is out of range",
             "1 to 4294967295, another than that of every server and replica",
         )
-        _require(self.heartbeat_s >= 0, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never")
+        _require(
+            0 <= self.heartbeat_s < math.inf, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

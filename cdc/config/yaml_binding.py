@@ -109,7 +109,7 @@ class _Binder:
         origin = typing.get_origin(wanted)
         arguments = typing.get_args(wanted)
         if origin in (typing.Union, types.UnionType):
-            if node.tag == "tag:yaml.org,2002:null":
+            if node.tag == "tag:yaml.org,2002:null" and type(None) in arguments:
                 return None
             forms = [a for a in arguments if a is not type(None)]
             keyed = isinstance(node, yaml.MappingNode)

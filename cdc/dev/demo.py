@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from cdc.config import registry
+from cdc.config.child_processes import SAFE_PATH
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
 from cdc.dev.process import Launch, Server
 from cdc.dev.shop import TABLES, Difference, Shop, difference
@@ -95,7 +96,7 @@ class Demo:
 
     def _launch(self, _folder: Path) -> Launch:
         """Prepare `cdc run connector.yaml`, as a user would start it."""
-        argv = (sys.executable, "-m", "cdc", "run", str(self.connector_file))
+        argv = (sys.executable, *SAFE_PATH, "-m", "cdc", "run", str(self.connector_file))
         return Launch(argv, ready=self._streaming, url="-", ready_within_s=60)
 
     def _streaming(self, _pid: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 import orjson
 
+from cdc.encode import foreign
 from cdc.encode.envelope import Frame, MessageEncoder, TableEncoder
 from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Xid
 from cdc.model.errors import BugError, OperatorError, TooLargeError
@@ -200,9 +201,14 @@ class Unpublished:
         table = encoder.table
         self._newest: dict[bytes, str] = {}
         for key, value in letters():
-            letter = orjson.loads(value)
-            if (letter["schema"], letter["table"]) == (table.schema, table.name) and letter["position"] < before:
-                self._newest[key] = max(self._newest.get(key, ""), letter["position"])
+            try:
+                letter = orjson.loads(value)
+                of, position = (letter["schema"], letter["table"]), str(letter["position"])
+            except (ValueError, KeyError, TypeError):
+                foreign.tell("of dead letters", table.qualified)
+                continue
+            if of == (table.schema, table.name) and position < before:
+                self._newest[key] = max(self._newest.get(key, ""), position)
 
     def published(self, key: bytes, position: str) -> None:
         """Note an event of the table's topic."""

@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import orjson
-
+from cdc.encode import foreign
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope import Frame, TableEncoder
@@ -309,7 +308,12 @@ class EventWriter:
             for key, value in self._sink.records(change.table):
                 if value is None:
                     continue
-                event = orjson.loads(value)
+                event = foreign.event_of(value)
+                if event is None:
+                    foreign.tell(encoder.topic, change.table.qualified)
+                    if foreign.names_a_row(key, change.table.key):
+                        live.put(key)  # it stands where a row would, and no row is left
+                    continue
                 position = event["source"]["position"]
                 if position >= bound:
                     continue  # aborted: it lies ahead of where we are

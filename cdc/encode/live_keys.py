@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from typing import Self
+
+from cdc.config.temporary_files import TemporaryDatabase
 
 
 class LiveKeys:
     """A set of keys in a file; iterating gives them in the order of their bytes. Close it, or use it in a `with`."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None)
-        self._db.executescript(
-            "PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;"
-            "CREATE TABLE live (key BLOB PRIMARY KEY) WITHOUT ROWID; BEGIN"
+        self._db = TemporaryDatabase(
+            "the list of a topic's keys", "CREATE TABLE live (key BLOB PRIMARY KEY) WITHOUT ROWID; BEGIN"
         )
 
     def put(self, key: bytes) -> None:
-        self._db.execute("INSERT OR IGNORE INTO live VALUES (?)", (key,))
+        self._db.run("INSERT OR IGNORE INTO live VALUES (?)", (key,))
 
     def discard(self, key: bytes) -> None:
-        self._db.execute("DELETE FROM live WHERE key = ?", (key,))
+        self._db.run("DELETE FROM live WHERE key = ?", (key,))
 
     def __iter__(self) -> Iterator[bytes]:
-        for (key,) in self._db.execute("SELECT key FROM live ORDER BY key"):
+        for (key,) in self._db.rows("SELECT key FROM live ORDER BY key"):
             yield key
 
     def close(self) -> None:

@@ -36,12 +36,13 @@ from __future__ import annotations
 
 import marshal
 import re
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias, cast
 
 import orjson
 
+from cdc.config.temporary_files import TemporaryDatabase
+from cdc.encode import foreign
 from cdc.encode.dead_letters import ReadDeadLetters, Unpublished
 from cdc.encode.envelope import TableEncoder
 from cdc.encode.row_codegen import size_bound
@@ -85,12 +86,12 @@ class ToastValues:
         self._records = records
         self._carried = carried
         self._letters = letters
-        self._db = sqlite3.connect("", isolation_level=None)
-        self._db.executescript(
-            f"PRAGMA page_size = {_PAGE}; PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;"
+        self._db = TemporaryDatabase(
+            "what the log leaves out of updates",
+            f"PRAGMA page_size = {_PAGE};"
             # not WITHOUT ROWID: values would be in the tree that keys are looked for in
             "CREATE TABLE wide (layer INT, topic TEXT, key BLOB, version INT, columns BLOB,"
-            " PRIMARY KEY (topic, key, layer))"
+            " PRIMARY KEY (topic, key, layer))",
         )
         self._loaded: set[tuple[str, bool]] = set()
         self._columns: dict[int, tuple[Table, frozenset[str], Callable[[Row], int]]] = {}
@@ -165,7 +166,10 @@ class ToastValues:
         for key, value in self._records(encoder.table):
             if value is None:
                 continue
-            event = orjson.loads(value)
+            event = foreign.event_of(value)
+            if event is None:
+                foreign.tell(encoder.topic, encoder.table.qualified)
+                continue
             if not floor <= event["source"]["position"] < before:
                 continue
             unpublished.published(key, event["source"]["position"])
@@ -186,12 +190,12 @@ class ToastValues:
 
     def _put(self, layer: int, topic: str, key: bytes, version: int, columns: Mapping[str, bytes | None]) -> None:
         row = (layer, topic, key, version, marshal.dumps(dict(columns)))
-        self._db.execute("REPLACE INTO wide VALUES (?, ?, ?, ?, ?)", row)
+        self._db.run("REPLACE INTO wide VALUES (?, ?, ?, ?, ?)", row)
 
     def _get(self, encoder: TableEncoder, key: bytes, *, published: bool) -> dict[str, bytes]:
         """Merge layer 0 over layer 1 for one row, by the columns' names of now."""
         known: dict[str, bytes | None] = {}
-        for version, columns in self._db.execute(
+        for version, columns in self._db.rows(
             "SELECT version, columns FROM wide WHERE topic = ? AND key = ? AND layer <= ? ORDER BY layer DESC",
             (encoder.topic, key, int(published)),
         ):

@@ -6,6 +6,7 @@ import functools
 import ipaddress
 import logging
 import ssl
+import struct
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,6 +20,7 @@ import pymysql.cursors
 from pymysql.constants import CR, ER
 
 from cdc.config.keep_alive import keep_alive
+from cdc.config.tls import was_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 Connection: TypeAlias = pymysql.connections.Connection
@@ -44,6 +46,14 @@ _NO_PASSWORD: Final = 1698
 _ANOTHER_HOST: Final = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
+
+DRIVER_ERRORS: Final = (
+    pymysql.MySQLError, OSError, SystemError, RuntimeError, ValueError, LookupError, AttributeError, TypeError,
+    AssertionError, struct.error,
+)  # fmt: skip
+"""All that PyMySQL raises: it reads a connection that ends, or that a thread closes, without looking first."""
+GO_ON: Final = "nothing is lost: the connector goes on where it was; if it comes again, look into the server's log"
+_LOOK: Final = "cdc check CONNECTOR.yaml tells what the server lets the connector do; the server's log says more"
 
 log = logging.getLogger("cdc")
 
@@ -168,7 +178,7 @@ def connect(at: Address, *, statements: Iterable[str] = (), read_timeout_s: floa
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=STATEMENT_TIMEOUT_S,
             charset="utf8mb4", use_unicode=False, conv={}, program_name="cdc", **tls,
         )  # fmt: skip
-    except (pymysql.Error, OSError, RuntimeError, ValueError) as exc:
+    except DRIVER_ERRORS as exc:
         raise connect_failed(at, exc) from None
     if connection._sock is not None:  # noqa: SLF001 - the library has no option for it
         keep_alive(connection._sock)  # noqa: SLF001
@@ -183,7 +193,7 @@ def rows(connection: Connection, doing: str, statement: str, parameters: tuple[A
         with connection.cursor() as cursor:
             cursor.execute(statement, parameters or None)
             return list(cursor.fetchall())
-    except pymysql.Error as exc:
+    except DRIVER_ERRORS as exc:
         raise translate(exc, doing) from exc
 
 
@@ -204,7 +214,7 @@ def break_off(connection: Connection) -> None:
 def close(connection: Connection | None) -> None:
     """Close it; safe for one that is closed."""
     if connection is not None and connection.open:
-        with suppress(pymysql.Error):
+        with suppress(*DRIVER_ERRORS):
             connection.close()
 
 
@@ -221,7 +231,8 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
     code, words = _code_and_message(exc)
     where = f"MySQL at {at.endpoint}"
     cause = getattr(exc, "original_exception", exc)
-    if isinstance(cause, ssl.SSLError) or code == CR.CR_SSL_CONNECTION_ERROR:
+    refused = not was_cut(cause) if isinstance(cause, ssl.SSLError) else code == CR.CR_SSL_CONNECTION_ERROR
+    if refused:
         reason = getattr(cause, "verify_message", "") or getattr(cause, "reason", "") or words
         hint = "add ?ssl_ca=/path/to/ca.pem to source.url; ?ssl_mode=required gives up checking who answers"
         if getattr(cause, "verify_code", 0) in _ANOTHER_HOST:
@@ -245,19 +256,24 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
             f"{where}: logging in with a password needs TLS, or the package cryptography",
             hint="leave ssl_mode=disabled out of source.url; or pip install cryptography",
         )
-    if code in _LOST or isinstance(cause, OSError):
+    if code in _LOST or isinstance(cause, OSError) or not isinstance(exc, pymysql.MySQLError):
         return RetryableError(
-            f"{where} cannot be reached: {words}", hint=f"is it running? mysqladmin ping -h {at.host}"
+            f"{where} cannot be reached: {words or type(exc).__name__}",
+            hint=f"is it running? mysqladmin ping -h {at.host}",
         )
-    return OperatorError(f"{where}: {words} ({code})")
+    return OperatorError(f"{where}: {words} ({code})", hint=_LOOK)
 
 
 def translate(exc: Exception, doing: str) -> CdcError:
     """Return a statement's error in our terms."""
+    if isinstance(exc, UnicodeError):
+        return OperatorError(f"{doing}: the server sends a text that is not UTF-8", hint=_LOOK)
+    if not isinstance(exc, (pymysql.MySQLError, OSError)):
+        return RetryableError(f"{doing}: the connection broke inside the driver ({type(exc).__name__})", hint=GO_ON)
     code, words = _code_and_message(exc)
     if code in _LOST or code == 0 or isinstance(exc, (pymysql.InterfaceError, OSError)):
-        return RetryableError(f"{doing}: {words or 'the connection was lost'} ({code})")
-    hint = "grant what is missing to the connector's user" if code in _DENIED else None
+        return RetryableError(f"{doing}: {words or 'the connection was lost'} ({code})", hint=GO_ON)
+    hint = "grant what is missing to the connector's user" if code in _DENIED else _LOOK
     return OperatorError(f"{doing}: {words} ({code})", hint=hint)
 
 

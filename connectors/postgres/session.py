@@ -16,6 +16,7 @@ import psycopg2
 import psycopg2.extensions
 
 from cdc.config.hosts import is_local
+from cdc.config.tls import says_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 SETTINGS: Final = {
@@ -36,6 +37,25 @@ SETTINGS: Final = {
 
 No standby holds up what the connector commits; where row security would leave rows out in silence, reading fails.
 """
+
+DRIVER_ERRORS: Final = (psycopg2.Error, psycopg2.Warning, SystemError, OSError, ValueError)
+"""All that psycopg2 raises: SystemError where a thread has closed it, ValueError for bytes that are no text."""
+
+_PASSING: Final = ("", "08", "57", "53", "58", "40", "XX")
+"""SQLSTATE classes of what passes: connections, shutdowns, resources, files, conflicts, and the server's own faults."""
+_ALSO_PASSING: Final = ("55006", "55P03", "25P03", "25P04", "72000")
+"""In use, lock not had in time, a session ended by a timeout of its own, a snapshot that is too old."""
+_CORRUPTED: Final = ("XX001", "XX002")
+_HINTS: Final = {
+    "42501": "grant what is missing to the connector's role",
+    "53100": "make room on the server's disk",
+    "53300": "SELECT count(*), application_name FROM pg_stat_activity GROUP BY 2; raise max_connections or close some",
+    "57P03": "the server is starting or stopping: wait until pg_isready says that it accepts connections",
+    "XX001": "the server found damaged data: its log names the file; restore it from a backup or a standby",
+    "XX002": "REINDEX the index that the server's log names",
+}
+GO_ON: Final = "nothing is lost: the connector goes on where it was; if it comes again, look into the server's log"
+_LOOK: Final = "cdc check CONNECTOR.yaml tells what the server lets the connector do; the server's log says more"
 
 log = logging.getLogger("cdc")
 
@@ -109,9 +129,9 @@ def connect(params: dict[str, str]) -> psycopg2.extensions.connection:
     """Open a psycopg2 connection in autocommit. Raises OperatorError or RetryableError."""
     try:
         connection: psycopg2.extensions.connection = psycopg2.connect(**cast("dict[str, Any]", params))
-    except psycopg2.OperationalError as exc:
-        raise connect_failed(params, str(exc)) from None
-    connection.autocommit = True
+        connection.autocommit = True
+    except DRIVER_ERRORS as exc:
+        raise connect_failed(params, str(exc) if isinstance(exc, psycopg2.Error) else type(exc).__name__) from None
     return connection
 
 
@@ -147,7 +167,7 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
             f"PostgreSQL at {where} admits no connection of user {user} from here (pg_hba.conf)",
             hint=f"add to pg_hba.conf: hostssl {params.get('dbname', 'all')} {user} <address> scram-sha-256",
         )
-    if "certificate" in text or ("SSL" in text and not re.search("SSL SYSCALL|SSL connection has been closed", text)):
+    if "certificate" in text or ("SSL" in text and not says_cut(text)):
         return OperatorError(
             f"PostgreSQL at {where}: no trusted TLS connection: {_last_words(text)}",
             hint="add ?sslrootcert=/path/to/ca.pem to source.url; ?sslmode=require gives up checking who answers",
@@ -162,17 +182,27 @@ def _last_words(text: str) -> str:
     return text.rsplit("failed: ", 1)[-1].split(" Is the server running", maxsplit=1)[0][:200]
 
 
-def translate(exc: psycopg2.Error, doing: str) -> CdcError:
+def translate(exc: Exception, doing: str) -> CdcError:
     """Return a statement's error in our terms; the server's DETAIL is left out, it may quote values."""
+    if isinstance(exc, UnicodeError):
+        return OperatorError(
+            f"{doing}: the server sends a text that is not UTF-8",
+            hint="if the server's messages are in another encoding: ALTER ROLE of the connector SET lc_messages = 'C'",
+        )
+    if not isinstance(exc, psycopg2.Error):
+        return RetryableError(f"{doing}: the connection broke inside the driver ({type(exc).__name__})", hint=GO_ON)
     reason = (exc.diag.message_primary or "the connection was lost") if exc.diag else "the connection was lost"
-    code = exc.pgcode or ""
-    if not code or code[:2] in ("08", "57", "53", "40") or code in ("55006", "55P03"):
-        return RetryableError(f"{doing}: {reason}")
+    return of_sqlstate(exc.pgcode or "", reason, doing)
+
+
+def of_sqlstate(code: str, reason: str, doing: str) -> CdcError:
+    """Return what the server's code for an error means to us; without a code the connection was lost."""
+    if code not in _CORRUPTED and (code[:2] in _PASSING or code in _ALSO_PASSING):
+        return RetryableError(f"{doing}: {reason}", hint=_HINTS.get(code, GO_ON))
     if code[:2] == "22":  # data exceptions: their messages quote the value
         what = "a text is not valid UTF-8" if code == "22021" else "the server cannot read a value"
         return OperatorError(f"{doing}: {what} ({code})", hint="repair the row, or leave the table out")
-    hint = "grant what is missing to the connector's role" if code == "42501" else None
-    return OperatorError(f"{doing}: {reason} ({code})", hint=hint)
+    return OperatorError(f"{doing}: {reason} ({code})", hint=_HINTS.get(code, _LOOK))
 
 
 def identifier(*names: str) -> str:

@@ -25,8 +25,10 @@ from kafka.protocol.producer import ProduceResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from cdc.config.keep_alive import keep_alive
+from cdc.config.tls import was_cut
 from cdc.model.errors import OperatorError
 from sinks.client import produce_request
+from sinks.client.failures import LOGIN_HINT, TRUST_HINT
 from sinks.client.produce_request import ErrorCodes, TopicBatches
 
 _LARGEST_ANSWER: Final = 100_000_000
@@ -91,8 +93,8 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         try:
             self._socket = socket.create_connection((host, port), timeout=self.answer_s)
-        except OSError as exc:
-            raise LostError(f"{self.where}: {exc.strerror or exc}") from exc
+        except (OSError, ValueError) as exc:  # ValueError: a host that no name can be
+            raise LostError(f"{self.where}: {getattr(exc, 'strerror', None) or exc}") from exc
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(self._socket)
@@ -101,6 +103,9 @@ class Connection:
             self._agree()
             if config.protocol.startswith("SASL"):
                 self._log_in(host)
+        except OSError as exc:
+            self.close()
+            raise LostError(f"{self.where}: {exc.strerror or exc}") from exc
         except BaseException:
             self.close()
             raise
@@ -191,7 +196,7 @@ class Connection:
             if kind.parse_header(body).correlation_id != self._correlation_id:
                 raise LostError(f"{self.where}: an answer to another request")
             return decode(body.read())
-        except (ValueError, IndexError, struct.error) as exc:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, struct.error) as exc:
             raise LostError(f"{self.where}: an answer that cannot be read") from exc
 
     def close(self) -> None:
@@ -228,11 +233,13 @@ class Connection:
     def _encrypt(self, host: str) -> None:
         try:
             trust = self._config.trust()
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             raise self._not_trusted(str(exc)) from exc
         try:
             self._socket = trust.wrap_socket(self._socket, server_hostname=host)
         except ssl.SSLError as exc:
+            if was_cut(exc):
+                raise LostError(f"{self.where}: the connection ended during the TLS handshake") from exc
             raise self._not_trusted(exc.reason or str(exc)) from exc
         except OSError as exc:
             raise LostError(f"{self.where}: {exc.strerror or exc}") from exc
@@ -240,8 +247,7 @@ class Connection:
     def _not_trusted(self, reason: str) -> OperatorError:
         return OperatorError(
             f"Kafka at {self.where}: no trusted TLS connection: {reason}",
-            hint="sink.options: {ssl.ca.location: /path/to/ca.pem}; bootstrap_servers must name a host of the "
-            "certificate: openssl s_client -connect HOST:PORT -showcerts",
+            hint=TRUST_HINT,
         )
 
     def _agree(self) -> None:
@@ -278,7 +284,7 @@ class Connection:
     def _not_let_in(self, reason: str) -> OperatorError:
         return OperatorError(
             f"Kafka at {self.where} refuses the login: {reason}",
-            hint="set sink.options sasl.mechanism, sasl.username and sasl.password (through ${NAME} or ${file:/path})",
+            hint=LOGIN_HINT,
         )
 
 

@@ -10,7 +10,9 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from cdc.config.tls import says_cut
 from cdc.model.errors import OperatorError, RetryableError
+from sinks.client.failures import LOGIN_HINT, TRUST_HINT
 
 _HEARD_WITHIN_S: Final = 8.0
 _LOGIN: Final = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}  # noqa: SLF001 - public names of it
@@ -28,12 +30,11 @@ def refuse_untrusted(servers: str, options: Mapping[str, str]) -> None:
     if error.code() in _LOGIN:
         raise OperatorError(
             f"Kafka at {servers} refuses the login: {reason}",
-            hint="set sink.options sasl.mechanism, sasl.username and sasl.password (through ${NAME} or ${file:/path})",
+            hint=LOGIN_HINT,
         )
     raise OperatorError(
         f"Kafka at {servers}: no trusted TLS connection: {reason}",
-        hint="sink.options: {ssl.ca.location: /path/to/ca.pem}; bootstrap_servers must name a host of the certificate: "
-        "openssl s_client -connect HOST:PORT -showcerts",
+        hint=TRUST_HINT,
     )
 
 
@@ -59,6 +60,6 @@ def _complaint(servers: str, options: Mapping[str, str]) -> KafkaError | None:
         else:
             return None
         for error in heard:
-            if error.code() in _LOGIN | _TLS:
+            if error.code() in _LOGIN or (error.code() in _TLS and not says_cut(error.str())):
                 return error
     return None

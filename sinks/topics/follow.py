@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
 from cdc.config import keep_alive
 from cdc.config.config import KafkaConfig
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import OperatorError
 from sinks.client.diagnosis import refuse_untrusted, unreachable
+from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import escape, log_topic
 from sinks.topics.topics import python_client
 
@@ -57,7 +57,7 @@ class Follower:
                 request_timeout_ms=15_000,
                 socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), *keep_alive.options()],
             )
-        except (KafkaError, OSError) as exc:
+        except DRIVER_ERRORS as exc:
             raise unreachable(self._servers) from exc
 
     def __enter__(self) -> Self:
@@ -77,8 +77,8 @@ class Follower:
         while True:
             try:
                 polled = self._consumer.poll(timeout_ms=500)
-            except KafkaError as exc:
-                raise RetryableError(f"Kafka at {self._servers}: reading failed: {type(exc).__name__}") from exc
+            except DRIVER_ERRORS as exc:
+                raise translate(exc, self._servers, "reading") from exc
             for records in polled.values():
                 for r in records:
                     yield r.topic, r.partition, r.offset, r.key, r.value
@@ -89,6 +89,13 @@ class Follower:
         """Take up partitions that are new; those found after the start are read from their beginning."""
         first = not self._assigned
         self._looked_at_s = time.monotonic()
+        try:
+            self._take_up(first=first)
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, self._servers, "looking for topics") from exc
+        return bool(self._assigned)
+
+    def _take_up(self, *, first: bool) -> None:
         topics = sorted(t for t in self._consumer.topics() if self._pattern.fullmatch(t))
         found = {TopicPartition(t, p) for t in topics for p in self._consumer.partitions_for_topic(t) or ()}
         new = found - self._assigned
@@ -99,4 +106,3 @@ class Follower:
                 self._consumer.seek_to_beginning(*sorted(new))
             else:
                 self._consumer.seek_to_end(*sorted(new))
-        return bool(self._assigned)

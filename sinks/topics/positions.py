@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
-from confluent_kafka import KafkaException
 
 from cdc.config.config import KafkaConfig
 from cdc.model.errors import CdcError
 from cdc.model.state import State
+from sinks.client.failures import DRIVER_ERRORS
 from sinks.topics.names import position_of, position_topic
 from sinks.topics.read_back import read_to_end
 from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
@@ -51,7 +51,7 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
             last, committed_at_ms, error = message.value(), message.timestamp()[1], None
         elif message.key() == _error_key(connector):
             value = message.value()
-            error = orjson.loads(value) if value is not None else None
+            error = _error_of(value) if value is not None else None
     state = State.from_bytes(last, where=f"topic {topic}") if last is not None else None
     return Standing(state, committed_at_ms, error)
 
@@ -89,8 +89,17 @@ def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:
         write_record(config, topic, _error_key(connector), orjson.dumps(value), within_s=_REPORT_S)
     except NoTopicError:
         pass  # it has never run: there is nowhere to leave it, and nobody looks
-    except (NotTakenError, KafkaException, BufferError) as exc:
+    except (NotTakenError, *DRIVER_ERRORS) as exc:
         log.debug("the error could not be left: %s", exc)
+
+
+def _error_of(value: bytes) -> Mapping[str, object] | None:
+    """Read what `leave_error` has written; anything else under its key says nothing."""
+    try:
+        found = orjson.loads(value)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and {"at_ms", "kind", "message", "hint"} <= found.keys() else None
 
 
 def _error_key(connector: str) -> bytes:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.model.errors import RetryableError
+from sinks.client.failures import DRIVER_ERRORS, translate
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -50,11 +51,8 @@ def read_to_end(
         # Make it only now: a consumer that is not given its partitions at once looks for them a second later.
         with closing(Consumer(settings, logger=log)) as consumer:
             yield from _read(consumer, bootstrap_servers, topic, bounds)
-    except KafkaException as exc:
-        raise RetryableError(
-            f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}",
-            at_start=exc.args[0].code() in _TOO_EARLY,
-        ) from exc
+    except DRIVER_ERRORS as exc:
+        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=_TOO_EARLY) from exc
 
 
 def read_without_waiting(
@@ -74,11 +72,8 @@ def read_without_waiting(
             with closing(Consumer({**settings, "isolation.level": isolation}, logger=log)) as consumer:
                 for message in _read(consumer, bootstrap_servers, topic, bounds):
                     yield message, bounds is stable
-    except KafkaException as exc:
-        raise RetryableError(
-            f"Kafka at {bootstrap_servers}: reading topic {topic} failed: {exc.args[0].str()}",
-            at_start=exc.args[0].code() in _TOO_EARLY,
-        ) from exc
+    except DRIVER_ERRORS as exc:
+        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=_TOO_EARLY) from exc
 
 
 def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str]:

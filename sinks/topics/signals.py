@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from cdc.config.config import KafkaConfig
 from cdc.model.errors import OperatorError
+from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import signal_topic
 from sinks.topics.read_back import read_to_end
 from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
@@ -24,6 +25,7 @@ class Commands:
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str], topic: str) -> None:
         self._waiting: dict[bytes, bytes] = {}
+        self._servers = bootstrap_servers
         end = 0
         for message in read_to_end(bootstrap_servers, options, topic, "read_committed"):
             self._hear(message.key(), message.value())
@@ -46,7 +48,10 @@ class Commands:
     def waiting(self) -> list[tuple[bytes, bytes]]:
         """Return those not answered, oldest first."""
         for _ in range(_AT_ONCE):
-            message = self._consumer.poll(0)
+            try:
+                message = self._consumer.poll(0)
+            except DRIVER_ERRORS as exc:
+                raise translate(exc, self._servers, "reading the signal topic") from exc
             if message is None:
                 break
             if message.error() is None:  # the producer notices as well when a broker fails
@@ -78,5 +83,5 @@ def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes) 
         raise OperatorError(msg, hint="cdc run first") from exc
     except NotTakenError as exc:
         raise OperatorError(f"Kafka at {broker}: topic {topic} takes nothing", hint="is it running?") from exc
-    except (KafkaException, BufferError) as exc:
-        raise OperatorError(f"Kafka at {broker}: topic {topic} cannot be written") from exc
+    except DRIVER_ERRORS as exc:
+        raise translate(exc, broker, f"writing to topic {topic}") from exc

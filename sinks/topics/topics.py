@@ -13,8 +13,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-from cdc.model.errors import ConfigError, OperatorError, RetryableError, raise_first
+from cdc.config.hosts import is_local
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, raise_first
 from sinks.client.diagnosis import refuse_untrusted, unreachable
+from sinks.client.failures import DRIVER_ERRORS, translate
 
 TOMBSTONES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """A reader that is away for less than this sees every delete."""
@@ -124,17 +126,23 @@ def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[st
         raise ConfigError(f"sink.options: {', '.join(unknown)} is not known here", hint=f"known: {', '.join(_CLIENT)}")
     mapped: dict[str, Any] = {_CLIENT[name]: value for name, value in options.items() if name in _CLIENT}
     mapped["ssl_check_hostname"] = mapped.get("ssl_check_hostname", _HOST_CHECKED) == _HOST_CHECKED
-    tell_of_weakness(bootstrap_servers, weakness(options))
+    tell_of_weakness(bootstrap_servers, weakness(options, bootstrap_servers))
     return {"bootstrap_servers": bootstrap_servers.split(","), **mapped}
 
 
-def weakness(options: Mapping[str, str]) -> str | None:
-    """Return what connections with these options leave unchecked though encrypted; None where nothing is left out."""
+def weakness(options: Mapping[str, str], bootstrap_servers: str = "localhost") -> str | None:
+    """Return what connections with these options leave unchecked; None where nothing is left out, or all stay here."""
     encrypted = options.get("security.protocol", "").upper().endswith("SSL")
     if encrypted and options.get("ssl.endpoint.identification.algorithm", _HOST_CHECKED) != _HOST_CHECKED:
         return "the broker's certificate is not checked to be that host's (ssl.endpoint.identification.algorithm)"
     if options.get("security.protocol", "").upper() == "SASL_PLAINTEXT":
         return "security.protocol=SASL_PLAINTEXT logs in without encryption and without knowing who answers"
+    hosts = ",".join(server.strip().rpartition(":")[0].strip("[]") or server.strip() for server in
+                     bootstrap_servers.split(","))  # fmt: skip
+    if not encrypted and not is_local(hosts, ""):
+        return (
+            "security.protocol=PLAINTEXT sends rows to another host without encryption and without knowing who answers"
+        )
     return None
 
 
@@ -158,7 +166,7 @@ class Topics:
             self._admin = KafkaAdminClient(
                 **client, client_id="cdc", request_timeout_ms=15_000, bootstrap_timeout_ms=8_000
             )
-        except (KafkaError, OSError, ValueError) as exc:
+        except DRIVER_ERRORS as exc:
             raise unreachable(bootstrap_servers) from exc
 
     def __enter__(self) -> Self:
@@ -175,15 +183,15 @@ class Topics:
         """Return all topics this user sees."""
         try:
             return set(self._admin.list_topics())
-        except KafkaError as exc:
-            raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, self._servers, "reading topics") from exc
 
     def check(self, wanted: Sequence[Wanted]) -> list[Wanted]:
         """Return the topics that are missing. Raises OperatorError for one that exists and is wrong."""
         try:
             existing = self._existing([w.name for w in wanted])
-        except KafkaError as exc:
-            raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, self._servers, "reading topics") from exc
         raise_first(self._refusals(wanted, existing))
         return [w for w in wanted if w.name not in existing]
 
@@ -218,23 +226,26 @@ class Topics:
             self._admin.wait_for_topics(list(specs), timeout_ms=30_000)
         except TopicAlreadyExistsError:
             self.check(wanted)
-        except KafkaError as exc:
+        except DRIVER_ERRORS as exc:
             raise self._cannot_make(exc) from exc
 
-    def _cannot_make(self, exc: KafkaError) -> OperatorError:
+    def _cannot_make(self, exc: Exception) -> CdcError:
+        passing = translate(exc, self._servers, "making topics")
+        if isinstance(passing, RetryableError) and (not isinstance(exc, KafkaError) or exc.retriable):
+            return passing
         return OperatorError(
             f"Kafka at {self._servers}: topics cannot be made: {exc}",
             hint="the connector's user needs CREATE on the cluster or on the topics’ prefix",
         )
 
-    def rehearse(self, wanted: Sequence[Wanted], *, replication_factor: int | None) -> list[OperatorError]:
+    def rehearse(self, wanted: Sequence[Wanted], *, replication_factor: int | None) -> list[CdcError]:
         """Return what the broker would say to `create`; nothing is made."""
         if not wanted:
             return []
         specs = _specs(wanted, replication_factor)
         try:
             self._admin.create_topics(specs, timeout_ms=30_000, validate_only=True)
-        except KafkaError as exc:
+        except DRIVER_ERRORS as exc:
             return [self._cannot_make(exc)]
         return []
 
@@ -245,10 +256,8 @@ class Topics:
             number = str(cluster["brokers"][0]["broker_id"])
             asked = [ConfigResource(ConfigResourceType.BROKER, number)]
             found = self._admin.describe_configs(asked, config_filter="all")["broker"][number]
-        except KafkaError as exc:
-            raise RetryableError(
-                f"Kafka at {self._servers}: reading the brokers' settings failed: {type(exc).__name__}"
-            ) from exc
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, self._servers, "reading the brokers' settings") from exc
         settings = {key: str(setting["value"]) for key, setting in found.items()}
         return Broker(len(cluster["brokers"]), settings)
 
@@ -256,8 +265,8 @@ class Topics:
         """Return those that exist, by name."""
         try:
             return self._existing(names)
-        except KafkaError as exc:
-            raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, self._servers, "reading topics") from exc
 
     def _existing(self, names: Sequence[str]) -> dict[str, Existing]:
         present = set(self._admin.list_topics()) & set(names)

@@ -32,7 +32,8 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import orjson
 from opensearchpy import OpenSearch
@@ -42,6 +43,7 @@ from opensearchpy.helpers import scan
 from pyspark.sql import Row, SparkSession
 
 from cdc.config.config import StoreConfig
+from cdc.config.hosts import is_local
 from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION
@@ -91,6 +93,8 @@ _MAPPINGS: dict[str, dict[str, Any]] = {
     "struct": {"type": "object", "enabled": False},
 }
 
+log: Final = logging.getLogger("cdc.apply")
+
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> OpenSearchStore:
     """Connect to the server at the url of `config`; create nothing. Raises OperatorError when it does not answer."""
@@ -101,6 +105,11 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     if prefix[0] in "-_":
         msg = f"stores.{name}: an index cannot be named after topic_prefix “{prefix}”"
         raise ConfigError(msg, hint="a prefix that begins with a letter or a digit")
+    url = urlsplit(config.url)
+    if url.scheme == "http" and not is_local(url.hostname or "", ""):
+        log.warning(
+            "OpenSearch of stores.%s: http sends password and rows to another host unencrypted; use https", name
+        )
     options: dict[str, Any] = dict(config.options)
     settings = {f"number_of_{kind}": options.pop(kind) for kind in ("shards", "replicas") if kind in options}
     if "username" in options:

@@ -6,11 +6,12 @@ a comparison by buckets, without reading either side twice.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
 import orjson
+
+from cdc.config.temporary_files import TemporaryDatabase
 
 _CACHE_KB = 65_536
 
@@ -47,28 +48,28 @@ class RowComparison:
     """Holds the source's side and one store's side after the other; a context manager."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None)  # a temporary file, removed when it is closed
-        self._db.executescript(
-            f"PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -{_CACHE_KB};"
+        self._db = TemporaryDatabase(
+            "the comparison's list of rows",
+            f"PRAGMA cache_size = -{_CACHE_KB};"
             "CREATE TABLE source (key TEXT, digest BLOB, text TEXT);"
-            "CREATE TABLE copy (key TEXT, digest BLOB, id TEXT); BEGIN"
+            "CREATE TABLE copy (key TEXT, digest BLOB, id TEXT); BEGIN",
         )
 
     def add_source(self, rows: Iterable[SourceRow]) -> int:
         """Add rows of the source, each key once. Returns how many."""
-        return max(self._db.executemany("INSERT INTO source VALUES (?, ?, ?)", rows).rowcount, 0)
+        return self._db.run_for_each("INSERT INTO source VALUES (?, ?, ?)", rows)
 
     def begin_copy(self) -> None:
         """Forget the rows of the previous store."""
-        self._db.execute("DELETE FROM copy")
+        self._db.run("DELETE FROM copy")
 
     def add_copy(self, rows: Iterable[CopiedRow]) -> int:
         """Add rows of the store. Returns how many."""
-        return max(self._db.executemany("INSERT INTO copy VALUES (?, ?, ?)", rows).rowcount, 0)
+        return self._db.run_for_each("INSERT INTO copy VALUES (?, ?, ?)", rows)
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield the keys whose rows differ, or that have more than one row in the store; in order."""
-        found = self._db.execute(
+        found = self._db.rows(
             "SELECT key, max(text), json_group_array(id) FILTER (WHERE copied) FROM ("
             " SELECT key, digest, text, NULL AS id, 0 AS copied FROM source"
             " UNION ALL SELECT key, digest, NULL, id, 1 FROM copy"

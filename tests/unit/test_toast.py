@@ -26,7 +26,7 @@ class Topic:
         self.records: list[tuple[bytes, bytes | None]] = []
         self.read = 0
 
-    def add(self, key: bytes, after: dict[str, object] | None, position: str = "0") -> None:
+    def add(self, key: bytes, after: dict[str, object] | None, position: str = Position(0, 0, 0).text) -> None:
         event = {
             "op": "d" if after is None else "u",
             "after": after,
@@ -191,4 +191,4 @@ def test_rows_that_cannot_be_stored_apart_take_no_room(toast: ToastValues) -> No
     """Small rows are not kept: memory and disk follow the large ones."""
     for n in range(100):
         toast.keep(DOCS, b"%d" % n, _row(b"small", b"too"), {})
-    assert toast._db.execute("SELECT count(*) FROM wide").fetchone() == (0,)
+    assert list(toast._db.rows("SELECT count(*) FROM wide")) == [(0,)]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import IO
 
-from cdc.model.errors import RetryableError
+from cdc.config.temporary_files import on_temporary_disk
 
 
-@contextmanager
-def on_disk() -> Iterator[None]:
-    """Turn a full disk inside into an error that says so."""
-    try:
-        yield
-    except OSError as exc:
-        raise RetryableError(
-            f"a transaction of the log does not fit into {tempfile.gettempdir()}: {exc.strerror or exc}",
-            hint="make room there; or start it with TMPDIR set to a folder that has as much as the longest transaction",
-        ) from exc
+def on_disk() -> AbstractContextManager[None]:
+    """Turn a full or closed disk inside into an error that says so."""
+    return on_temporary_disk("a transaction of the log")
+
+
+def open_file() -> IO[bytes]:
+    """Make a file for one transaction, which the caller closes."""
+    with on_disk():
+        return tempfile.TemporaryFile(prefix="cdc-transaction-")

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import select
 import ssl
-import tempfile
 import time
 from collections.abc import Callable
 from struct import pack
@@ -43,7 +42,7 @@ from cdc.model.errors import CdcError, FencedError, GapError, OperatorError, Pro
 from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
-from connectors.mysql.binlog.spill import on_disk
+from connectors.mysql.binlog.spill import on_disk, open_file
 
 HEARTBEAT_S: Final = 5
 """How often a server that has nothing to tell says so."""
@@ -108,7 +107,7 @@ class BinlogDump:
             connection._write_bytes(packet)  # noqa: SLF001 - the library sends its command so too
             connection._next_seq_id = 1  # noqa: SLF001
             connection._read_packet()  # noqa: SLF001
-        except pymysql.Error as exc:
+        except session.DRIVER_ERRORS as exc:
             raise self._refused(exc) from exc
 
     def follow(self, begin: BinlogPosition) -> None:
@@ -130,9 +129,9 @@ class BinlogDump:
         try:
             connection._next_seq_id = 0  # noqa: SLF001 - a command begins a conversation
             connection.write_packet(command)
-        except pymysql.Error as exc:
+            connection._sock.settimeout(0)  # noqa: SLF001 - from here on it is read here
+        except session.DRIVER_ERRORS as exc:
             raise session.translate(exc, "asking for the log") from exc
-        connection._sock.settimeout(0)  # noqa: SLF001 - from here on it is read here
         self._heard_s = time.monotonic()
 
     def read_buffered(self, read: Callable[[bytearray, int], tuple[int, T] | None]) -> T | None:
@@ -206,7 +205,7 @@ class BinlogDump:
     def _keep(self, part: bytes, *, more: bool) -> None:
         """Keep one part of a packet: in memory, as one row must be; a transaction need not."""
         if self._long is None and more and not self._parts and part[0] == _OK and part[_TYPE_AT] == PAYLOAD:
-            self._long = tempfile.TemporaryFile(prefix="cdc-transaction-")  # noqa: SIM115 - closed by who reads it
+            self._long = open_file()
             part = part[1:]
         if self._long is not None:
             with on_disk():
@@ -221,16 +220,19 @@ class BinlogDump:
             raise RetryableError("the log's connection is closed")
         try:
             got = sock.recv(_RECEIVE_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             if time.monotonic() - self._heard_s > SILENT_S:
                 raise RetryableError(
                     f"{self._where} has said nothing for {SILENT_S:.0f} s: the connection is taken for dead"
                 ) from None
             return False
-        except OSError as exc:
-            raise RetryableError(f"{self._where}: the log's connection was lost: {exc.strerror or exc}") from exc
+        except (OSError, ValueError) as exc:
+            said = exc.strerror if isinstance(exc, OSError) else "it is closed"
+            raise RetryableError(
+                f"{self._where}: the log's connection was lost: {said or type(exc).__name__}", hint=session.GO_ON
+            ) from exc
         if not got:
-            raise RetryableError(f"{self._where} has closed the log's connection")
+            raise RetryableError(f"{self._where} has closed the log's connection", hint=session.GO_ON)
         self._heard_s = time.monotonic()
         self._buffer += got
         return True
@@ -239,7 +241,10 @@ class BinlogDump:
         """Wait until something comes, or the time is up."""
         sock = self._connection._sock  # noqa: SLF001
         if sock is not None:
-            select.select([sock], [], [], timeout_s)
+            try:
+                select.select([sock], [], [], timeout_s)
+            except (OSError, ValueError) as exc:
+                raise RetryableError(f"{self._where}: the log's connection was lost", hint=session.GO_ON) from exc
 
     def read(self, within_s: float) -> bytes:
         """Wait for the next event, which begins a file of the log, and so is short."""
@@ -252,8 +257,9 @@ class BinlogDump:
             raise ProtocolError(4, "a compressed transaction at the beginning of a file of the log")
         return event
 
-    def _refused(self, exc: pymysql.Error) -> CdcError:
-        code, words = (exc.args[0], str(exc.args[1])) if len(exc.args) > 1 else (0, str(exc))
+    def _refused(self, exc: Exception) -> CdcError:
+        known = isinstance(exc, pymysql.MySQLError) and len(exc.args) > 1
+        code, words = (exc.args[0], str(exc.args[1])) if known else (0, "")
         if code in (_BINLOG_ERROR, _SAME_NUMBER):
             return refused_by_server(self._where, words, server_id=self._server_id, connector=self._connector)
         error = session.translate(exc, "asking for the log")

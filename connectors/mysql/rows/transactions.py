@@ -8,7 +8,6 @@ GTID (MySQL: also an anonymous one), then `BEGIN`, rows, and `XID` or `COMMIT`; 
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
@@ -17,7 +16,7 @@ from typing import IO, Final
 from cdc.model.errors import GapError, OperatorError
 from connectors.mysql.binlog import events, parser
 from connectors.mysql.binlog.positions import BinlogPosition
-from connectors.mysql.binlog.spill import on_disk
+from connectors.mysql.binlog.spill import on_disk, open_file
 from connectors.mysql.rows.statements import (
     Altered,
     Began,
@@ -55,7 +54,7 @@ class TransactionBuffer:
         if self._file is None:
             self._events.append((event, raw, offset))
             if self._bytes > self._limit_bytes:
-                self._file = tempfile.TemporaryFile(prefix="cdc-transaction-")  # noqa: SIM115 - closed by `close`
+                self._file = open_file()
                 for _, one, at in self._events:
                     self._write(one, at)
                 self._events = []
@@ -79,9 +78,18 @@ class TransactionBuffer:
             return
         with on_disk():
             self._file.seek(0)  # which writes what is left
-        while head := self._file.read(_SIZE.size):
+        while found := self._read_one(self._file):
+            raw, offset = found
+            yield parse(raw), offset
+
+    @staticmethod
+    def _read_one(file: IO[bytes]) -> tuple[bytes, int] | None:
+        with on_disk():
+            head = file.read(_SIZE.size)
+            if not head:
+                return None
             size, offset = _SIZE.unpack(head)
-            yield parse(self._file.read(size)), offset
+            return file.read(size), offset
 
     def close(self) -> None:
         if self._file is not None:

@@ -22,7 +22,7 @@ from connectors.postgres.catalog import identities
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
-from connectors.postgres.session import identifier, key_encoding, translate
+from connectors.postgres.session import DRIVER_ERRORS, identifier, key_encoding, translate
 from connectors.postgres.values.mapping import TypeInfo, column
 
 OLDEST: Final = 140000
@@ -205,7 +205,7 @@ class Catalog:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, parameters or None)
                 return cursor.fetchall() if cursor.description else []
-        except psycopg2.Error as exc:
+        except DRIVER_ERRORS as exc:
             raise translate(exc, doing) from exc
 
     def copy(self, doing: str, statement: sql.Composable, into: Writable) -> None:
@@ -219,7 +219,7 @@ class Catalog:
         try:
             with self._connection.cursor() as cursor:
                 cursor.copy_expert(statement, into)
-        except psycopg2.Error as exc:
+        except DRIVER_ERRORS as exc:
             raise translate(exc, doing) from exc
 
     def text(self, statement: sql.Composable) -> str:

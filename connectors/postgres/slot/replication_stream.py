@@ -27,9 +27,15 @@ from cdc.model.errors import CdcError, OperatorError, ProtocolError, RetryableEr
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
-from connectors.postgres.session import connect_failed, endpoint
+from connectors.postgres.session import GO_ON, connect_failed, endpoint, of_sqlstate
 
 log = logging.getLogger("cdc")
+
+_BROKEN: Final = (psycopg.Error, psycopg.Warning, SystemError, OSError, ValueError)
+"""All that libpq's wrapper raises; ValueError and OSError of a socket that is closed."""
+
+_STREAM_BROKEN: Final = (psycopg.Error, psycopg.Warning, SystemError, OSError)
+"""The same where decoders are called inside, whose ValueErrors are not the connection's."""
 
 _DATA: Final = Struct(">QQq")
 _KEEPALIVE: Final = Struct(">QqB")
@@ -63,7 +69,10 @@ class ReplicationConnection:
     def __init__(self, params: dict[str, str]) -> None:
         self._endpoint = endpoint(params)
         conninfo = psycopg.conninfo.make_conninfo(**{**params, "replication": "database"})
-        self._pg = pq.PGconn.connect(conninfo.encode())
+        try:
+            self._pg = pq.PGconn.connect(conninfo.encode())
+        except _BROKEN as exc:
+            raise connect_failed(params, str(exc) if isinstance(exc, psycopg.Error) else type(exc).__name__) from None
         if self._pg.status != pq.ConnStatus.OK:
             message = self._pg.error_message.decode(errors="replace")
             self._pg.finish()
@@ -84,9 +93,12 @@ class ReplicationConnection:
         Raises RetryableError if there is no answer `within_s`. None is for making a slot, which waits for the longest
         open transaction.
         """
-        result = self._result(statement, doing, within_s)
-        while self._pg.get_result() is not None:
-            pass
+        try:
+            result = self._result(statement, doing, within_s)
+            while self._pg.get_result() is not None:
+                pass
+        except _BROKEN as exc:
+            raise self._lost(doing) from exc
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             raise _translate(result, doing)
         return [
@@ -132,7 +144,10 @@ class ReplicationConnection:
             "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'", "reading wal_sender_timeout"
         )
         self._silent_s = max(SILENT_S, int(limit_ms) / 1000) if int(limit_ms) else SILENT_UNLIMITED_S
-        result = self._result(statement, f"starting replication from slot {slot}", self._silent_s)
+        try:
+            result = self._result(statement, f"starting replication from slot {slot}", self._silent_s)
+        except _BROKEN as exc:
+            raise self._lost(f"starting replication from slot {slot}") from exc
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise _translate(result, f"starting replication from slot {slot}")
         self._streaming = True
@@ -149,7 +164,7 @@ class ReplicationConnection:
             raise self._ended()
         try:
             found = Received(*read(self._pg.get_copy_data, self._pg.consume_input, after, most))
-        except psycopg.Error as exc:
+        except _STREAM_BROKEN as exc:
             raise self._broken() from exc
         if found.something:
             self._over = found.status < 0  # what came before it counts
@@ -172,7 +187,7 @@ class ReplicationConnection:
             if size == 0:
                 self._pg.consume_input()
                 size, data = self._pg.get_copy_data(1)
-        except psycopg.Error as exc:
+        except _BROKEN as exc:
             raise self._broken() from exc
         if size > 0:
             self._asked_at_s = None
@@ -197,7 +212,7 @@ class ReplicationConnection:
         """
         try:
             changes, message, size = read(self._pg.get_copy_data, most)
-        except psycopg.Error as exc:
+        except _STREAM_BROKEN as exc:
             raise self._broken() from exc
         self._over = size < 0  # what came before it counts
         if changes or message is not None:
@@ -205,10 +220,16 @@ class ReplicationConnection:
         return changes, message
 
     def _broken(self) -> RetryableError:
-        return RetryableError(f"PostgreSQL at {self._endpoint}: the replication stream broke")
+        return RetryableError(f"PostgreSQL at {self._endpoint}: the replication stream broke", hint=GO_ON)
+
+    def _lost(self, doing: str) -> RetryableError:
+        return RetryableError(f"PostgreSQL at {self._endpoint}: {doing}: the connection was lost", hint=GO_ON)
 
     def _ended(self) -> CdcError:
-        result = self._pg.get_result()
+        try:
+            result = self._pg.get_result()
+        except _BROKEN:
+            return self._broken()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             return _translate(result, "following the log")
         return RetryableError(f"PostgreSQL at {self._endpoint} ended the replication stream")
@@ -219,6 +240,12 @@ class ReplicationConnection:
         It returns a little later: a server that wakes a waiting reader for every message pays more for that than for
         decoding a row. More has come by then; while much comes, it waits a little longer.
         """
+        try:
+            self._gather(timeout_s)
+        except OSError as exc:
+            raise self._broken() from exc
+
+    def _gather(self, timeout_s: float) -> None:
         if not self._poll.poll(timeout_s * 1000):
             return
         queued, came, until_s = 0, _MUCH_BYTES, time.monotonic() + _GATHER_MOST_S
@@ -246,8 +273,10 @@ class ReplicationConnection:
         try:
             self._pg.put_copy_data(message)
             self._pg.flush()
-        except psycopg.Error as exc:
-            raise RetryableError(f"PostgreSQL at {self._endpoint}: the replication connection was lost") from exc
+        except _BROKEN as exc:
+            raise RetryableError(
+                f"PostgreSQL at {self._endpoint}: the replication connection was lost", hint=GO_ON
+            ) from exc
         self._sent_at_s = clock_s
         if reply and self._asked_at_s is None:
             self._asked_at_s = clock_s
@@ -286,6 +315,4 @@ def _translate(result: pq.abc.PGresult, doing: str) -> CdcError:
         )
     if code == "42501":
         return OperatorError(f"{doing}: {reason}", hint="ALTER ROLE … REPLICATION")
-    if code[:2] in ("", "08", "57", "53", "58", "XX"):
-        return RetryableError(f"{doing}: {reason or 'the connection was lost'}")
-    return OperatorError(f"{doing}: {reason} ({code})")
+    return of_sqlstate(code, reason or "the connection was lost", doing)

@@ -1,0 +1,72 @@
+"""Tells a table's events from records that no connector has written. Pure, except for one warning a topic.
+
+A topic is written by one connector, but a broker lets in whoever may write there: a console producer at the wrong
+prompt, a job with the wrong topic. Such a record is no change of the source's. What the log has said still holds, so it
+is not taken for a row, and its key is a row's only if an event of ours says so. A reader of the topic sees it all the
+same, in place of the row with its key: that is repaired by reading the table again, which writes every row and deletes
+every other key.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from cdc.model.errors import OperatorError
+
+_OPS: Final = frozenset("crud")
+_POSITION: Final = re.compile(r"[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8}")
+"""The text of a `Position`."""
+_told: set[str] = set()
+
+log = logging.getLogger("cdc")
+
+
+def event_of(value: bytes) -> Mapping[str, Any] | None:
+    """Read a record of a table's topic; None for one that no connector has written."""
+    try:
+        event = orjson.loads(value)
+        source = event["source"]
+        ours = (
+            event["op"] in _OPS
+            and _POSITION.fullmatch(source["position"]) is not None
+            and type(source["schema_version"]) is int
+            and isinstance(event["after"], dict | None)
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
+    return event if ours else None
+
+
+def names_a_row(key: bytes, columns: Sequence[str]) -> bool:
+    """Whether a foreign record's key has the form of the table's keys: it then stands where a row may stand."""
+    try:
+        found = orjson.loads(key)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.keys() == set(columns)
+
+
+def tell(topic: str, table: str) -> None:
+    """Log once for each topic that others write to it, and how its readers see the source's rows again."""
+    if topic not in _told:
+        _told.add(topic)
+        log.warning(
+            "topic %s holds records that no connector has written: they are no rows, but readers see them; let the "
+            "connector's user alone write to it, then read the table again: "
+            "cdc snapshot start CONNECTOR.yaml --table %s", topic, table,
+        )  # fmt: skip
+
+
+def not_ours(topic: str, partition: int, offset: int) -> OperatorError:
+    """Return the error for a record of an own topic that cannot be gone on without."""
+    return OperatorError(
+        f"topic {topic}, partition {partition}, offset {offset}: a record that no connector has written",
+        hint="let the connector's user alone write to this topic; a record without a value under the same key takes it "
+        "away: kafka-console-consumer.sh --bootstrap-server SERVER --property print.key=true --max-messages 1 "
+        f"--topic {topic} --partition {partition} --offset {offset} shows the key",
+    )
