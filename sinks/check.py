@@ -12,6 +12,7 @@ from cdc.config.config import KafkaConfig, matches
 from cdc.config.findings import Finding, Level, probed, refused
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
+from cdc.model.ledger import Loss, loss
 from cdc.model.state import State
 from sinks.kafka import TRANSACTION_TIMEOUT_MS, KafkaSink, largest_record
 from sinks.topics.names import table_of
@@ -42,13 +43,14 @@ def check(
     except CdcError as exc:
         findings.append(refused("topics", exc))
     try:
-        topics = Topics(config.bootstrap_servers, config.options)
+        topics = Topics(config.bootstrap_servers, config.options, spread=sink.spread)
     except CdcError as exc:
         return [*findings, refused("kafka", exc)]
     with topics:
         probes: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
             ("kafka", partial(_broker, topics, config)),
             ("topics", partial(_topics, topics, config, wanted)),
+            ("topics", partial(_ledger, topics, config, sink, wanted, state=state)),
             ("topics", partial(_neighbours, topics, config, sink, tables, state=state, identity=identity)),
         )
         for about, probe in probes:
@@ -109,6 +111,28 @@ def _topics(topics: Topics, config: KafkaConfig, wanted: Sequence[Wanted]) -> It
             "set sink.replication_factor: 3 before the first start; for topics that exist: "
             f"kafka-reassign-partitions.sh --bootstrap-server {config.bootstrap_servers}",
         )
+
+
+def _ledger(
+    topics: Topics, config: KafkaConfig, sink: KafkaSink, wanted: Sequence[Wanted], *, state: State | None
+) -> Iterator[Finding]:
+    """Compare what is relied on with the topics as they are."""
+    if state is None:
+        return
+    recorded = read_standing(config, sink.connector).topics
+    found = topics.facts([w.name for w in wanted])
+    asked = {w.name: w.partitions for w in wanted}
+    for refusal in verdicts.of_topics(recorded, {t: f for t, f in found.items() if f.partitions == asked[t]}):
+        yield refused("topics", refusal)  # where another number is asked for, it has been refused with the settings
+    for topic, was in sorted(recorded.items()):
+        table = table_of(topic)
+        if topic not in asked or (table is not None and table not in state.tables):
+            continue
+        keeps = table is not None
+        what = Loss.GONE if topic not in found else loss(was, found[topic], keeps=keeps)
+        if what is not None:
+            then = "the next start reads its table again" if keeps else "what it held is gone"
+            yield Finding(Level.WARNING, "topics", f"topic {topic} {what.value}: {then}", None)
 
 
 def _copies(topics: Topics, config: KafkaConfig) -> int:

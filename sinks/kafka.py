@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 import orjson
@@ -22,14 +24,15 @@ from cdc.encode import foreign
 from cdc.model.change import Table
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import UNSURE, Log
+from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.record_batch import CODECS, Codec, first
 from sinks.producer.batches import Batch, Batches
 from sinks.producer.producer import Producer
 from sinks.producer.retries import FENCED, RefusedError
-from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_topic
-from sinks.topics.positions import read_neighbours, read_standing
+from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_of, table_topic
+from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
 from sinks.topics.read_back import Isolation, read_to_end, read_without_waiting
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
@@ -54,6 +57,9 @@ _AROUND_BYTES: Final = 1024
 _ANSWER_MS: Final = 40_000
 """An answer is awaited for longer than a broker waits for its followers, which is 30 s."""
 _FENCE_S: Final = 60.0
+_LOOKED_AT: Final = 500
+_LOOK_S: Final = 1.0
+"""While the log is followed so many topics are looked at in so many seconds: the loop does not wait for thousands."""
 
 log = logging.getLogger("cdc.kafka")
 
@@ -77,6 +83,12 @@ class KafkaSink:
         self._has_letters = False
         self._largest_wanted = largest_record(config)
         self._smallest_limit = self._largest_wanted
+        self._standing = Standing(None, 0, None)
+        """What the position topic said at the last fence."""
+        self._recorded: dict[str, TopicFacts] = {}
+        self._found: Mapping[str, TopicFacts] = {}
+        self._looked_s = 0.0
+        self._look_from = 0
         self._made: Sequence[str] = ()
         """Topics that the producer has not looked for yet."""
         self._signal_topic = signal_topic(config.prefix, connector)
@@ -107,18 +119,39 @@ class KafkaSink:
         return table_topic(self._config.prefix, table.schema, table.name)
 
     def check(self, tables: Sequence[Table]) -> bool:
-        with Topics(self._servers, self._config.options) as topics:
+        with self._topics() as topics:
             missing = topics.check(self.wanted(tables))
             self._smallest_limit = min(topics.smallest_limit, self._largest_wanted)
             self._has_letters = topics.exists(self.log_topic("dead-letter"))
         return self.position_topic not in {topic.name for topic in missing}
 
     def create(self, tables: Sequence[Table]) -> None:
-        with Topics(self._servers, self._config.options) as topics:
+        with self._topics() as topics:
             wanted = self.wanted(tables)
-            topics.create(topics.check(wanted), replication_factor=self._config.replication_factor)
+            missing = topics.check(wanted)
+            topics.create(missing, replication_factor=self._config.replication_factor)
+            found = topics.facts([topic.name for topic in wanted])
+        made = {topic.name for topic in missing}
+        self._found = {name: replace(facts, made=name in made) for name, facts in found.items()}
         self._made = [topic.name for topic in wanted]
         self._has_letters |= "dead-letter" in self._logs
+
+    def _topics(self) -> Topics:
+        return Topics(self._servers, self._config.options, spread=self.spread)
+
+    def spread(self, topic: str) -> int | None:
+        """Return over how many partitions a topic's records were spread; 0: none were written; None: it is unknown.
+
+        For a topic that has another number now; that is rare, and the position topic is read for it.
+        """
+        with Topics(self._servers, self._config.options) as topics:
+            if not topics.exists(self.position_topic):
+                return 0
+        standing = read_standing(self._config, self.connector)
+        recorded, table = standing.topics.get(topic), table_of(self._table_logs.written_for(topic))
+        if recorded is not None:
+            return recorded.partitions
+        return None if standing.state is not None and (table is None or table in standing.state.tables) else 0
 
     def neighbours(self) -> list[tuple[str, State]]:
         return read_neighbours(self._config, self.connector)
@@ -158,7 +191,53 @@ class KafkaSink:
         self.close()
         self._begin_batches()
         self._begin_epoch()
-        return read_standing(self._config, self.connector, fenced=True).state
+        self._standing = read_standing(self._config, self.connector, fenced=True)
+        self._recorded = dict(self._standing.topics)
+        return self._standing.state
+
+    def recorded(self) -> Mapping[str, TopicFacts]:
+        return self._recorded
+
+    def found(self) -> Mapping[str, TopicFacts]:
+        return self._found
+
+    def rely(self, topic: str, facts: TopicFacts) -> None:
+        self._recorded[topic] = facts
+        self.write(self.position_topic, topic_key(self.connector, topic), facts.to_bytes())
+
+    def kept_schemas(self) -> Mapping[bytes, bytes]:
+        return self._standing.schemas
+
+    def keep_schema(self, key: bytes, value: bytes) -> None:
+        self.write(self.position_topic, schema_key(self.connector, key), zlib.compress(value))
+
+    def moved(self, *, whole: bool = False) -> bool:
+        now_s = time.monotonic()
+        if self._producer is None or not (whole or now_s - self._looked_s >= _LOOK_S):
+            return False
+        self._looked_s, names = now_s, sorted(self._found)
+        begin = 0 if whole or self._look_from >= len(names) else self._look_from
+        for at in range(begin, len(names) if whole else min(begin + 1, len(names)), _LOOKED_AT):
+            self._look_from = at + _LOOKED_AT
+            if self._are_others(names[at : at + _LOOKED_AT]):
+                return True
+        return False
+
+    def _are_others(self, names: Sequence[str]) -> bool:
+        """Tell whether one of the topics is gone or is another one than this session has found."""
+        try:
+            there = self._open_producer().there(names)
+        except LostError as exc:
+            log.debug("the topics cannot be looked at: %s", exc)
+            return False
+        for name in names:
+            facts, (identity, partitions) = self._found[name], there.get(name, ("", 0))
+            if partitions == 0 and name in there:  # it is there; its leaders are just being chosen
+                continue
+            same = identity == facts.identity or not (identity and facts.identity)
+            if name not in there or not same or partitions != facts.partitions:
+                return True
+        return False
 
     def _begin_epoch(self) -> None:
         """Fence older epochs: the broker has ended what they had open, and takes nothing from them any more."""
@@ -181,6 +260,7 @@ class KafkaSink:
 
     def schema(self, key: bytes, value: bytes) -> None:
         self.write(self.schema_topic, key, value)
+        self.keep_schema(key, value)
 
     def log(self, name: Log, key: bytes, value: bytes) -> None:
         if name not in self._logs:

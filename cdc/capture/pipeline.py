@@ -21,7 +21,7 @@ from typing import Final
 
 from cdc.capture import signals
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
-from cdc.capture.startup import Settings, Startup, now_ms, unless_rekeyed
+from cdc.capture.startup import Settings, Startup, now_ms, restored, unless_rekeyed
 from cdc.encode.dead_letters import DeadLetters, refusal
 from cdc.encode.envelope import Frame, transaction_records
 from cdc.encode.event_writer import EventWriter
@@ -78,7 +78,7 @@ class Stopped(Exception):  # noqa: N818 - not an error
 
 
 class RestartSession(Exception):  # noqa: N818 - not an error
-    """Restart the session: a command names a table that the session does not know, or asks to go on behind a gap."""
+    """Restart the session: a command needs it (an unknown table, a gap), or a topic is another one now."""
 
 
 class Pipeline:
@@ -320,8 +320,9 @@ class _Session:
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
         self._tables = tables
         self._letters = DeadLetters(sink, across.refused, on="dead-letter" in settings.logs)
+        published = list(sink.schemas())
         versions = SchemaVersions(
-            sink.schemas(),
+            [*published, *restored(sink, published, {sink.topic(table) for table in tables})],
             connector=settings.connector,
             source=source.name,
             prefix=settings.prefix,
@@ -429,6 +430,7 @@ class _Session:
             if reason := self._versions.rewritten(table):
                 self.resnapshot(table, reason)
         if target is not None and self._state.commit >= target and not self._to_do() and not self._sink.pending()[0]:
+            self._look_at_topics(whole=True)
             return
         for frame in self._source.stream(self._state.offset):
             if isinstance(frame, Transaction):
@@ -444,6 +446,7 @@ class _Session:
                 self._at_end = caught_up or stopped or isinstance(frame, Idle)
                 self._commit_position()
             if caught_up:
+                self._look_at_topics(whole=True)
                 return
             if stopped:
                 raise Stopped
@@ -456,9 +459,16 @@ class _Session:
         no_gap = self._gap_before is not None and not self._gap_may_come()
         if no_gap or now - self._commands_read_s >= COMMANDS_S:
             self._commands_read_s = now
+            self._look_at_topics()
             self._carry_out_commands()
             self._gap_before = None if no_gap else self._gap_before
         return bool(self._incremental) or self._gap_before is not None
+
+    def _look_at_topics(self, *, whole: bool = False) -> None:
+        """Restart the session if a topic has been deleted or changed: a start compares all with what is recorded."""
+        if self._sink.moved(whole=whole):
+            log.warning("a topic has been deleted, made again or given partitions: the session starts again to compare")
+            raise RestartSession
 
     def _carry_out_commands(self) -> None:
         """Carry out commands; a command and what it changes are committed together.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import orjson
 
 from cdc.capture import signals, verdicts
 from cdc.capture.incremental_snapshot import IncrementalProgress
 from cdc.encode.schema_versions import SchemaVersions
+from cdc.encode.table_log import log_of
 from cdc.model.change import Position, Table
 from cdc.model.errors import GapError, raise_first
-from cdc.model.interfaces import LINEAGE, Clock, Log, Sink, Source
+from cdc.model.interfaces import LINEAGE, UNSURE, Clock, Log, Sink, Source
+from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
 
 log = logging.getLogger("cdc")
@@ -72,9 +76,11 @@ class Startup:
                 epoch=1,
                 config=self._settings.config,
             )
+            self._record_topics()
             self._sink.commit(state)
         raise_first(verdicts.of_config(state, self._settings.config))
         raise_first(verdicts.of_source(state, identity))
+        raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
         if state.phase is Phase.CREATING:
             held_ms = now_ms(source)
             start = source.hold(tables)
@@ -89,6 +95,7 @@ class Startup:
                 snapshot={},
                 carried=source.carried(),
             )
+            self._record_topics()
             self._sink.commit(state)
             return state, start.view
         still = _still_captured(state, names)
@@ -109,16 +116,62 @@ class Startup:
             )  # fmt: skip
             offset, commit = moved
             still = replace(still, identity=identity, epoch=still.epoch + 1, offset=offset, commit=commit)
+        lost = self._lost(tables, still)
         added = self._refuse_others(identity, tables, still)
         if added:
             source.extend(tables)
             since = Position(still.epoch, still.commit - 1, still.windows + 1).text
             reading = {**still.reading, **{table.qualified: IncrementalProgress(since).to_json() for table in added}}
             still = replace(still, tables=names, reading=reading, carried=source.carried())
-        if still is not state:
+        if lost:
+            since = Position(still.epoch, still.commit - 1, still.windows + 1).text
+            readings = {name: IncrementalProgress(since, gap=True).to_json() for name in lost}
+            still = replace(still, reading={**still.reading, **readings})
+        if self._record_topics() or still is not state:
             state = still.next()
             self._sink.commit(state)
         return state, None
+
+    def _record_topics(self) -> bool:
+        """Record in the open transaction what has changed of the topics that are relied on; False: nothing has."""
+        changed = to_record(self._sink.recorded(), self._sink.found())
+        for topic, facts in changed.items():
+            self._sink.rely(topic, facts)
+        return bool(changed)
+
+    def _lost(self, tables: Sequence[Table], state: State) -> list[str]:
+        """Find the tables whose topics are not what was written: they are read again, which is committed with that.
+
+        A topic may be empty, or hold records that somebody has put there: keys that the source does not have get
+        deletes, and no value that is missing in the log is taken from older records.
+        """
+        losses = {
+            topic: what
+            for topic, facts in self._sink.found().items()
+            if (what := loss(self._sink.recorded().get(topic), facts, keeps=True)) is not None
+        }
+        if not losses:
+            return []
+        again: list[str] = []
+        ours = {self._sink.topic(table): table.qualified for table in tables if table.qualified in state.tables}
+        letters = self._sink.log_topic("dead-letter")
+        if state.dead_letters and letters in losses:
+            log.warning("topic %s %s: which rows are dead letters is not known: all tables are read again",
+                        letters, losses.pop(letters).value)  # fmt: skip
+            again += ours.values()
+        for topic, name in ours.items():
+            found = losses.pop(topic, None)
+            of_log = losses.pop(log_of(topic), None)
+            if found is None and of_log in (Loss.GONE, Loss.MADE_AGAIN) and log_of(topic) in self._sink.recorded():
+                topic, found = log_of(topic), of_log  # noqa: PLW2901 - it is the one to be named
+            if found is not None and name not in again:
+                log.warning("topic %s %s: the rows of table %s are read again", topic, found.value, name)
+                again.append(name)
+        recorded = self._sink.recorded()
+        for topic, what in losses.items():
+            if what is not Loss.FORGOTTEN and topic in recorded:
+                log.warning("topic %s %s: what it held is gone", topic, what.value)
+        return again
 
     def _over_the_gap(self, source: Source, state: State, tables: Sequence[Table], asked: Sequence[bytes]) -> State:
         """Begin a new hold and a new epoch: all tables are read again, and rows that are gone get deletes."""
@@ -131,6 +184,7 @@ class Startup:
             snapshot={}, reading={name: IncrementalProgress(since, gap=True).to_json() for name in names}, windows=0,
             carried=source.carried(),
         )  # fmt: skip
+        self._record_topics()
         for key in asked:
             self._sink.answered(key)
         self._sink.commit(state)
@@ -179,3 +233,26 @@ def unless_rekeyed(state: State, tables: Sequence[Table], versions: SchemaVersio
         return state
     left = {name: at for name, at in progress.items() if name not in rekeyed}
     return replace(state, snapshot={**state.snapshot, "tables": left})
+
+
+def restored(sink: Sink, published: Sequence[bytes], topics: Collection[str]) -> list[bytes]:
+    """Publish again those descriptions of tables that the schema topic has lost, as they were; return them.
+
+    The numbers of versions are in the events for good, so none may ever mean anything else: each description is kept
+    beside the position too. Copies that an older release has not made of tables of these `topics` are made.
+    """
+    kept = sink.kept_schemas()
+    there = {}
+    for value in published:
+        record = orjson.loads(value)
+        key = orjson.dumps({"schema": record["schema"], "table": record["table"], "version": record["version"]})
+        there[key] = value
+        sure = all(column["kind"] != UNSURE for column in record["columns"])
+        if sure and key not in kept and record["topic"] in topics:
+            sink.keep_schema(key, value)
+    lost = {key: value for key, value in kept.items() if key not in there}
+    for key, value in lost.items():
+        sink.schema(key, value)
+    if lost:
+        log.warning("the schema topic has lost %d descriptions of tables: they are published again", len(lost))
+    return list(lost.values())

@@ -8,6 +8,7 @@ import orjson
 
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import LINEAGE
+from cdc.model.ledger import TopicFacts, spread_otherwise
 from cdc.model.state import State
 
 
@@ -60,6 +61,18 @@ def of_neighbours(
             yield from (_owned(topics[table], state.connector) for table in state.tables if table in topics)
 
 
+def of_topics(recorded: Mapping[str, TopicFacts], found: Mapping[str, TopicFacts]) -> Iterator[OperatorError]:
+    """Refuse topics that have another number of partitions than their records were spread over."""
+    for topic, facts in found.items():
+        was = recorded.get(topic)
+        if was is not None and spread_otherwise(was, facts):
+            yield OperatorError(
+                f"topic {topic} has {facts.partitions} partitions, {was.partitions} when its records were written: a "
+                "key's next record would be in another partition than its last",
+                hint="give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics)",
+            )
+
+
 def of_records(occupied: Sequence[str], published: Iterable[bytes], connector: str) -> Iterator[OperatorError]:
     """Refuse topics with records when this connector has no position; the schema topic may name their owner."""
     if not occupied:
@@ -75,14 +88,13 @@ def of_records(occupied: Sequence[str], published: Iterable[bytes], connector: s
         yield OperatorError(
             f"topic {topic} holds records already, and connector {connector} has no position for them: rows deleted "
             "since they were written would stay in it for ever",
-            hint="set another sink.topic_prefix; or delete the topic if nobody needs it: "
-            f"kafka-topics.sh --delete --topic {topic}",
+            hint="give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics); "
+            "or leave the table out",
         )
 
 
 def _owned(topic: str, owner: str) -> OperatorError:
     return OperatorError(
         f"topic owned by another connector: {topic} is written by {owner}",
-        hint=f"set another sink.topic_prefix, or leave the table out of this connector or of {owner}; if {owner} is no "
-        f"more and nobody needs its events: kafka-topics.sh --delete --topic {topic}",
+        hint=f"give this connector another sink.topic_prefix, or leave the table out of it, or of {owner}",
     )

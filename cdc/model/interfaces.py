@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
+from cdc.model.ledger import TopicFacts
 from cdc.model.state import Key, State
 from cdc.model.table_schema import Description
 
@@ -266,6 +267,27 @@ class Sink(Protocol):
 
     def peek(self) -> State | None:
         """Read the committed position without fencing."""
+
+    def recorded(self) -> Mapping[str, TopicFacts]:
+        """Return what is relied on of each topic, as `fence` has read it and `rely` has changed it."""
+
+    def found(self) -> Mapping[str, TopicFacts]:
+        """Return the topics that `create` has made or met, as it has left them."""
+
+    def rely(self, topic: str, facts: TopicFacts) -> None:
+        """Record in the open transaction what is relied on of a topic from now on."""
+
+    def moved(self, *, whole: bool = False) -> bool:
+        """Whether a topic is not the recorded one any more, or is gone: then a new session must compare.
+
+        It looks at some topics, and at most once a second, for it is called by the loop; `whole`: at all, now.
+        """
+
+    def kept_schemas(self) -> Mapping[bytes, bytes]:
+        """Return the copies of records of the schema topic, by key, as `fence` has read them beside the position."""
+
+    def keep_schema(self, key: bytes, value: bytes) -> None:
+        """Add such a copy to the open transaction; `schema` does it by itself."""
 
     def topic(self, table: Table) -> str:
         """Name the table's topic."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import cast
 
@@ -11,6 +11,7 @@ from cdc.encode.table_log import log_of
 from cdc.model.change import Table
 from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Log
+from cdc.model.ledger import TopicFacts, loss
 from cdc.model.state import State
 from cdc.testing.faults import At, nothing
 
@@ -43,6 +44,28 @@ class MemoryKafka:
         self.epochs: dict[str, int] = {}
         self.open: dict[str, int] = {}
         self.delayed: set[int] = set()
+        self.identities: dict[str, str] = {}
+        self.forgotten: dict[str, int] = {}
+        self._made = 0
+
+    def create(self, topic: str) -> bool:
+        """Make a topic; False if it exists."""
+        if topic in self.topics:
+            return False
+        self._made += 1
+        self.topics[topic], self.identities[topic] = [], str(self._made)
+        self.forgotten.pop(topic, None)
+        return True
+
+    def delete_records(self, topic: str) -> None:
+        """Delete all records of a topic, as kafka-delete-records.sh does."""
+        self.forgotten[topic] = self.forgotten.get(topic, 0) + len(self.topics[topic])
+        self.topics[topic].clear()
+
+    def facts(self, topic: str) -> TopicFacts:
+        """Return a topic as it is."""
+        forgotten = self.forgotten.get(topic, 0)
+        return TopicFacts(identity=self.identities.get(topic, ""), partitions=1, forgotten=forgotten)
 
     def begin(self, producer: str) -> int:
         """Begin a new transaction of `producer`."""
@@ -84,6 +107,7 @@ class MemorySink:
         self._epoch: int | None = None
         self._transaction: int | None = None
         self._records = self._bytes = 0
+        self._found: Mapping[str, TopicFacts] = {}
         self.position_topic = f"{prefix}.position-{connector}"
         self.schema_topic = f"{prefix}.schema"
         self.signal_topic = f"{prefix}.signal-{connector}"
@@ -102,8 +126,9 @@ class MemorySink:
         self._at("sink.create")
         logs = (self.log_topic("message"), self.log_topic("transaction"), self.log_topic("dead-letter"))
         ours = (self.position_topic, self.schema_topic, self.signal_topic, *logs, *self._table_logs.values())
-        for topic in (*ours, *map(self.topic, tables)):
-            self._kafka.topics.setdefault(topic, [])
+        topics = (*ours, *map(self.topic, tables))
+        made = {topic for topic in topics if self._kafka.create(topic)}
+        self._found = {topic: replace(self._kafka.facts(topic), made=topic in made) for topic in topics}
 
     def neighbours(self) -> list[tuple[str, State]]:
         found = []
@@ -130,6 +155,32 @@ class MemorySink:
     def peek(self) -> State | None:
         return self._position(self.position_topic, self._connector)
 
+    def recorded(self) -> Mapping[str, TopicFacts]:
+        return {name.decode(): TopicFacts.from_bytes(value) for name, value in self._beside("topic").items()}
+
+    def found(self) -> Mapping[str, TopicFacts]:
+        return self._found
+
+    def rely(self, topic: str, facts: TopicFacts) -> None:
+        self._append(self.position_topic, f"{self._connector}/topic/{topic}".encode(), facts.to_bytes())
+
+    def moved(self, *, whole: bool = False) -> bool:  # noqa: ARG002 - it is cheap here
+        recorded = self.recorded()
+        there = {topic: self._kafka.facts(topic) for topic in self._found if topic in self._kafka.topics}
+        return any(topic not in there or loss(recorded.get(topic), there[topic], keeps=True) for topic in self._found)
+
+    def kept_schemas(self) -> Mapping[bytes, bytes]:
+        return self._beside("schema")
+
+    def keep_schema(self, key: bytes, value: bytes) -> None:
+        self._append(self.position_topic, f"{self._connector}/schema/".encode() + key, value)
+
+    def _beside(self, kind: str) -> dict[bytes, bytes]:
+        """Return the newest records of a kind beside the position, those of the open transaction too."""
+        begin, records = f"{self._connector}/{kind}/".encode(), self._kafka.topics.get(self.position_topic, [])
+        lives = [r for r in records if self._kafka.outcomes[r.transaction] is not Outcome.ABORTED]
+        return {r.key.removeprefix(begin): r.value or b"" for r in lives if r.key.startswith(begin)}
+
     def _position(self, topic: str, connector: str) -> State | None:
         found = [r.value for r in self._kafka.committed(topic) if r.key == connector.encode()]
         return State.from_bytes(found[-1], where=f"topic {topic}") if found and found[-1] is not None else None
@@ -148,6 +199,7 @@ class MemorySink:
     def schema(self, key: bytes, value: bytes) -> None:
         self._at("sink.schema")
         self._append(self.schema_topic, key, value)
+        self.keep_schema(key, value)
 
     def log(self, name: Log, key: bytes, value: bytes) -> None:
         self._at("sink.write")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from kafka.errors import UnknownTopicOrPartitionError
@@ -65,6 +65,17 @@ class Brokers:
     def leaders(self, topic: str) -> Mapping[int, Address]:
         """Return where the records of each partition go, as last looked up, without partitions that have no leader."""
         return self._leaders[topic]
+
+    def there(self, topics: Sequence[str]) -> dict[str, tuple[str, int]]:
+        """Ask for the ids (empty where there is none) and partitions of topics, without those that do not exist.
+
+        Raises LostError.
+        """
+        return {
+            topic.name: (str(of) if (of := getattr(topic, "topic_id", None)) and of.int else "", len(topic.partitions))
+            for topic in self._metadata(topics).topics
+            if topic.error_code != UnknownTopicOrPartitionError.errno
+        }
 
     def forget(self, topics: Iterable[str]) -> None:
         """Look the topics up again the next time: other brokers may lead them by now."""
@@ -136,12 +147,7 @@ class Brokers:
         return found.host, found.port
 
     def _look_up(self, topics: list[str]) -> None:
-        wanted = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-        answer = self._ask(
-            lambda asking: MetadataRequest(
-                topics=wanted, allow_auto_topic_creation=False, version=asking.version(MetadataRequest, _BY_NAME)
-            )
-        )
+        answer = self._metadata(topics)
         self._addresses |= {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         for topic in answer.topics:
             if topic.error_code:
@@ -154,6 +160,14 @@ class Brokers:
             }
         if not self._leaders.keys() >= set(topics):
             raise AnswerError(int(UnknownTopicOrPartitionError.errno))
+
+    def _metadata(self, topics: Sequence[str]) -> Any:  # noqa: ANN401 - a message
+        wanted = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+        return self._ask(
+            lambda asking: MetadataRequest(
+                topics=wanted, allow_auto_topic_creation=False, version=asking.version(MetadataRequest, _BY_NAME)
+            )
+        )
 
     def _ask(self, request: Callable[[Connection], Any]) -> Any:  # noqa: ANN401 - messages
         """Ask any broker."""

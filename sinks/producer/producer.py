@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -125,6 +125,10 @@ class Producer:
         """Return how many partitions a topic has; `beside` are looked up with it, as they will be asked for next."""
         self._waiting.patiently(lambda: self._brokers.look_up((topic, *beside)), Patience(ABSENT_S))
         return self._brokers.partitions(topic)
+
+    def there(self, topics: Sequence[str]) -> dict[str, tuple[str, int]]:
+        """Return id and partitions of those of the topics that exist. Raises LostError."""
+        return self._brokers.there(topics)
 
     def ready(self) -> bool:
         """Tell whether all that was handed over has been written; waits for no answer."""

@@ -1,17 +1,23 @@
-"""Reads the position topic: a connector's position, and, under a key of its own, the last error it met."""
+"""Reads the position topic: a connector's position, and, under keys of their own, the ledger and the last error.
+
+Beside the position stand what is relied on of each topic (`cdc.model.ledger`), and a copy of each of the connector's
+records of the schema topic, compressed: that topic is shared, and no other place has them.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
 
 from cdc.config.config import KafkaConfig
-from cdc.model.errors import CdcError
+from cdc.model.errors import CdcError, OperatorError
+from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from sinks.client.failures import DRIVER_ERRORS
 from sinks.topics.names import position_of, position_topic
@@ -33,6 +39,10 @@ class Standing:
     """When the state was committed; 0 without one."""
     error: Mapping[str, object] | None
     """`at_ms`, `kind`, `message`, `hint` of the last error, if it is younger than the state."""
+    topics: Mapping[str, TopicFacts] = field(default_factory=dict)
+    """What is relied on of each topic."""
+    schemas: Mapping[bytes, bytes] = field(default_factory=dict)
+    """The copies of the connector's records of the schema topic, by their key there."""
 
 
 def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) -> Standing:
@@ -46,14 +56,37 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
     error: Mapping[str, object] | None = None
     committed_at_ms = 0
     servers, options = config.bootstrap_servers, config.options
+    begin = topic_key(connector, ""), schema_key(connector, b"")
+    beside: tuple[dict[bytes, bytes], dict[bytes, bytes]] = {}, {}
     for message in read_to_end(servers, options, topic, "read_committed", open_too=fenced):
         if message.key() == connector.encode():
             last, committed_at_ms, error = message.value(), message.timestamp()[1], None
         elif message.key() == _error_key(connector):
             value = message.value()
             error = _error_of(value) if value is not None else None
+        else:
+            _note_beside(message.key() or b"", message.value(), begin, beside)
     state = State.from_bytes(last, where=f"topic {topic}") if last is not None else None
-    return Standing(state, committed_at_ms, error)
+    try:
+        topics = {name.decode(): TopicFacts.from_bytes(value) for name, value in beside[0].items()}
+        schemas = {key: zlib.decompress(value) for key, value in beside[1].items()}
+    except (ValueError, zlib.error) as exc:
+        raise OperatorError(
+            f"topic {topic}: a record beside the position is damaged: what is relied on of topics cannot be told",
+            hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
+        ) from exc
+    return Standing(state, committed_at_ms, error, topics, schemas)
+
+
+def _note_beside(
+    key: bytes, value: bytes | None, begin: tuple[bytes, bytes], beside: tuple[dict[bytes, bytes], dict[bytes, bytes]]
+) -> None:
+    for start, found in zip(begin, beside, strict=True):
+        if key.startswith(start):
+            if value is None:
+                found.pop(key.removeprefix(start), None)
+            else:
+                found[key.removeprefix(start)] = value
 
 
 def read_neighbours(config: KafkaConfig, connector: str) -> list[tuple[str, State]]:
@@ -100,6 +133,16 @@ def _error_of(value: bytes) -> Mapping[str, object] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) and {"at_ms", "kind", "message", "hint"} <= found.keys() else None
+
+
+def topic_key(connector: str, topic: str) -> bytes:
+    """Return the key of what is relied on of a topic."""
+    return f"{connector}/topic/{topic}".encode()
+
+
+def schema_key(connector: str, key: bytes) -> bytes:
+    """Return the key of a copy of a record that the schema topic has under `key`."""
+    return f"{connector}/schema/".encode() + key
 
 
 def _error_key(connector: str) -> bytes:

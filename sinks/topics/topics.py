@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from cdc.config.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, raise_first
+from cdc.model.ledger import UNKNOWN, TopicFacts
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 
@@ -39,6 +41,22 @@ _ONE_SIDED: Final = ("ssl.", "sasl.", "security.", "enable.ssl.")
 """Options of security: one that only one of the two clients knows is refused."""
 
 log = logging.getLogger("cdc")
+
+
+_FIRST_OFFSETS_MS: Final = 5_000
+NEW_NAME: Final = "give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics)"
+
+
+def identity(of: uuid.UUID | str | None) -> str:
+    """Write a topic's id; empty where the broker gives none."""
+    return "" if of is None or not uuid.UUID(str(of)).int else str(of)
+
+
+def _partitions_hint(partitions: int, spread: int | None) -> str:
+    """Tell what to do about another number of partitions, which must not leave a key's records in two of them."""
+    if spread in (0, partitions):
+        return f"set sink.partitions: {partitions}"
+    return NEW_NAME if spread else f"if only sink.partitions was changed, set it to {partitions} again; else {NEW_NAME}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +174,16 @@ def tell_of_weakness(bootstrap_servers: str, weak: str | None) -> None:
 class Topics:
     """Holds one admin connection. Use as a context manager. Raises RetryableError while no broker answers."""
 
-    def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        options: Mapping[str, str],
+        *,
+        spread: Callable[[str], int | None] = lambda _: 0,
+    ) -> None:
+        """`spread` tells over how many partitions a topic's records were spread; 0: it has none; None: unknown."""
         self._servers = bootstrap_servers
+        self._spread = spread
         self.smallest_limit = LARGEST_RECORD
         """The smallest max.message.bytes of the topics that `check` has found."""
         client = python_client(bootstrap_servers, options)
@@ -286,6 +312,32 @@ class Topics:
             for name in present
         }
 
+    def facts(self, names: Sequence[str]) -> dict[str, TopicFacts]:
+        """Return what is to be relied on of those topics that exist, by name."""
+        try:
+            there = self._admin.describe_topics(sorted(names)) if names else []
+        except KafkaError as exc:
+            raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
+        partitions = {t["name"]: [p["partition_index"] for p in t["partitions"]] for t in there if not t["error_code"]}
+        try:
+            offsets = self._admin.list_partition_offsets(
+                {TopicPartition(name, p): OffsetSpec.EARLIEST for name, of in partitions.items() for p in of},
+                timeout_ms=_FIRST_OFFSETS_MS,
+            )
+            first = {name: sum(offsets[TopicPartition(name, p)].offset for p in of) for name, of in partitions.items()}
+        except KafkaError as exc:
+            log.debug("the first offsets of topics are not known: %s", type(exc).__name__)
+            first = {}
+        return {
+            topic["name"]: TopicFacts(
+                identity=identity(topic.get("topic_id")),
+                partitions=len(partitions[topic["name"]]),
+                forgotten=first.get(topic["name"], UNKNOWN),
+            )
+            for topic in there
+            if topic["name"] in partitions
+        }
+
     def _compare(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
         partitions, settings = found.partitions, found.settings
         tool = f"--bootstrap-server {self._servers}"
@@ -311,8 +363,7 @@ class Topics:
             yield OperatorError(
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
                 "its partition",
-                hint=f"set sink.partitions: {partitions}; or, if nobody needs its events any more: "
-                f"kafka-topics.sh {tool} --delete --topic {topic.name}",
+                hint=_partitions_hint(partitions, self._spread(topic.name)),
             )
 
     def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:

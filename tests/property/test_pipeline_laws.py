@@ -196,7 +196,8 @@ class World:
 
     def states(self) -> list[State]:
         records = self.kafka.committed(f"{PREFIX}.position-{CONNECTOR}")
-        return [State.from_bytes(record.value or b"", where="here") for record in records]
+        ours = [record for record in records if record.key == CONNECTOR.encode()]  # the ledger stands beside them
+        return [State.from_bytes(record.value or b"", where="here") for record in ours]
 
 
 def _filled(row: Row, was: Row) -> Row:

@@ -338,7 +338,7 @@ def test_a_log_busy_with_other_tables_is_let_go_all_the_same(bench: Bench, monke
     start = bench.log.acknowledged
     bench.pipeline(A, at=at, source=Busy).run()
     assert bench.log.acknowledged - start >= 16 * 20
-    assert len(bench.kafka.committed("p.position-c")) <= 10
+    assert sum(record.key == b"c" for record in bench.kafka.committed("p.position-c")) <= 10
 
 
 @pytest.mark.parametrize(("commit_s", "apart_s"), [(0.0, 0.2), (0.04, 0.2), (0.1, 0.4), (9.0, 1.0)])

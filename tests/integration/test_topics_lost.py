@@ -1,0 +1,205 @@
+"""Topics deleted, made again, emptied or given partitions: read again or refused, and every hint is followed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
+
+from sinks.topics.names import position_topic, schema_topic
+from sinks.topics.read_back import read_to_end
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.running import Running, eventually, same
+from tests.integration.test_verdicts import refused
+
+LOST = {
+    "deleted": "was deleted",
+    "made_again": "was deleted and made again",
+    "emptied": "has had records deleted from it",
+}
+ROWS = "SELECT x, 'v' || x FROM generate_series(1, 50) x"
+
+
+class Topics:
+    """What somebody does to topics."""
+
+    def __init__(self, kafka: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": kafka})
+        self._kafka = kafka
+
+    def delete(self, topic: str) -> None:
+        self._admin.delete_topics([topic])[topic].result(30)
+        eventually(lambda: topic not in self._admin.list_topics(timeout=15).topics, "the topic is gone")
+
+    def make_again(self, topic: str, partitions: int = 3) -> None:
+        self.delete(topic)
+        config = {"cleanup.policy": "compact", "delete.retention.ms": str(7 * 24 * 3600 * 1000)}
+        until = time.monotonic() + 30
+        while True:
+            try:
+                self._admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+            except KafkaException:  # the broker may still be deleting it
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            else:
+                return
+
+    def empty(self, topic: str) -> None:
+        """As somebody does who sets another policy for it, which brokers ask for, and then sets it back."""
+        self._set_policy(topic, "delete")
+        partitions = self._admin.list_topics(topic, timeout=15).topics[topic].partitions
+        everything = [TopicPartition(topic, number, -1) for number in partitions]
+
+        def deleted() -> bool:
+            try:
+                return all(future.result(30) for future in self._admin.delete_records(everything).values())
+            except KafkaException:  # the broker does not know of the policy yet
+                return False
+
+        eventually(deleted, "the records are deleted")
+        self._set_policy(topic, "compact")
+
+    def _set_policy(self, topic: str, policy: str) -> None:
+        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def raise_partitions(self, topic: str, to: int) -> None:
+        self._admin.create_partitions([NewPartitions(topic, to)])[topic].result(30)
+        found = self._admin
+        eventually(lambda: len(found.list_topics(topic, timeout=15).topics[topic].partitions) == to, "more partitions")
+
+    def values(self, topic: str) -> dict[bytes, bytes | None]:
+        return {m.key() or b"": m.value() for m in read_to_end(self._kafka, {}, topic, "read_committed")}
+
+
+@pytest.fixture
+def topics(kafka: str) -> Topics:
+    return Topics(kafka)
+
+
+def test_topics_lost_while_stopped_are_read_again(
+    postgres18: Database, kafka: str, topics: Topics, prefix: str, tmp_path: Path
+) -> None:
+    """Each loss is named and its table read whole; other tables are left as they are; versions keep their numbers."""
+    names = ["kept", *LOST]
+    for name in names:
+        postgres18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)", f"INSERT INTO {name} {ROWS}")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, [f"public.{name}" for name in names])
+    connector.catch_up()
+    for name in names:
+        postgres18.execute(f"ALTER TABLE {name} ADD COLUMN n int", f"UPDATE {name} SET n = id")
+    connector.catch_up()
+    described = topics.values(schema_topic(prefix))
+    assert len(described) == 2 * len(names)
+    kept = len(connector.records("public.kept"))
+    topics.delete(f"{prefix}.public.deleted")
+    topics.make_again(f"{prefix}.public.made_again")
+    topics.empty(f"{prefix}.public.emptied")
+    topics.delete(schema_topic(prefix))
+    for name in names[1:]:
+        postgres18.execute(f"DELETE FROM {name} WHERE id = 1", f"UPDATE {name} SET v = 'new' WHERE id = 2")
+    found = connector.here("check", "FILE").stdout
+    for name, what in list(LOST.items())[1:]:
+        assert f"topic {prefix}.public.{name} {what}" in " ".join(found.split()), found
+    said = connector.catch_up()
+    for name, what in LOST.items():
+        assert f"topic {prefix}.public.{name} {what}: the rows of table public.{name} are read again" in said
+    assert "table public.kept are read again" not in said
+    for name in names:
+        same(connector, postgres18, f"public.{name}")
+    assert len(connector.records("public.kept")) == kept
+    assert topics.values(schema_topic(prefix)) == described
+    postgres18.execute("ALTER TABLE deleted ADD COLUMN m int", "INSERT INTO deleted VALUES (99, 'x', 9, 9)")
+    said = connector.catch_up()
+    assert "read again" not in said
+    versions = {e["source"]["schema_version"] for e in connector.events("public.deleted") if e["op"] == "c"}
+    assert versions == {3}
+
+
+def test_a_topic_deleted_while_running(
+    postgres18: Database, kafka: str, topics: Topics, prefix: str, tmp_path: Path
+) -> None:
+    """Also one that nobody writes: it is made and filled again within seconds, and so is one made again by others."""
+    for name in ("t", "u"):
+        postgres18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)", f"INSERT INTO {name} {ROWS}")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t", "public.u"])
+    with Running(connector) as running:
+        running.await_following()
+        topics.delete(f"{prefix}.public.t")
+        running.await_line("table public.t was read while the log was followed")
+        same(connector, postgres18, "public.t")
+        topics.make_again(f"{prefix}.public.u")
+        postgres18.execute("INSERT INTO u VALUES (100, 'w')")
+        running.await_line("table public.u was read while the log was followed")
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+    same(connector, postgres18, "public.u")
+
+
+def test_partitions_raised_and_each_hint_followed(
+    postgres18: Database, kafka: str, topics: Topics, prefix: str, tmp_path: Path
+) -> None:
+    """A key would have records in two partitions: refused, whatever sink.partitions says; the hint is followed."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", f"INSERT INTO t {ROWS}")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    for topic in (f"{prefix}.public.t", f"{prefix}.message"):
+        topics.raise_partitions(topic, 6)
+    postgres18.execute("UPDATE t SET v = 'new'", "DELETE FROM t WHERE id < 20")
+    said = refused(connector, "has 6 partitions, 3 are asked for", "another name and another sink.topic_prefix")
+    assert "set sink.partitions" not in said
+    for partitions in (3, 6):
+        changed = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"partitions": partitions})
+        refused(changed, "has 6 partitions, 3", "another name and another sink.topic_prefix")
+        assert "another name and another sink.topic_prefix" in changed.here("check", "FILE").stdout
+    other = Connector(tmp_path, f"{prefix}b", postgres18.url, kafka, ["public.t"])
+    other.catch_up()
+    same(other, postgres18, "public.t")
+
+
+def test_sink_partitions_changed_and_the_hint_followed(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The topic is as it was: the number it has is the one to set."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", f"INSERT INTO t {ROWS}")
+    Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"]).catch_up()
+    postgres18.execute("UPDATE t SET v = 'new'", "DELETE FROM t WHERE id < 20")
+    changed = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"partitions": 6})
+    refused(changed, "has 3 partitions, 6 are asked for", "set sink.partitions: 3")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+
+
+def test_position_topic_deleted_and_each_hint_followed(
+    postgres18: Database, kafka: str, topics: Topics, prefix: str, tmp_path: Path
+) -> None:
+    """The slot, then the topics, tell that it has run; a new name and prefix end in the table."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", f"INSERT INTO t {ROWS}")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    topics.delete(position_topic(prefix, prefix))
+    postgres18.execute("UPDATE t SET v = 'new'", "DELETE FROM t WHERE id < 20")
+    refused(connector, "start over under a new connector name")
+    same_prefix = {"topic_prefix": prefix}
+    renamed = Connector(tmp_path, f"{prefix}b", postgres18.url, kafka, ["public.t"], sink=same_prefix)
+    said = refused(renamed, "topic owned by another connector", "another sink.topic_prefix")
+    assert "--delete" not in said
+    postgres18.execute(f"SELECT pg_drop_replication_slot('cdc_{prefix}')")
+    said = refused(connector, "holds records already", "another name and another sink.topic_prefix")
+    assert "--delete" not in said
+    other = Connector(tmp_path, f"{prefix}c", postgres18.url, kafka, ["public.t"])
+    other.catch_up()
+    same(other, postgres18, "public.t")
