@@ -18,6 +18,7 @@ import psycopg2.extensions
 from cdc.config.hosts import is_local
 from cdc.config.tls import says_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from connectors.postgres.services import service_parameters
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -76,6 +77,9 @@ def parameters(url: str, application: str) -> dict[str, str]:
         given: dict[str, str] = psycopg2.extensions.parse_dsn(url)
     except psycopg2.ProgrammingError:
         raise ConfigError("source.url cannot be parsed", hint=hint) from None
+    service = given.pop("service", "") or os.environ.get("PGSERVICE", "")
+    if service:  # below the URL, above the environment, as libpq has it
+        given = {**service_parameters(service), **given}
     options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
     defaults = {
         "connect_timeout": "10",
