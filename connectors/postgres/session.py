@@ -150,7 +150,7 @@ def dropped_settings(where: str, reported: Callable[[str], str | None]) -> Opera
         found = reported(name)
         if (found or "").partition(",")[0] != SETTINGS[name]:
             return OperatorError(
-                f"PostgreSQL at {where}: the session has {name} {found or 'unknown'}, and {SETTINGS[name]} was asked for: "
+                f"PostgreSQL at {where}: the session has {name} {found}, and {SETTINGS[name]} was asked for: "
                 "a pooler in between drops what a session sets, and values would be printed in another way",
                 hint="write the server's own address in source.url: through a pooler in transaction mode nothing can "
                 "be replicated",
