@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 import re
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import psycopg2
@@ -18,6 +19,7 @@ import psycopg2.extensions
 from cdc.config.hosts import is_local
 from cdc.config.tls import says_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from connectors.postgres.services import service_parameters
 
 SETTINGS: Final = {
     "DateStyle": "ISO",
@@ -76,6 +78,9 @@ def parameters(url: str, application: str) -> dict[str, str]:
         given: dict[str, str] = psycopg2.extensions.parse_dsn(url)
     except psycopg2.ProgrammingError:
         raise ConfigError("source.url cannot be parsed", hint=hint) from None
+    service = given.pop("service", "") or os.environ.get("PGSERVICE", "")
+    if service:  # below the URL, above the environment, as libpq has it
+        given = {**service_parameters(service), **given}
     options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
     defaults = {
         "connect_timeout": "10",
@@ -132,7 +137,25 @@ def connect(params: dict[str, str]) -> psycopg2.extensions.connection:
         connection.autocommit = True
     except DRIVER_ERRORS as exc:
         raise connect_failed(params, str(exc) if isinstance(exc, psycopg2.Error) else type(exc).__name__) from None
+    refused = dropped_settings(endpoint(params), connection.get_parameter_status)
+    if refused is not None:
+        connection.close()
+        raise refused
     return connection
+
+
+def dropped_settings(where: str, reported: Callable[[str], str | None]) -> OperatorError | None:
+    """Return the error of a session that is not set as it was asked to be, by what the server reports by itself."""
+    for name in ("DateStyle", "IntervalStyle", "TimeZone"):
+        found = reported(name)
+        if (found or "").partition(",")[0] != SETTINGS[name]:
+            return OperatorError(
+                f"PostgreSQL at {where}: the session has {name} {found}, and {SETTINGS[name]} was asked for: "
+                "a pooler in between drops what a session sets, and values would be printed in another way",
+                hint="write the server's own address in source.url: through a pooler in transaction mode nothing can "
+                "be replicated",
+            )
+    return None
 
 
 def key_encoding(connection: psycopg2.extensions.connection) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.slot.timeline import CLOSE_THE_GAP
 
 _MB: Final = 1024 * 1024
 
@@ -54,7 +55,7 @@ def judge(found: Retention) -> RetentionWarning | None:
         return RetentionWarning(
             LAST,
             f"slot {found.slot} is lost: the server has removed log that it needed",
-            "start over under a new connector name (a fresh snapshot)",
+            CLOSE_THE_GAP,
         )
     if found.limit_bytes is None or found.safe_bytes is None:
         if found.wal_status != "extended":
