@@ -103,6 +103,13 @@ class Startup:
             since = Position(still.epoch, still.commit - 1, still.windows + 1).text
             reading = {**still.reading, **{table.qualified: IncrementalProgress(since).to_json() for table in added}}
             still = replace(still, tables=names, reading=reading, carried=source.carried())
+        stale = {name: reason for name, reason in source.stale().items() if name in still.tables}
+        if stale:
+            since = Position(still.epoch, still.commit - 1, still.windows + 1).text
+            reading = {name: IncrementalProgress(since, gap=True).to_json() for name in stale}
+            still = replace(still, reading={**still.reading, **reading}, carried=source.carried())
+            for name, reason in stale.items():
+                log.warning("table %s: %s: its rows are read again", name, reason)
         if still is not state:
             state = still.next()
             self._sink.commit(state)

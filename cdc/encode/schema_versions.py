@@ -46,8 +46,16 @@ class SchemaVersions:
         of = self._described.get((table.schema, table.name))
         return of[max(of)] if of else None
 
+    def stale(self, table: Table) -> str | None:
+        """Why the topic's rows are stale though no event says so; None where they are not.
+
+        A source whose tables have no marks tells it in its log.
+        """
+        before = self.newest(table)
+        return stale_reason(before, table) if before is not None and table.marks else None
+
     def rewritten(self, table: Table) -> str | None:
-        """Why the topic's rows are stale though no event says so; None where they are not."""
+        """The same if all rows may have been rewritten, so that the description must be published again."""
         before = self.newest(table)
         return stale_reason(before, table) if before is not None and rewritten(before.marks, table.marks) else None
 

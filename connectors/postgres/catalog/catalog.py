@@ -22,7 +22,7 @@ from connectors.postgres.lsn import lsn_number
 from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 from connectors.postgres.session import identifier, key_encoding, translate
-from connectors.postgres.values.mapping import TypeInfo, column
+from connectors.postgres.values.mapping import TypeInfo, column, printed_as
 
 OLDEST: Final = 140000
 
@@ -78,14 +78,20 @@ CROSS JOIN LATERAL (
     SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum), array_agg(a.attname::text ORDER BY a.attnum),
            array_agg(a.atttypid::int8 ORDER BY a.attnum), array_agg(a.atttypmod ORDER BY a.attnum),
            array_agg(coalesce(a.attnum = ANY (ri.indkey), false) ORDER BY a.attnum),
-           array_agg(a.atthasmissing ORDER BY a.attnum), array_agg(a.attnotnull ORDER BY a.attnum)
+           array_agg(a.atthasmissing OR (root.relkind = 'p' AND EXISTS (
+                         SELECT FROM part JOIN pg_attribute l ON l.attrelid = part.oid AND l.attname = a.attname
+                         WHERE part.root = root.oid AND l.atthasmissing)) ORDER BY a.attnum),
+           array_agg(a.attnotnull ORDER BY a.attnum)
     FROM pg_attribute a
     LEFT JOIN pg_index ri ON ri.indrelid = root.oid
          AND CASE root.relreplident WHEN 'd' THEN ri.indisprimary WHEN 'i' THEN ri.indisreplident ELSE false END
     WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ) own
 """
-"""Asks of each relation its identity, primary key, the files of all its partitions in one word, and its columns."""
+"""Asks of each relation its identity, primary key, the files of all its partitions in one word, and its columns.
+
+A partitioned table holds no row: the value that older rows have in an added column is with each partition.
+"""
 
 _LEAVES = """
 WITH RECURSIVE part(oid) AS (
@@ -348,6 +354,12 @@ class Catalog:
             )
         self.learn_types(c.type_oid for today in found.values() for c in today.columns)
         return found
+
+    def printed(self, columns: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+        """Return, by type and modifier, a word that is the same for two types if they print the same values."""
+        wanted = set(columns)
+        types = self.learn_types(oid for oid, _ in wanted)
+        return {(oid, typmod): printed_as(oid, typmod, types) for oid, typmod in wanted}
 
     def learn_types(self, oids: Iterable[int]) -> Mapping[int, TypeInfo]:
         unknown = sorted(set(oids) - self._types.keys())
