@@ -129,7 +129,7 @@ SILENT: Final = (
         "partition t_2 was detached and attached again",
         before=_PARTITIONED,
     ),
-    *_silent("a_partition_truncated", "TRUNCATE t_2", "partition t_2 was truncated by itself", before=_PARTITIONED),
+    *_silent("a_partition_truncated", "TRUNCATE t_2", "partition t_2 was truncated", before=_PARTITIONED),
 )
 
 HARMLESS: Final = (
@@ -162,7 +162,6 @@ HARMLESS: Final = (
         "VACUUM FULL t_1",
         before=_PARTITIONED,
     ),
-    _harmless("all_partitions_truncated", "TRUNCATE t", before=_PARTITIONED),
 )
 
 _WIDE_TABLE: Final = (

@@ -30,7 +30,6 @@ SAME: Final[dict[str, dict[str, Any]]] = {
     "a label more": {"types": {16400: _Type("humour", ("sad", "ok", "glad"), enum=True)}},
     "a partition more": {"parts": (PART, OTHER, PART._replace(oid=30))},
     "written again as it was (VACUUM FULL)": {"parts": (PART._replace(file="601"), OTHER._replace(file="602"))},
-    "all truncated": {"parts": tuple(p._replace(file=f"6{p.oid}", emptied=True) for p in (PART, OTHER))},
     "a TOAST table more": {"parts": (PART, OTHER._replace(toast=701))},
     "rewritten: its description tells": {"parts": (PART._replace(file="601", toast=701), OTHER), "made": "other"},
     "another table of its name": {"oid": 8, "paths": ("5:9",), "columns": {}},
@@ -51,7 +50,7 @@ DIFFERENT: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "a partition attached": ({"parts": (PART, OTHER, PART._replace(oid=30, brought_rows=True))}, "was attached"),
     "a partition away": ({"parts": (PART._replace(attached=",10"), OTHER)}, "p was detached and attached again"),
     "unlogged": ({"parts": (PART._replace(file="601", toast=701), OTHER)}, "not in the log (unlogged) for a time"),
-    "a partition truncated": ({"parts": (PART._replace(file="601", emptied=True), OTHER)}, "p was truncated by itself"),
+    "a partition truncated": ({"parts": (PART._replace(file="601", emptied=True), OTHER)}, "p was truncated"),
 }
 
 

@@ -383,7 +383,11 @@ def _refusals(found: _Found) -> Iterator[OperatorError]:
         yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
         return
     if found.persistence != "p":
-        yield OperatorError(f"table {name} is not in the log (unlogged)", hint=f"ALTER TABLE {found.sql} SET LOGGED")
+        yield OperatorError(
+            f"table {name} is not in the log (unlogged)",
+            hint=f"ALTER TABLE {found.sql} SET LOGGED; if the connector has captured it before, then "
+            f"cdc snapshot start CONNECTOR.yaml --table {name}: the log has nothing of what was written meanwhile",
+        )
     if found.identity == "n":
         yield OperatorError(
             f"table {name} has REPLICA IDENTITY NOTHING: once published, its updates and deletes would fail",

@@ -236,16 +236,16 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
         return f"publication {publication} was altered, and may have left changes out meanwhile"
     if files != now.files and made != now.made:
         return None
-    return (
-        _of_columns(_columns(columns), now.columns)
-        or _of_parts(_parts(parts), now.parts)
-        or _of_types(types, now.types)
-    )
+    return _of_columns(_columns(columns), now.columns) or _of_parts(_parts(parts), now) or _of_types(types, now.types)
 
 
 def _of_columns(then: Mapping[int, tuple[str, str]], now: Mapping[int, tuple[str, str]]) -> str | None:
     were = {name: number for number, (name, _) in then.items()}
-    others = [name for number, (name, _) in now.items() if were.get(_hash(name, 4), number) != number]
+    others = [
+        name
+        for number, (name, _) in now.items()
+        if then.get(number, ("", ""))[0] != _hash(name, 4) and were.get(_hash(name, 4), number) != number
+    ]
     if others:
         return f"column {', '.join(others)} is another column than before under that name"
     retyped = [
@@ -254,11 +254,10 @@ def _of_columns(then: Mapping[int, tuple[str, str]], now: Mapping[int, tuple[str
     return f"column {', '.join(retyped)} has another type, which prints values in another way" if retyped else None
 
 
-def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Sequence[Part]) -> str | None:
-    if then.keys() - {part.oid for part in now}:
+def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | None:
+    if then.keys() - {part.oid for part in now.parts}:
         return "a partition was detached or dropped, and its rows went without events"
-    whole = all(part.oid not in then or then[part.oid][1] != _hash(part.file, 4) for part in now)
-    for part in now:
+    for part in now.parts:
         if part.oid not in then:
             if part.brought_rows:
                 return f"partition {part.name} was attached with the rows it had"
@@ -268,8 +267,8 @@ def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Sequence[Part]) -> 
             return f"partition {part.name} was detached and attached again"
         if part.toast and toast not in (_NONE * 4, _hash(str(part.toast), 4)):
             return "its rows were rewritten, or it was not in the log (unlogged) for a time"
-        if file != _hash(part.file, 4) and part.emptied and not whole:
-            return f"partition {part.name} was truncated by itself, which no event tells"
+        if file != _hash(part.file, 4) and part.emptied and part.oid != now.oid:
+            return f"partition {part.name} was truncated, which no event tells if it was by itself"
     return None
 
 
@@ -295,7 +294,8 @@ def refusals(found: Mapping[str, Facts]) -> Iterator[OperatorError]:
                 what = f"table {name}" if part.oid == facts.oid else f"partition {table} of table {name}"
                 yield OperatorError(
                     f"{what} is not in the log (unlogged)",
-                    hint=f"ALTER TABLE {table} SET LOGGED; its rows are read again then",
+                    hint=f"ALTER TABLE {table} SET LOGGED; then cdc snapshot start CONNECTOR.yaml --table {name}: "
+                    "the log has nothing of what was written meanwhile",
                 )
 
 
