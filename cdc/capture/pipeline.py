@@ -29,7 +29,16 @@ from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.toast import ToastValues
 from cdc.encode.window_keys import RequestedRows
 from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, CdcError, FencedError, GapError, OperatorError, RetryableError, TooLargeError
+from cdc.model.errors import (
+    BugError,
+    CdcError,
+    ChangedError,
+    FencedError,
+    GapError,
+    OperatorError,
+    RetryableError,
+    TooLargeError,
+)
 from cdc.model.interfaces import Handover, Shared, Sink, Snapshotter, Source, Window
 from cdc.model.state import Phase, State
 
@@ -140,6 +149,9 @@ class Pipeline:
             except Stopped:
                 return
             except RestartSession:
+                continue
+            except ChangedError as exc:
+                log.info("%s", exc.message)
                 continue
             except TooLargeError as exc:
                 self._refuse(exc)
@@ -427,7 +439,7 @@ class _Session:
         """Follow the log; with a `target`, until everything below it is committed."""
         self._handover = self._reader.handover(self._tables, self._state.snapshot)
         for table in self._tables:
-            if reason := self._versions.rewritten(table):
+            if reason := self._versions.stale(table):
                 self.resnapshot(table, reason)
         if target is not None and self._state.commit >= target and not self._to_do() and not self._sink.pending()[0]:
             self._look_at_topics(whole=True)
@@ -658,6 +670,7 @@ class _Session:
                 offset=offset,
                 commit=commit,
                 source_ms=self._source_ms,
+                carried=self._source.carried(),
                 snapshot=snapshot,
                 reading=reading,
                 windows=self._windows,

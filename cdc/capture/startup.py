@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -124,9 +124,12 @@ class Startup:
             reading = {**still.reading, **{table.qualified: IncrementalProgress(since).to_json() for table in added}}
             still = replace(still, tables=names, reading=reading, carried=source.carried())
         if lost:
-            since = Position(still.epoch, still.commit - 1, still.windows + 1).text
-            readings = {name: IncrementalProgress(since, gap=True).to_json() for name in lost}
-            still = replace(still, reading={**still.reading, **readings})
+            still = _read_again(still, lost)
+        stale = {name: reason for name, reason in source.stale().items() if name in still.tables}
+        if stale:
+            still = replace(_read_again(still, stale), carried=source.carried())
+            for name, reason in stale.items():
+                log.warning("table %s: %s: its rows are read again", name, reason)
         if self._record_topics() or still is not state:
             state = still.next()
             self._sink.commit(state)
@@ -209,6 +212,13 @@ class Startup:
     def _refuse_occupied(self, tables: Sequence[Table]) -> None:
         occupied = self._sink.occupied(tables)
         raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector))
+
+
+def _read_again(state: State, tables: Iterable[str]) -> State:
+    """Let tables be read again whose topics may have rows that are gone at the source."""
+    since = Position(state.epoch, state.commit - 1, state.windows + 1).text
+    reading = {name: IncrementalProgress(since, gap=True).to_json() for name in tables}
+    return replace(state, reading={**state.reading, **reading})
 
 
 def _still_captured(state: State, names: Sequence[str]) -> State:

@@ -48,8 +48,19 @@ class SchemaVersions:
         of = self._described.get((table.schema, table.name))
         return of[max(of)] if of else None
 
+    def stale(self, table: Table) -> str | None:
+        """Why the topic's rows are stale though no event says so; None where they are not.
+
+        A source whose tables have no marks tells it in its log. Another key waits for its first event: until then the
+        log may have events under the old one, which a reading that began before them would keep.
+        """
+        before = self.newest(table)
+        if before is None or not table.marks or (before.key != table.key and not rewritten(before.marks, table.marks)):
+            return None
+        return stale_reason(before, table)
+
     def rewritten(self, table: Table) -> str | None:
-        """Why the topic's rows are stale though no event says so; None where they are not."""
+        """The same if all rows may have been rewritten, so that the description must be published again."""
         before = self.newest(table)
         return stale_reason(before, table) if before is not None and rewritten(before.marks, table.marks) else None
 

@@ -7,6 +7,7 @@
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
     ├── RetryableError    nobody: the pipeline goes on from its position
+    │   └── ChangedError      what is relied on has changed: the next session, at once, compares it with the position
     └── BugError          we do: what should be impossible has happened      exit 1
         └── ProtocolError     foreign or truncated bytes from a server
 
@@ -73,6 +74,13 @@ class RetryableError(CdcError):
     def __init__(self, message: str, *, hint: str | None = None, at_start: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.at_start = at_start
+
+
+class ChangedError(RetryableError):
+    """Something that the position relies on has changed while the log was followed.
+
+    The next session begins at once: its start compares all of it, and says what follows.
+    """
 
 
 class BugError(CdcError):

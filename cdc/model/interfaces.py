@@ -115,7 +115,16 @@ class Source(Protocol):
         """Let the log carry `tables` too; transactions that began before may still be missing in it."""
 
     def carried(self) -> Mapping[str, str]:
-        """Return since when the log carries each table, in the source's own terms; kept with the position."""
+        """Return what the log's events of each table rely on, in the source's own terms; kept with the position.
+
+        It is what `hold`, `extend`, `verify` and, since then, `stream` have found; nothing is asked of the server.
+        """
+
+    def stale(self) -> Mapping[str, str]:
+        """Return the tables that `verify` found to rely on something else than the state has, with the reason of each.
+
+        Their rows may have changed without events. While `stream` runs, it raises ChangedError for such a table.
+        """
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         """Take the published descriptions of each table, by schema and name, oldest first. Called before `stream`.

@@ -19,7 +19,7 @@ from cdc.model.state import Phase, State
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Catalog
-from connectors.postgres.slot import continuity, slot
+from connectors.postgres.slot import continuity, ledger, slot
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
 
 _CAPACITY: Final = """
@@ -52,6 +52,7 @@ class _Check:
         self._params = session.parameters(config.source.url, f"cdc {config.name} check")
         self._where = session.endpoint(self._params)
         self._tables: tuple[Table, ...] = ()
+        self._oids: dict[int, str] = {}
         self._identity: dict[str, str] = {}
 
     def run(self) -> Checked:
@@ -152,6 +153,7 @@ class _Check:
             for captured in catalog.captured((name,), self._config.source.keys):
                 self._tables += (captured.table,)
                 oids.append(captured.oid)
+                self._oids[captured.oid] = captured.table.qualified
                 yield self._table(catalog, captured.table, captured.oid)
         for parent, left_out in identities.children(catalog.rows, oids, good).items():
             what = f"rows of {', '.join(left_out)}, which inherit from it, are not captured"
@@ -173,7 +175,13 @@ class _Check:
         about = f"publication {name}"
         refusals = list(slot.publication_refusals(catalog, name, self._tables))
         if state is not None:
-            refusals += slot.gap_refusals(catalog, name, continuity.followed(state, self._tables), state.carried)
+            followed = continuity.followed(state, self._tables)
+            refusals += slot.left(catalog, name, followed)
+            facts = ledger.look(catalog, name, {oid: table for oid, table in self._oids.items() if table in followed})
+            refusals += ledger.refusals(facts)
+            for table, reason in ledger.differences(state.carried, facts, name).items():
+                what = f"{reason}: its rows are read again at the next start, or by the connector that runs"
+                yield Finding(Level.WARNING, f"table {table}", what)
         yield from (refused(about, refusal) for refusal in refusals)
         for found in identities.accidents(catalog.rows, name, [table.qualified for table in self._tables]):
             what = f"publication {name} makes updates and deletes of {found.name} fail: {found.why}"

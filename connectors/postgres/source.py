@@ -12,7 +12,7 @@ import psycopg2.extensions
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ProtocolError, raise_first
+from cdc.model.errors import BugError, ChangedError, ProtocolError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -23,7 +23,7 @@ from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.lsn import at_record_end, lsn_number, lsn_text
 from connectors.postgres.pgoutput import fast_path, messages
 from connectors.postgres.pgoutput.changes import Assembler
-from connectors.postgres.slot import continuity, slot
+from connectors.postgres.slot import continuity, ledger, slot
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive
@@ -31,7 +31,9 @@ from connectors.postgres.slot.replication_stream import ReplicationConnection, d
 log = logging.getLogger("cdc")
 
 _WAIT_S: Final = 0.5
-_LOOK_S: Final = 5.0
+_LOOK_S: Final = 2.0
+_LOOK_SHARE: Final = 50
+"""A look at the catalog takes at most one part in so many of the time."""
 _TENDED_EVERY: Final = 4096
 _AT_ONCE: Final = 1000
 """Rows between two looks at what else is due."""
@@ -53,8 +55,14 @@ class PostgresSource:
         self._replication: ReplicationConnection | None = None
         self._captured: tuple[Captured, ...] = ()
         self._followed = Followed(config, ())
-        self._looked_s = 0.0
-        self._members: Mapping[str, str] = {}
+        self._look_at_s = 0.0
+        self._records: dict[str, str] = {}
+        """What was last found of each table: `ledger`."""
+        self._stale: Mapping[str, str] = {}
+        self._since_before: frozenset[str] = frozenset()
+        """The tables of the position that `verify` was given."""
+        self._refused = False
+        """The last look found what a run stops at; it may be in the middle of being changed."""
         self._catalog_of: Catalog | None = None
         self._upkeep: Upkeep | None = None
         self._read_to = 0
@@ -109,12 +117,19 @@ class PostgresSource:
     def verify(self, state: State) -> tuple[Offset, int] | None:
         catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
         raise_first(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=self.tables()))
-        self._members = state.carried
+        found = self._facts()
+        raise_first(ledger.refusals(found))
+        self._stale = ledger.differences(state.carried, found, self._config.publication)
+        self._records, self._since_before = ledger.records(found), frozenset(state.tables)
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
         slot.ensure_publication(catalog, self._config.publication, tables)
+        self._stale, self._records = (
+            {},
+            ledger.records(self._facts()),
+        )  # before the log begins: what changes then is seen
         if slot.find_slot(catalog, self._config.slot) is not None:
             slot.drop_slot(replication, self._config.slot)
         lsn, view = slot.create_slot(replication, self._config.slot, version=self._version)
@@ -126,10 +141,18 @@ class PostgresSource:
 
     def extend(self, tables: Sequence[Table]) -> None:
         slot.ensure_publication(self._catalog(), self._config.publication, tables)
+        kept = {name: said for name, said in self._records.items() if name in self._since_before}
+        self._records = {**ledger.records(self._facts()), **kept}  # what `stale` has not compared is not noted
 
     def carried(self) -> Mapping[str, str]:
-        self._members = slot.memberships(self._catalog(), self._config.publication)
-        return self._members
+        return self._records
+
+    def stale(self) -> Mapping[str, str]:
+        return self._stale
+
+    def _facts(self) -> dict[str, ledger.Facts]:
+        named = {captured.oid: captured.table.qualified for captured in self._captured}
+        return ledger.look(self._catalog(), self._config.publication, named)
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         self._followed.recall(described)
@@ -151,13 +174,13 @@ class PostgresSource:
         while True:
             self._claim.keep()
             upkeep.tend(following=True)
+            self._look()
             received = replication.receive_transactions(assembler.fast_path.transactions, resume, _AT_ONCE)
             self._reach(replication, received.end)
             if received.whole:
                 yield TransactionBatch(received.whole)
             message, begun = received.message, received.begun
             if not received.something:
-                self._look()
                 yield Idle()
                 replication.status(every_s=_WAIT_S, reply=True)  # the answer says how far an idle log has got
                 replication.wait(_WAIT_S)
@@ -279,12 +302,33 @@ class PostgresSource:
         assembler.learn(relation, table)
 
     def _look(self) -> None:
-        """Check now and then, with nothing to read, that the captured tables are still the ones the log has rows of."""
-        if time.monotonic() - self._looked_s >= _LOOK_S:
-            self._followed.look(self._catalog())
-            self._looked_s = time.monotonic()
-            names = [table.qualified for table in self.tables()]
-            raise_first(slot.absences(self._catalog(), self._config.publication, names, self._members))
+        """Check every few seconds that all that the captured tables rely on is as it was.
+
+        What a start would refuse is given until the next look: it may be on its way through statements of its own.
+        """
+        begun_s = time.monotonic()
+        if begun_s < self._look_at_s:
+            return
+        with self._tended().asking():
+            catalog, publication = self._catalog(), self._config.publication
+            self._followed.look(catalog)
+            found = self._facts()
+            refusals = [
+                *ledger.refusals(found),
+                *slot.left(catalog, publication, found),
+                *slot.publication_refusals(catalog, publication, self.tables()),
+            ]
+        took_s = time.monotonic() - begun_s
+        self._look_at_s = begun_s + max(_LOOK_S, took_s * _LOOK_SHARE)
+        if refusals and self._refused:
+            raise refusals[0]
+        self._refused = bool(refusals)
+        if refusals:
+            return
+        stale = ledger.differences(self._records, found, publication)
+        if stale:
+            raise ChangedError("; ".join(f"table {name}: {reason}" for name, reason in stale.items()))
+        self._records = {**self._records, **ledger.records(found)}
 
     def position(self) -> tuple[Offset, int]:
         return {"lsn": lsn_text(self._read_to)}, self._read_to

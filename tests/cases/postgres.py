@@ -27,7 +27,7 @@ _AS_EVENTS_HAVE_IT: Final = {
     "timestamp with time zone": f"replace(to_char({_UTC}, 'YYYY-MM-DD\"T\"HH24:MI:SS.US'), '.000000', '') || 'Z'",
     "boolean[]": "{0}",
 }
-_PRINTED: Final = "CASE WHEN {0} IS NOT NULL THEN format('%s', {0}) END"
+_PRINTED: Final = "CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END"
 """By type, docs/values.md in SQL; a type that is not here is the text that the server prints."""
 
 

@@ -21,38 +21,115 @@ _MOODS: Final = (
 _OLDER_SHAPE: Final = "older rows keep the columns of their time"
 
 
-def _silent(name: str, statement: str, said: str, *, idle: bool = False) -> tuple[Case, ...]:
-    """Values that change without events: noticed in the stream at the next row; `idle`: at a start, without a row."""
-    words = (f"{said}: its rows are read again",)
+def _silent(name: str, statement: str, said: str, *, before: tuple[str, ...] = _PEOPLE) -> tuple[Case, Case]:
+    """Values that change without events: noticed in the stream; and at a start, also where no row is written after."""
+    words = (said,)
     live = Case(
         name=f"{name}_in_the_stream",
-        before=_PEOPLE,
-        stream=["UPDATE t SET v = 'A' WHERE id = 1", statement, "DELETE FROM t WHERE id = 2"],
+        before=before,
+        stream=["UPDATE t SET n = 7 WHERE id = 1", statement, "DELETE FROM t WHERE id = 2"],
         stopped=["INSERT INTO t (id) VALUES (3)"],
         said=words,
     )
-    stopped = Case(name=f"{name}_while_stopped", before=_PEOPLE, stopped=[statement], said=words)
-    return (live, stopped) if idle else (live,)
+    return live, Case(name=f"{name}_while_stopped", before=before, stopped=[statement], said=words)
 
 
-def _harmless(name: str, *statements: str, rows_differ: str = "") -> Case:
+def _harmless(name: str, *statements: str, rows_differ: str = "", before: tuple[str, ...] = _MOODS) -> Case:
     """What leaves values alone: rows are not read again without need, which costs as much as a snapshot."""
     stopped = [*statements, "INSERT INTO t (id, v) VALUES (2, 'b')"]
-    return Case(name=name, before=_MOODS, stopped=stopped, said=(), rows_differ=rows_differ)
+    return Case(name=name, before=before, stopped=stopped, said=(), rows_differ=rows_differ)
+
+
+_PARTITIONED: Final = (
+    "CREATE TABLE t (id int, v text, n int, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+    "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+    "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+    "CREATE TABLE t_3 (id int PRIMARY KEY, v text, n int)",
+    "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (11, 'k', 1)",
+    "INSERT INTO t_3 VALUES (21, 'u', 1)",
+)
+_NETWORKS: Final = (
+    "CREATE TABLE t (id int PRIMARY KEY, v cidr, n int)",
+    "INSERT INTO t VALUES (1, '10.0.0.1/32', 1), (2, '10.0.0.0/8', 1)",
+)
+_TYPES: Final = (
+    "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+    "CREATE DOMAIN temper AS mood",
+    "CREATE TYPE pair AS (m temper[], x int)",
+    "CREATE TABLE t (id int PRIMARY KEY, v pair, n int)",
+    "INSERT INTO t VALUES (1, '({sad},1)', 1), (2, NULL, 2)",
+)
+"""An enum within a domain, an array and a composite type."""
+_NAMED: Final = "{} is another column than before under that name"
 
 
 _REWRITTEN: Final = "its rows were rewritten without events, or another table has taken its name"
 
 SILENT: Final = (
-    *_silent("same_type", "ALTER TABLE t ALTER COLUMN v TYPE text USING upper(v)", _REWRITTEN, idle=True),
-    *_silent("another_type", "ALTER TABLE t ALTER COLUMN n TYPE text USING n || '!'", _REWRITTEN, idle=True),
+    *_silent("same_type", "ALTER TABLE t ALTER COLUMN v TYPE text USING upper(v)", _REWRITTEN),
+    *_silent("another_type", "ALTER TABLE t ALTER COLUMN n TYPE text USING n || '!'", _REWRITTEN),
     *_silent(
         "a_default",
         "ALTER TABLE t ADD COLUMN more int DEFAULT 7",
         "column more was added with a default, which older rows have without an event",
     ),
-    *_silent("a_default_of_each_row", "ALTER TABLE t ADD COLUMN more float DEFAULT random()", _REWRITTEN, idle=True),
+    *_silent("a_default_of_each_row", "ALTER TABLE t ADD COLUMN more float DEFAULT random()", _REWRITTEN),
     *_silent("a_name", "ALTER TABLE t RENAME COLUMN v TO w", "column v is now named w"),
+    *_silent("a_column_made_again", "ALTER TABLE t DROP COLUMN v, ADD COLUMN v text", _NAMED.format("column v")),
+    *_silent(
+        "a_last_column_made_again",  # the description stays as it is
+        "ALTER TABLE t DROP COLUMN n, ADD COLUMN n int DEFAULT 5",
+        _NAMED.format("column n"),
+    ),
+    *_silent(
+        "names_swapped",
+        "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME n TO v; ALTER TABLE t RENAME x TO n",
+        _NAMED.format("column n, v"),
+    ),
+    *_silent(
+        "another_type_of_the_same_bits",
+        "ALTER TABLE t ALTER COLUMN v TYPE inet",
+        "column v has another type, which prints values in another way",
+        before=_NETWORKS,
+    ),
+    *_silent(
+        "zones",  # without a rewrite, where the session is in UTC
+        "SET timezone = 'UTC'; ALTER TABLE t ALTER COLUMN v TYPE timestamptz",
+        "column v has another type, which prints values in another way",
+        before=(
+            "CREATE TABLE t (id int PRIMARY KEY, v timestamp, n int)",
+            "INSERT INTO t VALUES (1, '2024-02-29 12:34', 1), (2, now(), 1)",
+        ),
+    ),
+    *_silent(
+        "a_default_of_partitions",
+        "ALTER TABLE t ADD COLUMN more int DEFAULT 7",
+        "column more was added with a default, which older rows have without an event",
+        before=_PARTITIONED,
+    ),
+    *_silent("a_label", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "type mood has other labels", before=_TYPES),
+    *_silent("attributes", "ALTER TYPE pair ADD ATTRIBUTE y int", "type pair has other attributes", before=_TYPES),
+    *_silent(
+        "a_partition_detached",
+        "ALTER TABLE t DETACH PARTITION t_2",
+        "a partition was detached or dropped",
+        before=_PARTITIONED,
+    ),
+    *_silent("a_partition_dropped", "DROP TABLE t_2", "a partition was detached or dropped", before=_PARTITIONED),
+    *_silent(
+        "a_partition_attached",
+        "ALTER TABLE t ATTACH PARTITION t_3 FOR VALUES FROM (20) TO (30)",
+        "partition t_3 was attached with the rows it had",
+        before=_PARTITIONED,
+    ),
+    *_silent(
+        "a_partition_away_for_a_while",
+        "ALTER TABLE t DETACH PARTITION t_2; UPDATE t_2 SET n = 9; "
+        "ALTER TABLE t ATTACH PARTITION t_2 FOR VALUES FROM (10) TO (20)",
+        "partition t_2 was detached and attached again",
+        before=_PARTITIONED,
+    ),
+    *_silent("a_partition_truncated", "TRUNCATE t_2", "partition t_2 was truncated", before=_PARTITIONED),
 )
 
 HARMLESS: Final = (
@@ -67,7 +144,24 @@ HARMLESS: Final = (
         "a_default_and_statistics",
         "ALTER TABLE t ALTER COLUMN d SET DEFAULT 1, ALTER COLUMN v SET STATISTICS 10, ALTER COLUMN v SET NOT NULL",
     ),
-    _harmless("an_enum_grown", "ALTER TYPE mood ADD VALUE 'better'", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+    _harmless("an_enum_grown", "ALTER TYPE mood ADD VALUE 'better' BEFORE 'sad'"),
+    _harmless("a_domain", "CREATE DOMAIN word AS varchar", "ALTER TABLE t ALTER COLUMN v TYPE word"),
+    _harmless(
+        "a_column_gone_another_come",
+        "ALTER TABLE t DROP COLUMN d",
+        "ALTER TABLE t ADD COLUMN more int",
+        rows_differ=_OLDER_SHAPE,
+    ),
+    _harmless("a_generated_column", "ALTER TABLE t ADD COLUMN g int GENERATED ALWAYS AS (id * 2) STORED"),
+    _harmless("a_type_renamed", "ALTER TYPE mood RENAME TO humour"),
+    _harmless(
+        "a_partition_more",
+        "CREATE TABLE t_4 PARTITION OF t FOR VALUES FROM (30) TO (40)",
+        "INSERT INTO t VALUES (31, 'z')",
+        "DELETE FROM t WHERE id = 2",
+        "VACUUM FULL t_1",
+        before=_PARTITIONED,
+    ),
 )
 
 _WIDE_TABLE: Final = (

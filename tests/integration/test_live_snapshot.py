@@ -211,28 +211,6 @@ def _held(database: Database, key: int) -> None:
     connection.close()
 
 
-def test_a_table_that_was_out_of_the_publication(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
-    """Taken out and put in again, it has lost what changed between: it stops until all is read again."""
-    filled(postgres18, "public.t", keys=100)
-    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
-    connector.catch_up()
-    connector.catch_up()
-    postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} DROP TABLE t", "UPDATE t SET v = 'missed' WHERE id = 7")
-    postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} ADD TABLE t", "DELETE FROM t WHERE id = 8")
-    stopped = connector.here("run", "FILE", "--until-caught-up")
-    assert stopped.returncode == 1
-    assert "did not carry public.t all the time" in stopped.stderr
-    snapshot(connector, "start", "--after-gap")
-    connector.catch_up()
-    same(connector, postgres18, "public.t")
-    with Running(connector) as run:
-        run.await_following()
-        postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} DROP TABLE t", "DELETE FROM t WHERE id = 9")
-        postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} ADD TABLE t")
-        assert run.ended() == 1
-        assert "did not carry public.t all the time" in run.stderr
-
-
 def test_a_table_made_while_it_runs(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """One that a pattern matches is taken up when asked for; one that none matches is told of, and nothing stops."""
     filled(postgres18, "public.t", keys=100)

@@ -11,7 +11,7 @@ from kafka import errors as codes
 
 from cdc.config.config import KafkaConfig, LogConfig
 from cdc.encode.table_log import log_of
-from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError, TooLargeError
+from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
 from cdc.model.state import Phase, State
 from sinks import kafka
 from sinks.client.connection import LostError
@@ -140,7 +140,7 @@ def _raised(sink: KafkaSink, twin: Twin, step: str, error: Exception) -> CdcErro
 def test_a_fencing_is_another_copys(sink: KafkaSink, twin: Twin, step: str, code: int) -> None:
     """The operator runs one copy; nothing is tried again."""
     error = _raised(sink, twin, step, RefusedError(code))
-    assert type(error) is OperatorError
+    assert type(error) is FencedError
     assert error.message.startswith("another copy of connector c has started")
 
 
@@ -153,7 +153,7 @@ def test_a_fencing_may_be_the_brokers_where_a_transaction_took_long(
     monkeypatch.setattr(kafka, "time", SimpleNamespace(monotonic=lambda: now_s))
     _write(sink)
     now_s += kafka.TRANSACTION_TIMEOUT_MS / 1000 - 1
-    assert type(_raised(sink, twin, "commit", RefusedError(code))) is OperatorError
+    assert type(_raised(sink, twin, "commit", RefusedError(code))) is FencedError
     now_s += 1
     assert type(_raised(sink, twin, "commit", RefusedError(code))) is RetryableError
 
@@ -167,7 +167,7 @@ def test_how_long_a_transaction_took_is_forgotten_with_it(
     monkeypatch.setattr(kafka, "time", SimpleNamespace(monotonic=lambda: now_s))
     _commit(sink)
     now_s += kafka.TRANSACTION_TIMEOUT_MS
-    assert type(_raised(sink, twin, "commit", RefusedError(code))) is OperatorError
+    assert type(_raised(sink, twin, "commit", RefusedError(code))) is FencedError
     _write(sink)
     now_s += kafka.TRANSACTION_TIMEOUT_MS
     twin.interrupted, twin.fails["begin_epoch"] = True, RefusedError(code)
@@ -185,7 +185,7 @@ def test_a_fencing_may_be_its_own(sink: KafkaSink, twin: Twin, code: int) -> Non
 def test_a_transaction_that_may_not_take_so_long_is_the_operators(sink: KafkaSink, twin: Twin) -> None:
     """It says what to set on the brokers."""
     error = _raised(sink, twin, "begin_epoch", RefusedError(codes.InvalidTransactionTimeoutError.errno))
-    assert type(error) is OperatorError
+    assert type(error) is FencedError
     assert "transaction.max.timeout.ms=" in str(error.hint)
 
 
@@ -201,7 +201,7 @@ def test_a_transaction_that_may_not_take_so_long_is_the_operators(sink: KafkaSin
 def test_what_is_not_allowed_is_the_operators(sink: KafkaSink, twin: Twin, step: str, code: int) -> None:
     """It says what the user needs."""
     error = _raised(sink, twin, step, RefusedError(code))
-    assert type(error) is OperatorError
+    assert type(error) is FencedError
     assert "not allowed" in error.message
     assert "WRITE" in str(error.hint)
 

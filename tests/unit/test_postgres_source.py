@@ -101,6 +101,12 @@ class TheCatalog:
     def exists(self, *name: str) -> bool:
         return name in self.now.values()
 
+    def rows(self, doing: str, *_: Any) -> list[tuple[Any, ...]]:
+        return [(180000,)] if doing == "reading the version" else []
+
+    def printed(self, _columns: Any) -> dict[tuple[int, int], str]:
+        return {}
+
 
 class NothingDue:
     """An upkeep that has nothing to do."""

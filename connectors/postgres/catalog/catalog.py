@@ -23,7 +23,7 @@ from connectors.postgres.lsn import lsn_number
 from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 from connectors.postgres.session import DRIVER_ERRORS, identifier, key_encoding, translate
-from connectors.postgres.values.mapping import TypeInfo, column
+from connectors.postgres.values.mapping import TypeInfo, column, printed_as
 
 OLDEST: Final = 140000
 
@@ -95,7 +95,9 @@ CROSS JOIN LATERAL (
     SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum), array_agg(a.attname::text ORDER BY a.attnum),
            array_agg(a.atttypid::int8 ORDER BY a.attnum), array_agg(a.atttypmod ORDER BY a.attnum),
            array_agg(coalesce(a.attnum = ANY ((ri.indkey::int2[])[0:ri.indnkeyatts - 1]), false) ORDER BY a.attnum),
-           array_agg(a.atthasmissing ORDER BY a.attnum),
+           array_agg(a.atthasmissing OR (root.relkind = 'p' AND EXISTS (
+                         SELECT FROM part JOIN pg_attribute l ON l.attrelid = part.oid AND l.attname = a.attname
+                         WHERE part.root = root.oid AND l.atthasmissing)) ORDER BY a.attnum),
            array_agg(a.attnotnull AND NOT EXISTS (
                SELECT FROM pg_constraint n
                WHERE n.conrelid = a.attrelid AND n.contype = 'n' AND a.attnum = ANY (n.conkey) AND NOT n.convalidated
@@ -108,7 +110,10 @@ CROSS JOIN LATERAL (
 ) own
 """
 """Asks of each relation its identity and primary key, what its replica identity's index names, the sets of columns that
-no two rows share at any time, the files of all its partitions in one word, and the columns that its events have."""
+no two rows share at any time, the files of all its partitions in one word, and the columns that its events have.
+
+A partitioned table holds no row: the value that older rows have in an added column is with each partition.
+"""
 
 _GENERATED_COLUMNS: Final = """
 SELECT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = %s AND to_jsonb(p)->>'pubgencols' = 's')
@@ -389,6 +394,12 @@ class Catalog:
         self.learn_types(c.type_oid for today in found.values() for c in today.columns)
         return found
 
+    def printed(self, columns: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+        """Return, by type and modifier, a word that is the same for two types if they print the same values."""
+        wanted = set(columns)
+        types = self.learn_types(oid for oid, _ in wanted)
+        return {(oid, typmod): printed_as(oid, typmod, types) for oid, typmod in wanted}
+
     def learn_types(self, oids: Iterable[int]) -> Mapping[int, TypeInfo]:
         unknown = sorted(set(oids) - self._types.keys())
         if unknown:
@@ -411,7 +422,11 @@ def _refusals(found: _Found) -> Iterator[OperatorError]:
         yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
         return
     if found.persistence != "p":
-        yield OperatorError(f"table {name} is not in the log (unlogged)", hint=f"ALTER TABLE {found.sql} SET LOGGED")
+        yield OperatorError(
+            f"table {name} is not in the log (unlogged)",
+            hint=f"ALTER TABLE {found.sql} SET LOGGED; if the connector has captured it before, then "
+            f"cdc snapshot start CONNECTOR.yaml --table {name}: the log has nothing of what was written meanwhile",
+        )
     if found.identity == "n":
         yield OperatorError(
             f"table {name} has REPLICA IDENTITY NOTHING: once published, its updates and deletes would fail",

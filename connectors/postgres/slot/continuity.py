@@ -53,7 +53,7 @@ def refusals(
         snapshot_views=bool(state.snapshot.get("views")),
     )
     yield from slot.slot_refusals(catalog, names.slot, lsn)
-    yield from slot.gap_refusals(catalog, names.publication, followed(state, tables), state.carried)
+    yield from slot.left(catalog, names.publication, followed(state, tables))
     yield from slot.publication_refusals(catalog, names.publication, tables)
 
 

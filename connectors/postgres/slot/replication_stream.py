@@ -23,11 +23,12 @@ import psycopg
 from psycopg import pq
 
 from cdc.model.change import Change
-from cdc.model.errors import CdcError, OperatorError, ProtocolError, RetryableError
+from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
 from connectors.postgres.session import GO_ON, connect_failed, endpoint, of_sqlstate
+from connectors.postgres.slot.timeline import CLOSE_THE_GAP
 
 log = logging.getLogger("cdc")
 
@@ -42,6 +43,8 @@ _KEEPALIVE: Final = Struct(">QqB")
 _STATUS: Final = Struct(">cQQQqB")
 _DATA_START: Final = 1 + _DATA.size
 
+_UNDEFINED: Final = b"42704"
+"""undefined_object: while the log is sent, a publication."""
 _LONG_S: Final = 5.0
 _GATHER_S: Final = 0.001
 _GATHER_MOST_S: Final = 0.008
@@ -231,6 +234,8 @@ class ReplicationConnection:
         except _BROKEN:
             return self._broken()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            if result.error_field(pq.DiagnosticField.SQLSTATE) == _UNDEFINED:
+                return _not_published(result)
             return _translate(result, "following the log")
         return RetryableError(f"PostgreSQL at {self._endpoint} ended the replication stream")
 
@@ -299,6 +304,19 @@ def keepalive(message: bytes) -> tuple[int, bool]:
         raise ProtocolError(len(message), "a keepalive of another length")
     end, _clock, reply = _KEEPALIVE.unpack_from(message, 1)
     return end, bool(reply)
+
+
+def _not_published(result: pq.abc.PGresult) -> GapError:
+    """Return what it means that a publication was not there when the log was written that is being sent now.
+
+    PostgreSQL up to 17 reads it as it was then, and stops, each time, whatever is there by now; 18 sends nothing.
+    """
+    reason = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+    return GapError(
+        f"publication missing in the log: {reason} where the log has got to; one that was made since does not change "
+        "what was written before it",
+        hint=CLOSE_THE_GAP,
+    )
 
 
 def _translate(result: pq.abc.PGresult, doing: str) -> CdcError:

@@ -15,7 +15,9 @@ Why acknowledging the slot after Kafka's commit loses nothing:
   `slot_refusals` stops the start. It also stops it where the slot is gone or lost, or the server ends before the
   position.
 - A change of a table that is not in the publication at that time never comes. The position therefore records when each
-  table joined (`memberships`), and `absences` finds a table that was out in between.
+  table joined and when the publication was last changed, and `ledger.difference` finds a table that was out in between,
+  also where the publication was dropped and made again, left changes out for a while, or had a filter. The rows of
+  exactly these tables are read again, under views that see all that was not published.
 - At the first start the publication is made before the slot. The slot's exported snapshot shows exactly what was
   committed before the slot's first LSN, and the stream has what is committed behind it.
 """
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -168,6 +170,11 @@ def publication_refusals(catalog: Catalog, name: str, tables: Sequence[Table]) -
             )
 
 
+def _version(catalog: Catalog) -> int:
+    ((version,),) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")
+    return int(version)
+
+
 def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> bool:
     """Make the publication carry `tables`; True if it had to be made or changed.
 
@@ -207,56 +214,20 @@ def _by_owner(catalog: Catalog, doing: str, statement: sql.Composable) -> None:
         raise OperatorError(exc.message, hint=hint) from exc
 
 
-_MEMBERSHIPS: Final = """
-SELECT n.nspname || '.' || c.relname, c.oid::int8, p.oid::text || ':' || r.oid::text
-FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
-JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pubname = %s
-"""
-
-
-def memberships(catalog: Catalog, name: str) -> dict[str, str]:
-    """Return, by ``schema.table``, the table and its membership, as numbers that are new each time it joins."""
-    found = catalog.rows("reading the publication", _MEMBERSHIPS, (name,))
-    return {table: f"{oid} {joined}" for table, oid, joined in found}
-
-
-def _left_and_came_back(then: str | None, now: str | None) -> bool:
-    """Tell whether the very same table was out of the publication; another of its name shows by its contents."""
-    return then is not None and now is not None and then != now and then.partition(" ")[0] == now.partition(" ")[0]
-
-
-def absences(catalog: Catalog, name: str, tables: Iterable[str], then: Mapping[str, str]) -> Iterator[GapError]:
-    """Refuse tables that were out of the publication since they were in it as `then`, a position's `memberships`."""
-    now = memberships(catalog, name) if then else {}
-    for table in sorted(tables):
-        if _left_and_came_back(then.get(table), now.get(table)):
-            yield GapError(
-                f"publication {name} did not carry {table} all the time: it was taken out and put in again, and what "
-                "changed between never reached the log",
-                hint=CLOSE_THE_GAP,
-            )
-
-
-def gap_refusals(
-    catalog: Catalog, name: str, tables: Iterable[str], then: Mapping[str, str]
-) -> Iterator[OperatorError]:
-    """Refuse tables we follow that have left the publication, if only for a while: see `absences`."""
-    tables = set(tables)
-    yield from absences(catalog, name, tables, then)
+def left(catalog: Catalog, name: str, tables: Iterable[str]) -> Iterator[GapError]:
+    """Refuse tables we follow that the publication does not carry now; `ledger.difference` tells of earlier times."""
     carried = {f"{schema}.{table}" for schema, table in _carried(catalog, name)}
     for table in sorted(set(tables) - carried):
         yield GapError(
             f"publication {name} no longer carries {table}: its changes since then never reached the log",
-            hint=CLOSE_THE_GAP,
+            hint=f"put it in again, and its rows are read again at the next start; or {CLOSE_THE_GAP}",
         )
 
 
 def _carried(catalog: Catalog, name: str) -> dict[tuple[str, str], str]:
     """Return a publication's tables, and what is left out of each: ``rows``, ``columns``, or nothing."""
-    (version,) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")[0]
     thinned = "''"
-    if version >= ROW_FILTERS:
+    if _version(catalog) >= ROW_FILTERS:
         thinned = "CASE WHEN p.rowfilter IS NOT NULL THEN 'rows' WHEN r.prattrs IS NOT NULL THEN 'columns' ELSE '' END"
     statement = (
         f"SELECT p.schemaname, p.tablename, {thinned} FROM pg_publication_tables p"  # noqa: S608 - two constants

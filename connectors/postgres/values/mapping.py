@@ -54,6 +54,18 @@ def column(name: str, type_oid: int, typmod: int, types: Mapping[int, TypeInfo])
     return Column(name, _printed(info, typmod, types), kind, encode, toastable=info.toastable)
 
 
+def printed_as(type_oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> str:
+    """Return a word that is the same for two types if a value that is of both is the same JSON, without a rewrite."""
+    info = _lookup(type_oid, types)
+    while info.category == "d":
+        info, typmod = _lookup(info.base, types), info.base_typmod
+    if info.element:
+        return printed_as(info.element, typmod, types) + "[]"
+    if info.schema != "pg_catalog":
+        return "string text" if info.name == "citext" else str(info.oid)
+    return f"{_codec(info, typmod, types)[0].name} {_ALSO_PRINTED_AS.get(info.name, info.name)}"
+
+
 def boolean(value: bytes) -> bytes:
     """Encode ``t`` and ``f``."""
     if value == b"t":
@@ -128,6 +140,7 @@ FORMS.update({
     temporal.timestamp_micros: "micros", temporal.timestamp_millis: "millis", temporal.timestamptz: "with_zone",
 })  # fmt: skip
 
+_ALSO_PRINTED_AS: Final = {"varchar": "text", "xml": "text"}
 _FIRST_USER_OID: Final = 16_384
 _MILLIS_DIGITS: Final = 3
 

@@ -1,0 +1,335 @@
+"""Knows what a captured table's rows in the topic rely on, as the catalog has it, and what a difference means.
+
+A table's events tell its rows as long as the publication carries it, all of it, all the time, and as long as nothing
+but events changes what its rows say. Neither is told by the log. So the position record has an entry for each table
+(`Facts.record`), and each look at the catalog compares it (`difference`): at a start, and every few seconds while the
+log is followed. What differs asks for the table's rows to be read again, or for nothing; what cannot be followed at
+all is refused in `slot`. The entry, with a space between its parts:
+
+    oid       of the table
+    paths     by which it is in the publication, each with numbers that are new when it joins
+    changed   the transaction that last changed the publication's own row: any ALTER of its options
+    files     a hash of the files of all its partitions
+    made      a hash of the transactions that made its columns
+    columns   by attnum: hashes of the name, and of how values are printed; a point where there is none
+    parts     partitions that hold rows, or the table: oid, hashes of when it was attached, its file, its TOAST table
+    types     enums and composite types in its columns: oid, number of labels, hash
+
+Where `files` and `made` both differ, the rows were rewritten or the table is another: descriptions in the schema topic
+tell (`cdc.model.table_schema.rewritten`), and nothing is said here. They also tell of renamed columns and of defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from cdc.model.errors import OperatorError
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.session import identifier
+
+SCHEMAS: Final = 150000
+"""The first version with schemas in publications."""
+_NONE: Final = "."
+_NOTHING: Final = "-"
+_PARTS: Final = 8
+_LONG: Final = 6
+
+_PATHS: Final = """
+SELECT c.oid::int8, p.xmin::text, array_remove(ARRAY[
+    (SELECT p.oid::text || ':' || r.oid::text FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid),
+    CASE WHEN p.puballtables THEN p.oid::text || ':all' END,
+    {}
+], NULL)
+FROM pg_class c, pg_publication p WHERE c.oid = ANY (%s::oid[]) AND p.pubname = %s
+"""
+_BY_SCHEMA: Final = """
+    (SELECT p.oid::text || ':' || s.oid::text || '.' || d.xmin::text
+     FROM pg_publication_namespace s
+     JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
+          AND d.refclassid = 'pg_namespace'::regclass
+     WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+"""
+"""A table that is moved to another schema and back is out of this one meanwhile: pg_depend tells."""
+
+_COLUMNS: Final = """
+SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmod, a.xmin::text
+FROM pg_attribute a
+WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY 1, 2
+"""
+
+_LEAVES: Final = """
+WITH RECURSIVE part(root, oid, attached, joined) AS (
+    SELECT oid, oid, '', 2147483647 FROM pg_class WHERE oid = ANY (%s::oid[])
+    UNION ALL
+    SELECT part.root, i.inhrelid, part.attached || ',' || i.xmin::text, least(part.joined, age(i.xmin))
+    FROM part JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p' JOIN pg_inherits i ON i.inhparent = part.oid
+)
+SELECT part.root::int8, c.oid::int8, n.nspname, c.relname, part.attached, c.relfilenode::text, c.reltoastrelid::int8,
+       c.relpersistence <> 'p', c.reltuples < 0,
+       part.joined < age((SELECT a.xmin FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = -1))
+FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' ORDER BY 1, 2
+"""
+"""The row of a table's system column is as old as the table: a partition that was attached later had rows, maybe."""
+
+_USED: Final = """
+WITH RECURSIVE used(root, oid) AS (
+    SELECT a.attrelid, a.atttypid FROM pg_attribute a
+    WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+    UNION
+    SELECT used.root, within.oid FROM used JOIN pg_type t ON t.oid = used.oid CROSS JOIN LATERAL (
+        SELECT t.typbasetype UNION ALL SELECT t.typelem
+        UNION ALL SELECT a.atttypid FROM pg_attribute a
+                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
+        UNION ALL SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid
+    ) within(oid) WHERE within.oid >= 16384
+)
+SELECT used.root::int8, t.oid::int8, t.typname::text,
+       CASE t.typtype WHEN 'e' THEN
+           (SELECT array_agg(e.enumlabel::text ORDER BY e.oid) FROM pg_enum e WHERE e.enumtypid = t.oid)
+       ELSE
+           (SELECT array_agg(a.attnum || ':' || a.atttypid ORDER BY a.attnum) FROM pg_attribute a
+            WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+       END, t.typtype = 'e'
+FROM used JOIN pg_type t ON t.oid = used.oid WHERE t.typtype IN ('e', 'c') ORDER BY 1, 2
+"""
+
+
+class Part(NamedTuple):
+    """Is a relation that holds rows of a table."""
+
+    oid: int
+    schema: str
+    name: str
+    attached: str
+    file: str
+    toast: int
+    unlogged: bool
+    emptied: bool
+    """No statistics since it was made or truncated."""
+    brought_rows: bool
+    """It was attached after it was made."""
+
+    @property
+    def record(self) -> str:
+        toast = _hash(str(self.toast), 4) if self.toast else _NONE * 4
+        return _number(self.oid) + _hash(self.attached, 4) + _hash(self.file, 4) + toast
+
+
+class _Type(NamedTuple):
+    name: str
+    defined: Sequence[str]
+    """Labels of an enum, in the order of their making; attributes of a composite type."""
+    enum: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Holds what the catalog says of one table."""
+
+    oid: int
+    paths: Sequence[str]
+    changed: str
+    made: str
+    columns: Mapping[int, tuple[str, str]]
+    """By attnum: name, and how its values are printed."""
+    parts: Sequence[Part]
+    types: Mapping[int, _Type]
+
+    @property
+    def files(self) -> str:
+        return _hash(",".join(f"{part.oid}:{part.file}" for part in self.parts), _LONG)
+
+    @property
+    def record(self) -> str:
+        """Write the table's entry of the position record."""
+        numbers = range(1, max(self.columns, default=0) + 1)
+        hashed = {n: _hash(name, 4) + _hash(printed, 3) for n, (name, printed) in self.columns.items()}
+        columns = "".join(hashed.get(n, _NONE) for n in numbers)
+        types = ",".join(
+            f"{oid}:{len(of.defined)}:{_hash(','.join(of.defined), _LONG)}" for oid, of in self.types.items()
+        )
+        parts = "".join(part.record for part in self.parts)
+        return " ".join(
+            text or _NOTHING
+            for text in (
+                str(self.oid),
+                ",".join(self.paths),
+                self.changed,
+                self.files,
+                self.made,
+                columns,
+                parts,
+                types,
+            )
+        )
+
+
+def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[str, Facts]:
+    """Return what the catalog says of tables, given and returned by ``schema.table``; one that is gone is not there."""
+    oids = list(tables)
+    ((version,),) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")
+    paths = catalog.rows(
+        "reading the publication",
+        _PATHS.format(_BY_SCHEMA if version >= SCHEMAS else "NULL"),
+        (oids, publication),
+    )
+    columns: dict[int, dict[int, tuple[str, str]]] = {}
+    made: dict[int, list[str]] = {}
+    rows = catalog.rows("reading the catalog", _COLUMNS, (oids,))
+    printed = catalog.printed((type_oid, typmod) for _, _, _, type_oid, typmod, _ in rows)
+    for oid, number, name, type_oid, typmod, xmin in rows:
+        columns.setdefault(oid, {})[number] = (name, printed[type_oid, typmod])
+        made.setdefault(oid, []).append(xmin)
+    parts: dict[int, list[Part]] = {}
+    for root, *part in catalog.rows("reading the catalog", _LEAVES, (oids,)):
+        parts.setdefault(root, []).append(Part(*part))
+    types: dict[int, dict[int, _Type]] = {}
+    for root, oid, name, defined, enum in catalog.rows("reading the catalog", _USED, (oids,)):
+        types.setdefault(root, {})[oid] = _Type(name, tuple(defined or ()), enum)
+    joined = {oid: (changed, tuple(of)) for oid, changed, of in paths}
+    return {
+        tables[oid]: Facts(
+            oid=oid,
+            paths=joined.get(oid, ("", ()))[1],
+            changed=joined.get(oid, ("", ()))[0],
+            made=_hash(",".join(made[oid]), _LONG),
+            columns=columns[oid],
+            parts=parts.get(oid, ()),
+            types=types.get(oid, {}),
+        )
+        for oid in columns
+    }
+
+
+def records(found: Mapping[str, Facts]) -> dict[str, str]:
+    """Return the entries of the position record."""
+    return {name: facts.record for name, facts in found.items()}
+
+
+def differences(then: Mapping[str, str], now: Mapping[str, Facts], publication: str) -> dict[str, str]:
+    """Return the tables whose rows in the topic may not be those of the source, with the reason of each."""
+    found = {name: difference(then.get(name, ""), facts, publication) for name, facts in now.items()}
+    return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def difference(then: str, now: Facts, publication: str) -> str | None:
+    """Say why a table's rows may have changed without an event since its entry was `then`; None: they have not.
+
+    An entry of an older release has the first two parts, or one is missing: what is not in it is not compared.
+    """
+    oid, *known = then.split(" ")
+    if oid != str(now.oid):
+        return None  # another table of its name: its description tells
+    paths = set(known[0].split(",")) - {_NOTHING, ""} if known else set()
+    if paths and now.paths and not paths & set(now.paths):
+        return f"publication {publication} did not carry it all the time"
+    if len(known) < _PARTS - 1:
+        return None
+    changed, files, made, columns, parts, types = known[1 : _PARTS - 1]
+    if now.changed and changed not in (now.changed, _NOTHING):
+        return f"publication {publication} was altered, and may have left changes out meanwhile"
+    if files != now.files and made != now.made:
+        return None
+    return _of_columns(_columns(columns), now.columns) or _of_parts(_parts(parts), now) or _of_types(types, now.types)
+
+
+def _of_columns(then: Mapping[int, tuple[str, str]], now: Mapping[int, tuple[str, str]]) -> str | None:
+    were = {name: number for number, (name, _) in then.items()}
+    others = [
+        name
+        for number, (name, _) in now.items()
+        if then.get(number, ("", ""))[0] != _hash(name, 4) and were.get(_hash(name, 4), number) != number
+    ]
+    if others:
+        return f"column {', '.join(others)} is another column than before under that name"
+    retyped = [
+        name for number, (name, printed) in now.items() if number in then and then[number][1] != _hash(printed, 3)
+    ]
+    return f"column {', '.join(retyped)} has another type, which prints values in another way" if retyped else None
+
+
+def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | None:
+    if then.keys() - {part.oid for part in now.parts}:
+        return "a partition was detached or dropped, and its rows went without events"
+    for part in now.parts:
+        if part.oid not in then:
+            if part.brought_rows:
+                return f"partition {part.name} was attached with the rows it had"
+            continue
+        attached, file, toast = then[part.oid]
+        if attached != _hash(part.attached, 4):
+            return f"partition {part.name} was detached and attached again"
+        if part.toast and toast not in (_NONE * 4, _hash(str(part.toast), 4)):
+            return "its rows were rewritten, or it was not in the log (unlogged) for a time"
+        if file != _hash(part.file, 4) and part.emptied and part.oid != now.oid:
+            return f"partition {part.name} was truncated, which no event tells if it was by itself"
+    return None
+
+
+def _of_types(then: str, now: Mapping[int, _Type]) -> str | None:
+    for entry in then.split(",") if then != _NOTHING else ():
+        oid, count, defined = entry.split(":")
+        type_ = now.get(int(oid))
+        if type_ is None:
+            continue
+        first = type_.defined[: int(count)] if type_.enum else type_.defined
+        if _hash(",".join(first), _LONG) != defined:
+            what = "labels" if type_.enum else "attributes"
+            return f"type {type_.name} has other {what}, and older rows are printed with them"
+    return None
+
+
+def refusals(found: Mapping[str, Facts]) -> Iterator[OperatorError]:
+    """Refuse tables of which a partition is not in the log."""
+    for name, facts in found.items():
+        for part in facts.parts:
+            if part.unlogged:
+                table = identifier(part.schema, part.name)
+                what = f"table {name}" if part.oid == facts.oid else f"partition {table} of table {name}"
+                yield OperatorError(
+                    f"{what} is not in the log (unlogged)",
+                    hint=f"ALTER TABLE {table} SET LOGGED; then cdc snapshot start CONNECTOR.yaml --table {name}: "
+                    "the log has nothing of what was written meanwhile",
+                )
+
+
+def _columns(text: str) -> dict[int, tuple[str, str]]:
+    found: dict[int, tuple[str, str]] = {}
+    number = at = 0
+    while at < len(text) and text != _NOTHING:
+        number += 1
+        if text[at] == _NONE:
+            at += 1
+            continue
+        found[number] = (text[at : at + 4], text[at + 4 : at + 7])
+        at += 7
+    return found
+
+
+def _parts(text: str) -> dict[int, tuple[str, str, str]]:
+    if text == _NOTHING:
+        return {}
+    each = (text[at : at + 19] for at in range(0, len(text), 19))
+    return {int(one[:7], 36): (one[7:11], one[11:15], one[15:19]) for one in each}
+
+
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def _number(oid: int) -> str:
+    text = ""
+    while oid:
+        oid, digit = divmod(oid, 36)
+        text = _DIGITS[digit] + text
+    return text.rjust(7, "0")
+
+
+def _hash(text: str, characters: int) -> str:
+    """Return that many characters of a hash, each of six bits, none of them a point."""
+    return urlsafe_b64encode(hashlib.md5(text.encode(), usedforsecurity=False).digest())[:characters].decode()

@@ -1,0 +1,92 @@
+"""What the position record says of each table, and what is made of a difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.postgres.slot.ledger import Facts, Part, _Type, difference
+
+PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
+OTHER: Final = PART._replace(oid=2**32 - 1, name="q", file="502", toast=0)
+TABLE: Final = Facts(
+    oid=7,
+    paths=("5:6",),
+    changed="900",
+    made="abcdef",
+    columns={1: ("id", "int32 int4"), 3: ("v", "string text"), 12: ("m", "16400")},
+    parts=(PART, OTHER),
+    types={16400: _Type("mood", ("sad", "ok"), enum=True), 16500: _Type("pair", ("1:23",), enum=False)},
+)
+SAME: Final[dict[str, dict[str, Any]]] = {
+    "nothing": {},
+    "another way into the publication": {"paths": ("5:8", "5:6")},
+    "a column more, one less": {"columns": {1: ("id", "int32 int4"), 3: ("v", "string text"), 13: ("w", "16400")}},
+    "renamed: its description tells": {"columns": {1: ("id", "int32 int4"), 3: ("w", "string text")}},
+    "a label more": {"types": {16400: _Type("humour", ("sad", "ok", "glad"), enum=True)}},
+    "a partition more": {"parts": (PART, OTHER, PART._replace(oid=30))},
+    "written again as it was (VACUUM FULL)": {"parts": (PART._replace(file="601"), OTHER._replace(file="602"))},
+    "a TOAST table more": {"parts": (PART, OTHER._replace(toast=701))},
+    "rewritten: its description tells": {"parts": (PART._replace(file="601", toast=701), OTHER), "made": "other"},
+    "another table of its name": {"oid": 8, "paths": ("5:9",), "columns": {}},
+}
+DIFFERENT: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "joined again": ({"paths": ("5:9",)}, "did not carry it all the time"),
+    "made again": ({"paths": ("8:9",), "changed": "901"}, "did not carry it all the time"),
+    "altered": ({"changed": "901"}, "was altered"),
+    "made again under a name": (
+        {"columns": {1: ("id", "int32 int4"), 13: ("v", "string text")}},
+        "column v is another",
+    ),
+    "names swapped": ({"columns": {1: ("v", "int32 int4"), 3: ("id", "string text")}}, "column v, id is another"),
+    "printed in another way": ({"columns": {3: ("v", "string inet")}}, "column v has another type"),
+    "a label renamed": ({"types": {16400: _Type("mood", ("blue", "ok", "x"), enum=True)}}, "mood has other labels"),
+    "an attribute more": ({"types": {16500: _Type("pair", ("1:23", "2:23"), enum=False)}}, "pair has other attributes"),
+    "a partition less": ({"parts": (PART,)}, "detached or dropped"),
+    "a partition attached": ({"parts": (PART, OTHER, PART._replace(oid=30, brought_rows=True))}, "was attached"),
+    "a partition away": ({"parts": (PART._replace(attached=",10"), OTHER)}, "p was detached and attached again"),
+    "unlogged": ({"parts": (PART._replace(file="601", toast=701), OTHER)}, "not in the log (unlogged) for a time"),
+    "a partition truncated": ({"parts": (PART._replace(file="601", emptied=True), OTHER)}, "p was truncated"),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_rows_that_are_as_events_say(what: str) -> None:
+    """They are not read again."""
+    assert difference(TABLE.record, replace(TABLE, **SAME[what]), "p") is None
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_rows_that_may_not_be(what: str) -> None:
+    """The reason names what a reader can look at, and no value."""
+    changed, reason = DIFFERENT[what]
+    assert reason in (difference(TABLE.record, replace(TABLE, **changed), "p") or "")
+
+
+@pytest.mark.parametrize("then", ["", "7", "7 5:6", "7 5:5,5:6"])
+def test_an_entry_of_an_older_release(then: str) -> None:
+    """It says what it says, and no more; the membership it has is compared."""
+    assert difference(then, TABLE, "p") is None
+    joined = replace(TABLE, paths=("5:9",))
+    assert (difference(then, joined, "p") is None) == ("5:" not in then)
+
+
+_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=63)
+
+
+@given(
+    st.dictionaries(st.integers(1, 1600), st.tuples(_NAMES, _NAMES), max_size=30), st.lists(st.integers(1, 2**32 - 1))
+)
+def test_an_entry_is_read_as_it_was_written(columns: dict[int, tuple[str, str]], oids: list[int]) -> None:
+    """Whatever columns are called, and however many were dropped; nine columns take less than 200 characters."""
+    unique = {name: (number, (name, printed)) for number, (name, printed) in columns.items()}
+    parts = tuple(PART._replace(oid=oid) for oid in sorted(set(oids)))
+    table = replace(TABLE, columns=dict(unique.values()), parts=parts)
+    assert table.record.count(" ") == 7
+    assert difference(table.record, table, "p") is None
+    nine = replace(TABLE, columns={n: (f"column_{n}", "x") for n in range(1, 10)}, parts=(PART,), types={})
+    assert len(nine.record) < 200
