@@ -158,10 +158,21 @@ class _Upkeep:
         return contextlib.nullcontext()
 
 
+class _Claim:
+    """Nobody else is at work in memory."""
+
+    def follower(self) -> None: ...
+    def keep(self) -> None:
+        time.monotonic()  # as the real one does
+
+    def close(self) -> None: ...
+
+
 class _Postgres(PostgresSource):
     def __init__(self, log: PostgresLog) -> None:
         super().__init__(config("postgres"))
         self._log = log
+        self._claim = _Claim()  # type: ignore[assignment]
 
     def connect(self) -> Mapping[str, str]:
         self._replication = _Replication(self._log.messages)
@@ -174,6 +185,9 @@ class _Postgres(PostgresSource):
 
     def verify(self, state: object) -> None:
         del state
+
+    def clock_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
     def current(self) -> int:
         return self._log.end
@@ -285,6 +299,7 @@ class _Mysql(MysqlSource):
     def __init__(self, log: MysqlLog) -> None:
         super().__init__(config("mysql"))
         self._log = log
+        self._claim = _Claim()  # type: ignore[assignment]
 
     def connect(self) -> Mapping[str, str]:
         self._server = server.Server("9.7.4", {"gtid_mode": "ON"}, "")
@@ -295,6 +310,9 @@ class _Mysql(MysqlSource):
 
     def verify(self, state: object) -> None:
         del state
+
+    def clock_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
     def current(self) -> int:
         return self._log.end

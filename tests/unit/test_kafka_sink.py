@@ -185,7 +185,7 @@ def test_a_fencing_may_be_its_own(sink: KafkaSink, twin: Twin, code: int) -> Non
 def test_a_transaction_that_may_not_take_so_long_is_the_operators(sink: KafkaSink, twin: Twin) -> None:
     """It says what to set on the brokers."""
     error = _raised(sink, twin, "begin_epoch", RefusedError(codes.InvalidTransactionTimeoutError.errno))
-    assert type(error) is FencedError
+    assert type(error) is OperatorError
     assert "transaction.max.timeout.ms=" in str(error.hint)
 
 
@@ -201,7 +201,7 @@ def test_a_transaction_that_may_not_take_so_long_is_the_operators(sink: KafkaSin
 def test_what_is_not_allowed_is_the_operators(sink: KafkaSink, twin: Twin, step: str, code: int) -> None:
     """It says what the user needs."""
     error = _raised(sink, twin, step, RefusedError(code))
-    assert type(error) is FencedError
+    assert type(error) is OperatorError
     assert "not allowed" in error.message
     assert "WRITE" in str(error.hint)
 

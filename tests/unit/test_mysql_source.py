@@ -43,7 +43,7 @@ class BusyWithOthers:
 CONFIG = ConnectorConfig(
     name="c",
     source=SourceConfig(type="mysql", url="mysql://localhost", tables=("d.t",)),
-    sink=KafkaConfig(bootstrap_servers="localhost:1"),
+    sink=KafkaConfig(bootstrap_servers="localhost:1", topic_prefix="c"),
 )
 
 

@@ -31,12 +31,16 @@ class Answering(Catalog):
             return [(f"0/{BEGAN:X}",)]
         if doing == "reading pg_type":
             return TYPES
+        if doing == "reading the publication":
+            return [(False,)]
+        if "relpersistence" in statement and "part.root" in statement:
+            return [(n, "public", f"t{n}", False, "r", "p", "d", ["id"], [], [], 180_000) for n in (7, 8)]
         if "relpersistence" in statement:
             return [(n, "public", f"t{n}", "r", "d", "p", True, False, False, "us") for n in (7, 8)]
         self.asked.append(parameters[0])
         names, types, typmods, in_identity = (list(of) for of in zip(*COLUMNS, strict=True))
         of = ("1,1", names, types, typmods, in_identity, [False, False], [True, False])
-        return [(n, "d", ["id"], self.files, *of) for n in parameters[0] if n in {7, 8}]
+        return [(n, "d", ["id"], ["id"], [["id"]], self.files, *of) for n in parameters[0] if n in {7, 8}]
 
     def met(self, number: int, commit: int | None) -> str:
         """What is said of the files of a relation in the log."""

@@ -236,7 +236,7 @@ def test_a_table_renamed_while_it_is_followed(monkeypatch: pytest.MonkeyPatch, s
     source, _, frames = _source(*messages)
     with pytest.raises(OperatorError, match=r"table renamed: s\.orders is s\.after now") as caught:
         _read(frames)
-    for word in ("source.tables", "s.after", "s.orders", "RENAME TO orders", "ADD TABLE s.orders"):
+    for word in ("source.tables", "s.after", "s.orders", "RENAME TO orders", "ADD TABLE ONLY s.orders"):
         assert word in (caught.value.hint or "")
     assert source.position()[1] == 0x100
 
