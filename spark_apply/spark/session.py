@@ -105,8 +105,8 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _built(name, settings_of(_submitted(), spark or {})).newSession()
     java()
-    os.environ.setdefault("PYTHONSAFEPATH", "1")  # Python workers: no module of the current folder is run
-    settings = settings_of({}, spark or {})
+    # Python workers run no module of the current folder. By a setting: our own environment is our caller's too.
+    settings = {"spark.executorEnv.PYTHONSAFEPATH": "1", **settings_of({}, spark or {})}
     settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
     settings[_JAVA_OPTIONS] = java_options(settings.get(_JAVA_OPTIONS, ""))
     _launch(settings)

@@ -80,6 +80,7 @@ class BinlogDump:
         self._where = f"MySQL at {at.endpoint}"
         self._server_id = server_id
         self._connector = connector
+        self._mariadb = mariadb
         settings = [
             "SET @master_binlog_checksum = @@global.binlog_checksum",
             "SET @source_binlog_checksum = @@global.binlog_checksum",
@@ -261,7 +262,9 @@ class BinlogDump:
         known = isinstance(exc, pymysql.MySQLError) and len(exc.args) > 1
         code, words = (exc.args[0], str(exc.args[1])) if known else (0, "")
         if code in (_BINLOG_ERROR, _SAME_NUMBER):
-            return refused_by_server(self._where, words, server_id=self._server_id, connector=self._connector)
+            return refused_by_server(
+                self._where, words, server_id=self._server_id, connector=self._connector, mariadb=self._mariadb
+            )
         error = session.translate(exc, "asking for the log")
         if isinstance(error, OperatorError):
             return OperatorError(
@@ -288,13 +291,13 @@ def replica_uuid(config: ConnectorConfig) -> str:
     return str(uuid5(_NAMESPACE, f"{config.sink.prefix}/{config.name}"))
 
 
-def refused_by_server(where: str, words: str, *, server_id: int, connector: str) -> CdcError:
+def refused_by_server(where: str, words: str, *, server_id: int, connector: str, mariadb: bool = False) -> CdcError:
     """Explain the server's error 1236, which stands for a dozen reasons, by its words."""
     told = " ".join(words.split())[:300]
     low = told.lower()
     if "same server_uuid" in low or "same server_id" in low or "same server-id" in low:
-        # the uuid is made of prefix and name: only another copy of this connector has it
-        kind = FencedError if "same server_uuid" in low else OperatorError
+        # MySQL goes by the uuid, which only another copy of this connector has; MariaDB by the number, with the same words.
+        kind = FencedError if "same server_uuid" in low and not mariadb else OperatorError
         return kind(
             f"duplicate server_id: another replica has connected to {where} with {server_id}, which is the server_id "
             f"of connector {connector}",
