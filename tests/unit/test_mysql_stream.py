@@ -20,7 +20,7 @@ def wire() -> Iterator[tuple[BinlogDump, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.settimeout(0)
     dump = BinlogDump.__new__(BinlogDump)
-    dump._where, dump._server_id, dump._connector = "MySQL at x", 7, "c"
+    dump._where, dump._server_id, dump._connector, dump._mariadb = "MySQL at x", 7, "c", False
     dump._connection = SimpleNamespace(_sock=ours, open=False)
     dump._buffer, dump._at, dump._parts, dump._heard_s = bytearray(), 0, [], time.monotonic()
     dump._long = None

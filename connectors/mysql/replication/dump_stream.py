@@ -296,7 +296,7 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
     told = " ".join(words.split())[:300]
     low = told.lower()
     if "same server_uuid" in low or "same server_id" in low or "same server-id" in low:
-        # MySQL goes by the uuid, which only another copy of this connector has; MariaDB by the number, with the same words.
+        # MySQL goes by the uuid, which only another copy has; MariaDB by the number, in the same words
         kind = FencedError if "same server_uuid" in low and not mariadb else OperatorError
         return kind(
             f"duplicate server_id: another replica has connected to {where} with {server_id}, which is the server_id "
