@@ -404,7 +404,7 @@ def _followed(dump: _Dump, *, by_gtid: bool, done: int) -> Any:
         config.ConnectorConfig(
             name="c",
             source=config.SourceConfig(type="mysql", url="mysql://localhost", tables=("dev.orders",)),
-            sink=config.KafkaConfig(bootstrap_servers="localhost:1"),
+            sink=config.KafkaConfig(bootstrap_servers="localhost:1", topic_prefix="c"),
         )
     )
     table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))

@@ -772,7 +772,7 @@ def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction]
         ConnectorConfig(
             name="c",
             source=SourceConfig(type="mysql", url="mysql://localhost", tables=("dev.orders",)),
-            sink=KafkaConfig(bootstrap_servers="localhost:1"),
+            sink=KafkaConfig(bootstrap_servers="localhost:1", topic_prefix="c"),
         )
     )
     table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
