@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections import Counter
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
@@ -531,8 +532,11 @@ def test_generated_columns(told: Told) -> None:
     ],
 )
 def test_enum_grown(told: Told) -> None:
-    """Labels added and renamed in the stream arrive as the server prints them; the schema needs no new version."""
-    assert [e["after"] for e in told.events()] == [
+    """Labels added and renamed in the stream arrive as the server prints them; the schema needs no new version.
+
+    A label that was renamed is another text in older rows too: they are read again.
+    """
+    assert [e["after"] for e in told.events()][:3] == [
         {"id": 1, "m": "ok", "ms": ["sad", "ok"]},
         {"id": 2, "m": 'very, "happy"', "ms": ['very, "happy"', "ok"]},
         {"id": 3, "m": "blue", "ms": []},
@@ -625,7 +629,7 @@ def test_a_tombstone_after_every_delete(run: tuple[Database, Connector]) -> None
 def test_positions_rise_by_key_and_are_unique(run: tuple[Database, Connector]) -> None:
     """For one key positions strictly increase in the topic's order; events of the stream never share a position."""
     _, connector = run
-    streamed: list[str] = []
+    streamed: list[tuple[str, str]] = []
     for schema, table in captured_tables(run):
         last: dict[bytes, str] = {}
         for record in connector.records(f"{schema}.{table}"):
@@ -634,8 +638,10 @@ def test_positions_rise_by_key_and_are_unique(run: tuple[Database, Connector]) -
             position = record.value["source"]["position"]
             assert last.get(record.raw_key, "") < position
             last[record.raw_key] = position
-            streamed += [position] if record.value["op"] != "r" else []
-    assert len(streamed) == len(set(streamed))
+            streamed += [(position, record.value["op"])] if record.value["op"] != "r" else []
+    twice = Counter(position for position, _ in streamed)
+    # A table that is read again gets the deletes of what is gone under the position of its window, as its rows are.
+    assert {op for position, op in streamed if twice[position] > 1} <= {"d"}
 
 
 def test_a_transactions_events_are_numbered(run: tuple[Database, Connector]) -> None:
