@@ -236,7 +236,7 @@ def line(postgres18: Database) -> Iterator[Line]:
     made.close()
 
 
-NOTICED = {0.0: "the connection is half open", 0.3: "the connection was lost"}
+NOTICED = {0.0: "the connection is half open|the connection was lost", 0.3: "the connection was lost"}
 
 
 @pytest.mark.parametrize("heartbeat_s", NOTICED)
