@@ -1,10 +1,10 @@
 """Tells a table's events from records that no connector has written. Pure, except for one warning a topic.
 
-A topic is written by one connector, but a broker lets in whoever may write there: a console producer at the wrong
-prompt, a job with the wrong topic. Such a record is no change of the source's. What the log has said still holds, so it
-is not taken for a row, and its key is a row's only if an event of ours says so. A reader of the topic sees it all the
-same, in place of the row with its key: that is repaired by reading the table again, which writes every row and deletes
-every other key.
+A topic is written by one connector, but a broker accepts records from everybody with the right to write there: from a
+console producer at the wrong prompt, from a job with the wrong topic. Such a record is no change of the source's. What
+the log has said still holds, so the record is not taken for a row, and its key is a row's only if an event of ours says
+so. A reader of the topic sees it in place of the row with its key. Reading the table again repairs that: it writes
+every row and deletes every other key.
 """
 
 from __future__ import annotations

@@ -126,10 +126,8 @@ class PostgresSource:
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
         slot.ensure_publication(catalog, self._config.publication, tables)
-        self._stale, self._records = (
-            {},
-            ledger.records(self._facts()),
-        )  # before the log begins: what changes then is seen
+        self._stale = {}
+        self._records = ledger.records(self._facts())  # before the log begins: what changes then is seen
         if slot.find_slot(catalog, self._config.slot) is not None:
             slot.drop_slot(replication, self._config.slot)
         lsn, view = slot.create_slot(replication, self._config.slot, version=self._version)

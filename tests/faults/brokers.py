@@ -20,7 +20,7 @@ from cdc.dev.process import Launch, Server, Settings
 
 NODES: Final = (1, 2, 3)
 COORDINATED: Final = "__transaction_state"
-"""Of one partition: whoever leads it coordinates all transactions."""
+"""Of one partition: the broker that leads it coordinates all transactions."""
 
 _WITHIN_S: Final = 60.0
 _ASKED_S: Final = 3.0

@@ -216,7 +216,7 @@ def test_every_broker_is_restarted(cluster: Cluster, prefix: str) -> None:
 
 
 def test_a_leader_is_killed(cluster: Cluster, prefix: str) -> None:
-    """What it had not answered is written once, by whoever leads then, also while it does not come back."""
+    """What it had not answered is written once, by the broker that leads then, also while it does not come back."""
     with writing(cluster, prefix) as writer:
         coordinator = cluster.leader(COORDINATED)
         led = {cluster.leader(writer.sink.topic(TABLES[0]), partition) for partition in range(3)}
@@ -227,7 +227,7 @@ def test_a_leader_is_killed(cluster: Cluster, prefix: str) -> None:
 
 
 def test_the_coordinator_is_killed(cluster: Cluster, prefix: str) -> None:
-    """A commit that it had not answered is told by the position, or by whoever coordinates then."""
+    """A commit that it had not answered is told by the position, or by the broker that coordinates then."""
     with writing(cluster, prefix) as writer:
         killed = cluster.leader(COORDINATED)
         cluster.nodes[killed].kill()

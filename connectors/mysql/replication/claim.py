@@ -3,12 +3,16 @@
 The server knows no slot, and takes a second dump of the same replica for the first one's successor. The lock is held
 from the first look until the source is closed. It does not make anything exactly once, which is Kafka's fencing alone,
 so losing it stops nobody. A copy that no longer tends its source, or whose machine is gone, loses it after IDLE_S.
+
+Beside it the session holds a lock with this process's name. By that the next session of the process knows its own
+former one, and does not wait for it: where the line broke, the server takes that one to be alive for IDLE_S.
 """
 
 from __future__ import annotations
 
 import time
 from typing import Final
+from uuid import uuid4
 
 from cdc.model.errors import CdcError, OperatorError
 from cdc.model.interfaces import Follower
@@ -17,6 +21,8 @@ from connectors.mysql import session
 IDLE_S: Final = 120
 """A session that has asked for nothing for so long is ended by the server, and its lock with it."""
 _KEPT_EVERY_S: Final = 10.0
+_THIS_PROCESS: Final = uuid4().hex[:8]
+_TAKE: Final = "SELECT GET_LOCK(%s, 0), GET_LOCK(%s, 0), IS_USED_LOCK(%s), IS_USED_LOCK(%s)"
 
 
 class Claim:
@@ -58,12 +64,12 @@ class Claim:
             self._connection = session.connect(self._address, statements=statements)
         if self._held:
             return None
-        doing = "taking the connector's lock"
-        ((got, holder),) = session.texts(
-            self._connection, doing, "SELECT GET_LOCK(%s, 0), IS_USED_LOCK(%s)", (self._lock, self._lock)
-        )
+        locks = (self._lock, f"{self._lock} {_THIS_PROCESS}")
+        ((got, _, holder, ours),) = session.texts(self._connection, "taking the connector's lock", _TAKE, locks * 2)
         self._held = got == "1"
-        return None if self._held else Follower(f"connection {holder or 'that has just ended'}", certain=True)
+        if self._held or (holder and holder == ours):
+            return None
+        return Follower(f"connection {holder or 'that has just ended'}", certain=True)
 
     def close(self) -> None:
         """Let go."""
