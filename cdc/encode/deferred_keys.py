@@ -25,15 +25,14 @@ What is held is in a temporary SQLite file, so that memory stays flat however la
 from __future__ import annotations
 
 import marshal
-import sqlite3
 from collections.abc import Iterator
 from typing import Final, cast
 
+from cdc.config.temporary_files import TemporaryDatabase
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table
 from cdc.model.errors import OperatorError
 
 _TABLE: Final = (
-    "PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;"
     "CREATE TABLE held (number INTEGER PRIMARY KEY, relation TEXT, key BLOB, held BLOB, lsn BLOB);"
     "CREATE INDEX held_by_key ON held (relation, key); BEGIN"
 )
@@ -43,7 +42,7 @@ class DeferredKeys:
     """Holds the rows that have come to a key in the transaction at hand."""
 
     def __init__(self) -> None:
-        self._file: sqlite3.Connection | None = None
+        self._file: TemporaryDatabase | None = None
         self._tables: dict[str, Table] = {}
         """By name, the tables that rows are held of."""
 
@@ -65,7 +64,7 @@ class DeferredKeys:
             case Op.UPDATE | Op.DELETE:
                 yield from self._leave(change)
             case Op.TRUNCATE:
-                self._db().execute("DELETE FROM held WHERE relation = ?", (name,))
+                self._db().run("DELETE FROM held WHERE relation = ?", (name,))
                 yield change
             case _:
                 yield change
@@ -94,10 +93,10 @@ class DeferredKeys:
         if number is None:
             yield change._replace(op=Op.DELETE, after=None)
         elif new is not None and in_place:
-            self._db().execute("UPDATE held SET held = ? WHERE number = ?", (_packed(new), number))
+            self._db().run("UPDATE held SET held = ? WHERE number = ?", (_packed(new), number))
             return
         else:
-            self._db().execute("DELETE FROM held WHERE number = ?", (number,))
+            self._db().run("DELETE FROM held WHERE number = ?", (number,))
         if new is not None:
             self._hold(change)
 
@@ -106,25 +105,24 @@ class DeferredKeys:
             return
         key = _key(change.table, change.after)
         held = (change.table.qualified, key, _packed(change.after), marshal.dumps(change.lsn))
-        self._db().execute("INSERT INTO held (relation, key, held, lsn) VALUES (?, ?, ?, ?)", held)
+        self._db().run("INSERT INTO held (relation, key, held, lsn) VALUES (?, ?, ?, ?)", held)
 
     def _find(self, table: Table, key: bytes, row: Row) -> int | None:
-        found = self._db().execute(
+        found = self._db().rows(
             "SELECT number FROM held WHERE relation = ? AND key = ? AND held = ? LIMIT 1",
             (table.qualified, key, _packed(row)),
         )
         return next((number for (number,) in found), None)
 
     def _release(self, table: Table) -> Iterator[Change]:
-        found = self._db().execute("SELECT held, lsn FROM held WHERE relation = ? ORDER BY number", (table.qualified,))
+        found = self._db().rows("SELECT held, lsn FROM held WHERE relation = ? ORDER BY number", (table.qualified,))
         for row, lsn in found:
             yield Change(Op.CREATE, table, None, marshal.loads(row), marshal.loads(lsn))  # noqa: S302 - our own file
-        self._db().execute("DELETE FROM held WHERE relation = ?", (table.qualified,))
+        self._db().run("DELETE FROM held WHERE relation = ?", (table.qualified,))
 
-    def _db(self) -> sqlite3.Connection:
+    def _db(self) -> TemporaryDatabase:
         if self._file is None:
-            self._file = sqlite3.connect("", isolation_level=None)
-            self._file.executescript(_TABLE)
+            self._file = TemporaryDatabase("the rows that a transaction puts under deferrable keys", _TABLE)
         return self._file
 
     def close(self) -> None:
