@@ -15,7 +15,7 @@ from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.table_log import log_of
 from cdc.model.change import Position, Table
 from cdc.model.errors import GapError, raise_first
-from cdc.model.interfaces import LINEAGE, UNSURE, Clock, Log, Sink, Source
+from cdc.model.interfaces import LINEAGE, UNSURE, Clock, Comparing, Log, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
 
@@ -125,7 +125,8 @@ class Startup:
             still = replace(still, tables=names, reading=reading, carried=source.carried())
         if lost:
             still = _read_again(still, lost)
-        stale = {name: reason for name, reason in source.stale().items() if name in still.tables}
+        found = source.stale() if isinstance(source, Comparing) else {}
+        stale = {name: reason for name, reason in found.items() if name in still.tables}
         if stale:
             still = replace(_read_again(still, stale), carried=source.carried())
             for name, reason in stale.items():

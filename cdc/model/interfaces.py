@@ -120,12 +120,6 @@ class Source(Protocol):
         It is what `hold`, `extend`, `verify` and, since then, `stream` have found; nothing is asked of the server.
         """
 
-    def stale(self) -> Mapping[str, str]:
-        """Return the tables that `verify` found to rely on something else than the state has, with the reason of each.
-
-        Their rows may have changed without events. While `stream` runs, it raises ChangedError for such a table.
-        """
-
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         """Take the published descriptions of each table, by schema and name, oldest first. Called before `stream`.
 
@@ -172,6 +166,17 @@ class Clock(Protocol):
 
     def clock_ms(self) -> int:
         """Return the source's time in ms since 1970. Called on a connected source."""
+
+
+@runtime_checkable
+class Comparing(Protocol):
+    """A part of a `Source` that compares what its tables rely on with what `carried` said of it in the state."""
+
+    def stale(self) -> Mapping[str, str]:
+        """Return the tables that `verify` found to rely on something else than the state has, with the reason of each.
+
+        Their rows may have changed without events. While `stream` runs, it raises ChangedError for such a table.
+        """
 
 
 @dataclass(frozen=True, slots=True)

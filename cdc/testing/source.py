@@ -74,9 +74,6 @@ class MemorySource:
     def carried(self) -> Mapping[str, str]:
         return dict.fromkeys(self._log.carried, "")
 
-    def stale(self) -> Mapping[str, str]:
-        return {}
-
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         pass
 

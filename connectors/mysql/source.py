@@ -162,9 +162,6 @@ class MysqlSource:
     def carried(self) -> Mapping[str, str]:
         return {}
 
-    def stale(self) -> Mapping[str, str]:
-        return {}
-
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         self._followed.recall(described)
 
