@@ -38,6 +38,9 @@ for start in starts:
 while any(start.is_alive() for start in starts):
     assert os.getcwd() == here, os.getcwd()
     assert os.path.samestat(os.fstat(2), stderr)
+workers = open_session("test").sparkContext.parallelize([1], 1).map(lambda _: sys.flags.safe_path)
+assert workers.collect() == [True]
+assert "PYTHONSAFEPATH" not in os.environ
 print(counts, os.listdir(here), flush=True)
 print("then", file=sys.stderr, flush=True)
 """
@@ -56,7 +59,7 @@ except Exception as exc:
 
 
 def test_threads_that_start_it_at_once_share_one_jvm_of_which_a_full_heap_is_told(tmp_path: Path) -> None:
-    """They leave the process as it was; the setting that is too small is named."""
+    """They leave the process as it was; the setting that is too small is named; workers run nothing of their folder."""
     done = subprocess.run(
         [sys.executable, "-c", _AT_ONCE + _FULL],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(_HOME)}, capture_output=True, text=True, timeout=_PATIENCE_S,
