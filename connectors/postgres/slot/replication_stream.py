@@ -24,6 +24,7 @@ from psycopg import pq
 
 from cdc.model.change import Change
 from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
+from connectors.postgres import settings
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
@@ -45,6 +46,8 @@ _DATA_START: Final = 1 + _DATA.size
 
 _UNDEFINED: Final = b"42704"
 """undefined_object: while the log is sent, a publication."""
+_SYNTAX: Final = "42601"
+"""syntax_error: only a walsender knows the commands of replication."""
 _LONG_S: Final = 5.0
 _GATHER_S: Final = 0.001
 _GATHER_MOST_S: Final = 0.008
@@ -86,9 +89,23 @@ class ReplicationConnection:
         self._asked_at_s: float | None = None
         self._silent_s = SILENT_S
         self._streaming = self._over = False
+        try:
+            self._verify()
+        except CdcError:
+            self._pg.finish()
+            raise
         if self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII":
             # the server would check text only when it sends it to us: one row that is not UTF-8 would end the stream
             self.query("SET client_encoding TO 'SQL_ASCII'", "setting client_encoding")
+
+    def _verify(self) -> None:
+        """Set what could not be asked for at the start, and read everything back, as every session does."""
+        doing = f"PostgreSQL at {self._endpoint}: reading the replication session's settings"
+        for statement in settings.later(self._pg.server_version):
+            self.query(statement, doing)
+        refused = settings.differences(self._endpoint, dict(self.query(settings.READ_BACK, doing)))
+        if refused is not None:
+            raise refused
 
     def query(self, statement: str, doing: str, *, within_s: float | None = SILENT_S) -> list[list[str]]:
         """Run a replication command (simple protocol) and give its rows as text.
@@ -330,6 +347,10 @@ def _translate(result: pq.abc.PGresult, doing: str) -> CdcError:
             hint="another copy of this connector runs, or its connection has not timed out yet; "
             "SELECT pid, application_name, client_addr FROM pg_stat_replication",
             at_start=True,
+        )
+    if code == _SYNTAX:
+        return OperatorError(
+            f"{doing}: {reason}: a pooler in between has made an ordinary session of it", hint=settings.POOLED
         )
     if code == "42501":
         return OperatorError(f"{doing}: {reason}", hint="ALTER ROLE … REPLICATION")
