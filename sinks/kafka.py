@@ -26,6 +26,7 @@ from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, Opera
 from cdc.model.interfaces import UNSURE, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
+from cdc.model.state_records import StateWriter, table_key
 from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.record_batch import CODECS, Codec, first
 from sinks.producer.batches import Batch, Batches
@@ -85,6 +86,7 @@ class KafkaSink:
         self._smallest_limit = self._largest_wanted
         self._standing = Standing(None, 0, None)
         """What the position topic said at the last fence."""
+        self._states = StateWriter(self._standing.states)
         self._recorded: dict[str, TopicFacts] = {}
         self._found: Mapping[str, TopicFacts] = {}
         self._looked_s = 0.0
@@ -192,6 +194,7 @@ class KafkaSink:
         self._begin_batches()
         self._begin_epoch()
         self._standing = read_standing(self._config, self.connector, fenced=True)
+        self._states = StateWriter(self._standing.states)
         self._recorded = dict(self._standing.topics)
         return self._standing.state
 
@@ -280,7 +283,10 @@ class KafkaSink:
 
     def commit(self, state: State) -> None:
         producer = self._open_producer()
-        self.write(self.position_topic, self.connector.encode(), state.to_bytes())
+        tables, position = self._states.records(state)
+        for name, value in tables:
+            self.write(self.position_topic, table_key(self.connector, name), value)
+        self.write(self.position_topic, self.connector.encode(), position)
         self._send()
         self._doing("writing records", producer.flush)
         self._doing("committing", producer.commit)

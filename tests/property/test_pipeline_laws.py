@@ -27,6 +27,7 @@ from cdc.model.change import UNCHANGED, Change, Column, Kind, Offset, Op, Positi
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Sink, Snapshotter, Source
 from cdc.model.state import Phase, State
+from cdc.model.state_records import StateReader
 from cdc.testing import (
     POINTS,
     Faults,
@@ -196,8 +197,9 @@ class World:
 
     def states(self) -> list[State]:
         records = self.kafka.committed(f"{PREFIX}.position-{CONNECTOR}")
-        ours = [record for record in records if record.key == CONNECTOR.encode()]  # the ledger stands beside them
-        return [State.from_bytes(record.value or b"", where="here") for record in ours]
+        reader = StateReader(CONNECTOR)
+        heard = (reader.state(where="here") for record in records if reader.hear(record.key, record.value))
+        return [state for state in heard if state is not None]
 
 
 def _filled(row: Row, was: Row) -> Row:

@@ -70,7 +70,9 @@ class Bench:
         self.kafka.end("cli", Outcome.COMMITTED)
 
     def state(self) -> State:
-        return State.from_bytes(self.kafka.committed("p.position-c")[-1].value or b"", where="here")
+        state = self.kafka.state("p", "c")
+        assert state is not None
+        return state
 
     def fold(self, table: Table) -> dict[str, str]:
         """Key to note, as the last record of each key says."""
