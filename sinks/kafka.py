@@ -29,12 +29,12 @@ from cdc.model.state import State
 from cdc.model.state_records import StateWriter, table_key
 from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.record_batch import CODECS, Codec, first
-from sinks.producer.batches import Batch, Batches
+from sinks.producer.batches import Batch, Batches, partition_of
 from sinks.producer.producer import Producer
 from sinks.producer.retries import FENCED, RefusedError
 from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_of, table_topic
 from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
-from sinks.topics.read_back import Isolation, read_to_end, read_without_waiting
+from sinks.topics.read_back import Isolation, read_partition, read_to_end, read_without_waiting
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
@@ -321,6 +321,15 @@ class KafkaSink:
         isolation: Isolation = "read_committed" if committed else "read_uncommitted"
         for message in read_to_end(self._servers, self._config.options, topic, isolation):
             yield cast("bytes", message.key()), message.value()
+
+    def partition(self, table: Table, key: bytes) -> tuple[str, int]:
+        facts = self._found[self.topic(table)]
+        return facts.identity, partition_of(key, facts.partitions)
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+        messages = read_partition(self._servers, self._config.options, self.topic(table), partition, offset)
+        for message in messages:
+            yield message.offset() or 0, cast("bytes", message.key()), message.value()
 
     def schemas(self) -> Iterator[bytes]:
         others: dict[bytes | None, Message] = {}

@@ -274,6 +274,14 @@ class MemorySink:
         found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
         return iter([(r.key, r.value) for r in found])
 
+    def partition(self, table: Table, key: bytes) -> tuple[str, int]:  # noqa: ARG002 - there is one
+        return self._kafka.identities.get(self.topic(table), ""), 0
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:  # noqa: ARG002 - there is one
+        self._at("sink.records")
+        found = self._kafka.topics[self.topic(table)]
+        return iter([(at, r.key, r.value) for at, r in enumerate(found) if at >= offset])
+
     def commands(self) -> list[tuple[bytes, bytes]]:
         waiting: dict[bytes, bytes] = {}
         for record in self._kafka.topics[self.signal_topic]:

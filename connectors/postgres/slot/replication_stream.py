@@ -61,6 +61,7 @@ Or, if that is longer, its own wal_sender_timeout, within which it speaks also w
 SILENT_UNLIMITED_S: Final = 600.0
 """The same where wal_sender_timeout is 0."""
 
+_TOLD_TIMES: Final = 4
 STATUS_EVERY_S: Final = 10.0
 """Well under the server's wal_sender_timeout (60 s by default)."""
 
@@ -88,6 +89,8 @@ class ReplicationConnection:
         self._sent_at_s = 0.0
         self._asked_at_s: float | None = None
         self._silent_s = SILENT_S
+        self._patience_s = float("inf")
+        """The server's wal_sender_timeout."""
         self._streaming = self._over = False
         try:
             self._verify()
@@ -163,6 +166,7 @@ class ReplicationConnection:
         ((limit_ms,),) = self.query(
             "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'", "reading wal_sender_timeout"
         )
+        self._patience_s = int(limit_ms) / 1000 or float("inf")
         self._silent_s = max(SILENT_S, int(limit_ms) / 1000) if int(limit_ms) else SILENT_UNLIMITED_S
         try:
             result = self._result(statement, f"starting replication from slot {slot}", self._silent_s)
@@ -285,9 +289,12 @@ class ReplicationConnection:
         self._flushed = max(self._flushed, lsn)
 
     def status(self, *, every_s: float = STATUS_EVERY_S, reply: bool = False) -> None:
-        """Tell the server how far we are, unless it was told less than `every_s` ago; `reply` asks for a keepalive."""
+        """Tell the server how far we are, unless it was told less than `every_s` ago; `reply` asks for a keepalive.
+
+        It is told sooner where its patience is short: it hears us also while nothing is read of what it sends.
+        """
         clock_s = time.monotonic()
-        if not self._streaming or clock_s - self._sent_at_s < every_s:
+        if not self._streaming or clock_s - self._sent_at_s < min(every_s, self._patience_s / _TOLD_TIMES):
             return
         at_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         written = max(self._written, self._flushed)
