@@ -34,7 +34,7 @@ from sinks.producer.producer import Producer
 from sinks.producer.retries import FENCED, RefusedError
 from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_of, table_topic
 from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
-from sinks.topics.read_back import Isolation, read_partition, read_to_end, read_without_waiting
+from sinks.topics.read_back import Isolation, extent, read_partition, read_to_end, read_without_waiting
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
@@ -321,6 +321,9 @@ class KafkaSink:
         isolation: Isolation = "read_committed" if committed else "read_uncommitted"
         for message in read_to_end(self._servers, self._config.options, topic, isolation):
             yield cast("bytes", message.key()), message.value()
+
+    def extent(self, table: Table) -> int:
+        return extent(self._servers, self._config.options, self.topic(table))
 
     def partition(self, table: Table, key: bytes) -> tuple[str, int]:
         facts = self._found[self.topic(table)]

@@ -383,6 +383,7 @@ class _Session:
             resnapshot=self.resnapshot,
             letters=self._letters,
             not_asked=across.not_asked,
+            emptied=self._emptied,
         )
         self._windows = state.windows
         self._frame: Frame | None = None
@@ -421,6 +422,12 @@ class _Session:
             self._incremental.note_version(table.qualified)  # its first rows have shown the change it is read for
         elif self._incremental.add(table.qualified, self._since(), required=True):
             log.warning("table %s: %s: its rows are read again", table.qualified, reason)
+
+    def _emptied(self, table: Table) -> None:
+        """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""
+        self._incremental.add(table.qualified, self._since(), required=True, anew=True)
+        log.info("table %s was truncated: its keys get their deletes in parts, behind what is in it by now",
+                 table.qualified)  # fmt: skip
 
     def _since(self) -> str:
         """Give a position before all that is written from now on, behind all that was."""
