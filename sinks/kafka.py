@@ -322,7 +322,8 @@ class KafkaSink:
             value = message.value()
             record = None if value is None else _description(value)
             if value is not None and record is None:
-                others[message.key()] = message
+                if committed:  # behind an open transaction nothing is compacted yet: such a record hides nothing
+                    others[message.key()] = message
                 continue
             others.pop(message.key(), None)
             if value is None or record is None:
