@@ -29,6 +29,8 @@ _UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 ON_ERROR = ("stop", "dead_letter")
 MODES = ("latest", "history")
+PRODUCERS = ("own", "librdkafka")
+"""Clients that a connector can write with, the default first."""
 
 GUARANTEED = frozenset(
     {
@@ -184,6 +186,8 @@ class KafkaConfig:
     type: str = "kafka"
     bootstrap_servers: str
     topic_prefix: str | None = None
+    producer: str = "own"
+    """Which client writes: our own, or librdkafka, which is slower and gives the same guarantees."""
     partitions: int = 6
     replication_factor: int | None = None
     """None: the broker's default.replication.factor."""
@@ -198,6 +202,7 @@ class KafkaConfig:
 
     def __post_init__(self) -> None:
         _require(self.type == "kafka", f"type: “{self.type}” is not a sink", "type: kafka")
+        _require(self.producer in PRODUCERS, f"producer: “{self.producer}” is not known", " or ".join(PRODUCERS))
         _require(self.partitions > 0, f"partitions: {self.partitions} is out of range", "1 or more")
         _require(
             self.replication_factor is None or self.replication_factor > 0,
