@@ -26,16 +26,17 @@ from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, Opera
 from cdc.model.interfaces import UNSURE, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
+from cdc.model.state_records import StateWriter, table_key
 from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.record_batch import CODECS, Codec, first
-from sinks.producer.batches import Batch, Batches
+from sinks.producer.batches import Batch, Batches, partition_of
 from sinks.producer.librdkafka import LibrdkafkaProducer
 from sinks.producer.producer import Producer
 from sinks.producer.retries import FENCED, RefusedError
 from sinks.producer.transactional import TransactionalProducer
 from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_of, table_topic
 from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
-from sinks.topics.read_back import Isolation, read_to_end, read_without_waiting
+from sinks.topics.read_back import Isolation, read_partition, read_to_end, read_without_waiting
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
@@ -87,6 +88,7 @@ class KafkaSink:
         self._smallest_limit = self._largest_wanted
         self._standing = Standing(None, 0, None)
         """What the position topic said at the last fence."""
+        self._states = StateWriter(self._standing.states)
         self._recorded: dict[str, TopicFacts] = {}
         self._found: Mapping[str, TopicFacts] = {}
         self._looked_s = 0.0
@@ -197,6 +199,7 @@ class KafkaSink:
         self._begin_batches()
         self._begin_epoch()
         self._standing = read_standing(self._config, self.connector, fenced=True)
+        self._states = StateWriter(self._standing.states)
         self._recorded = dict(self._standing.topics)
         return self._standing.state
 
@@ -299,7 +302,10 @@ class KafkaSink:
 
     def commit(self, state: State) -> None:
         producer = self._open_producer()
-        self.write(self.position_topic, self.connector.encode(), state.to_bytes())
+        tables, position = self._states.records(state)
+        for name, value in tables:
+            self.write(self.position_topic, table_key(self.connector, name), value)
+        self.write(self.position_topic, self.connector.encode(), position)
         self._send()
         self._doing("writing records", producer.flush)
         self._doing("committing", producer.commit)
@@ -334,6 +340,15 @@ class KafkaSink:
         isolation: Isolation = "read_committed" if committed else "read_uncommitted"
         for message in read_to_end(self._servers, self._config.options, topic, isolation):
             yield cast("bytes", message.key()), message.value()
+
+    def partition(self, table: Table, key: bytes) -> tuple[str, int]:
+        facts = self._found[self.topic(table)]
+        return facts.identity, partition_of(key, facts.partitions)
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+        messages = read_partition(self._servers, self._config.options, self.topic(table), partition, offset)
+        for message in messages:
+            yield message.offset() or 0, cast("bytes", message.key()), message.value()
 
     def schemas(self) -> Iterator[bytes]:
         others: dict[bytes | None, Message] = {}

@@ -25,6 +25,7 @@ from cdc.capture.startup import Settings, Startup, now_ms, restored, unless_reke
 from cdc.encode.dead_letters import DeadLetters, refusal
 from cdc.encode.envelope import Frame, transaction_records
 from cdc.encode.event_writer import EventWriter
+from cdc.encode.published_values import PublishedValues
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.toast import ToastValues
 from cdc.encode.window_keys import RequestedRows
@@ -121,6 +122,7 @@ class Pipeline:
             committed=self._committed,
             good=self._good,
             executor=executor or partial(ThreadPoolExecutor, 1, "cdc-resnapshot"),
+            published=PublishedValues(executor or partial(ThreadPoolExecutor, 1, "cdc-published")),
         )
         self._events = 0
         self._good_at_s = 0.0
@@ -141,6 +143,10 @@ class Pipeline:
 
         Raises OperatorError, BugError, or RetryableError when trying again did not help for five minutes.
         """
+        with closing(self._across.published):
+            self._run(until_caught_up=until_caught_up)
+
+    def _run(self, *, until_caught_up: bool) -> None:
         failing_since: float | None = None
         pause_s = RETRY_FIRST_S
         while True:
@@ -308,6 +314,10 @@ class _AcrossSessions:
     committed: Callable[[int, State], None]
     good: Callable[[], None]
     executor: Callable[[], Executor]
+    published: PublishedValues
+    """What the topics say of values that the log leaves out, as far as it has been read."""
+    not_asked: set[str] = field(default_factory=set)
+    """Topics for whose left-out values the source is not asked: see `EventWriter`."""
     looked_for: set[bytes] = field(default_factory=set)
     """Commands for whose tables a session was restarted."""
     refused: Counter[tuple[str, bytes, str]] = field(default_factory=Counter)
@@ -344,7 +354,15 @@ class _Session:
         self._state = unless_rekeyed(state, tables, versions)
         gaps = {name: str(of["since"]) for name, of in state.reading.items() if of["gap"]}
         floors = {sink.topic(table): gaps[table.qualified] for table in tables if table.qualified in gaps}
-        self._toast = ToastValues(sink.records, versions.carried, floors=floors, letters=sink.dead_letters)
+        self._toast = ToastValues(
+            across.published,
+            sink,
+            versions.carried,
+            committed=lambda: Position(self._state.epoch, self._state.commit, 0).text,
+            tend=self._tend,
+            floors=floors,
+            letters=sink.dead_letters,
+        )
         self._versions = versions
         self._incremental = IncrementalSnapshot(
             reader,
@@ -364,6 +382,7 @@ class _Session:
             logged=self._incremental.logged,
             resnapshot=self.resnapshot,
             letters=self._letters,
+            not_asked=across.not_asked,
         )
         self._windows = state.windows
         self._frame: Frame | None = None
@@ -389,6 +408,12 @@ class _Session:
         self._incremental.close()
         self._toast.close()
         self._writer.close()
+
+    def _tend(self) -> None:
+        """Look after the source while something takes long within a transaction. Raises Stopped, which undoes it."""
+        self._source.tend()
+        if self._across.stop.is_set():
+            raise Stopped
 
     def resnapshot(self, table: Table, reason: str) -> None:
         """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""

@@ -258,6 +258,17 @@ class Snapshotter(Protocol):
         """Close all connections; safe to call twice."""
 
 
+@runtime_checkable
+class LastWritten(Protocol):
+    """A part of a `Snapshotter` that can tell which transaction has written a row last."""
+
+    def row_written_last(self, table: Table, key: Sequence[bytes], xid: Xid) -> Row | None:
+        """Read the row with this key as `row` does, if transaction `xid` and no later one has written it last.
+
+        None where that cannot be told. Called on the loop's thread, which waits.
+        """
+
+
 class Sink(Protocol):
     """Writes keyed records to Kafka in transactions, each with the position last."""
 
@@ -343,6 +354,15 @@ class Sink(Protocol):
 
         Records of the open transaction and of aborted ones are among them; or only the `committed` ones, which may be
         read on another thread.
+        """
+
+    def partition(self, table: Table, key: bytes) -> tuple[str, int]:
+        """Return the id of the table's topic, which one made again does not have, and the partition of a key."""
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Read offset, key and value from an offset up to the partition's end as it is now, whatever their outcome.
+
+        They may be read on another thread.
         """
 
     def commands(self) -> list[tuple[bytes, bytes]]:

@@ -162,6 +162,7 @@ class PostgresSource:
     def tend(self) -> None:
         self._claim.keep()
         self._tended().tend(following=False)
+        self._walsender().status()
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         replication, upkeep = self._walsender(), self._tended()

@@ -22,7 +22,10 @@ from tests.text_tables import text_table
 
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
 LOGGED = text_table("logged", ["id"])
-STATE = State(connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7)
+STATE = State(
+    connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7,
+    tables=("s.b", "s.a"), carried={"s.a": "1", "s.b": "2"}, reading={"s.b": {"rows": 1}, "s.a": {"rows": 0}},
+)  # fmt: skip
 LOGS: tuple[Log, ...] = ("message", "transaction", "dead-letter")
 LIMIT = 32 * 1024 * 1024  # a topic of events takes records up to this size
 
