@@ -36,8 +36,7 @@ HOLES: Final = (
         name="written_by_functions",  # nothing in the statement names the table
         before=(
             *_TWO,
-            "CREATE FUNCTION writes(a INT) RETURNS INT DETERMINISTIC MODIFIES SQL DATA "
-            "BEGIN UPDATE t SET v = a; RETURN a; END",
+            "CREATE FUNCTION writes(a INT) RETURNS INT MODIFIES SQL DATA BEGIN UPDATE t SET v = a; RETURN a; END",
         ),
         stream=(_STATEMENT, "SELECT writes(5)", "DO writes(6)", "SET @x = writes(7)"),
         live=True,
@@ -102,7 +101,8 @@ HOLES: Final = (
         name="prefixes",  # MariaDB's, which MySQL takes for a comment
         before=_TWO,
         stream=(
-            *("/*M!100100 SET STATEMENT max_statement_time = 100 FOR */ TRUNCATE TABLE t", "INSERT INTO t VALUES (4, 4)"),
+            "/*M!100100 SET STATEMENT max_statement_time = 100 FOR */ TRUNCATE TABLE t",
+            "INSERT INTO t VALUES (4, 4)",
             *(_STATEMENT, "/*M!100100 SET STATEMENT max_statement_time = 100 FOR */ UPDATE t SET v = 5"),
             "/*!50000 INSERT */ INTO t VALUES (6, 6)",
         ),
@@ -144,7 +144,8 @@ HOLES: Final = (
             "INSERT INTO t VALUES (1, 'a', 1, 'one'), (2, 'b', 2, 'two'), (3, 'c', 3, 'three')",
         ),
         stream=(
-            *("SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 9 WHERE id = 1", "DELETE FROM t WHERE id = 2"),
+            "SET SESSION binlog_row_image = MINIMAL",
+            *("UPDATE t SET v = 9 WHERE id = 1", "DELETE FROM t WHERE id = 2"),
             *("INSERT INTO t (id, part) VALUES (4, 'd')", "UPDATE t SET id = 30 WHERE id = 3"),
             *("BEGIN", "UPDATE t SET b = 'x' WHERE id = 4", "DELETE FROM t WHERE id = 4", "COMMIT"),
         ),
@@ -179,7 +180,10 @@ HOLES: Final = (
     Case(
         name="new_tables_that_cannot_be_captured",  # which a pattern brings: they are left out, and nothing else
         before=(*_TWO, "CREATE TABLE k (v INT)", "CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM"),
-        stream=("CREATE TABLE n (v INT)", "CREATE TABLE o (id INT PRIMARY KEY) ENGINE=MEMORY", "INSERT INTO n VALUES (1)"),
+        stream=(
+            *("CREATE TABLE n (v INT)", "INSERT INTO n VALUES (1)"),
+            "CREATE TABLE o (id INT PRIMARY KEY) ENGINE=MEMORY",
+        ),
         stopped=(
             *("CREATE TABLE p (v INT)", "INSERT INTO p VALUES (1)", "INSERT INTO t VALUES (4, 4)"),
             "ALTER TABLE k ADD COLUMN id INT PRIMARY KEY AUTO_INCREMENT",

@@ -247,13 +247,12 @@ def test_a_comment_that_a_server_reads_is_read_as_it_does(statement: str, mysql:
     assert (judge(statement, "d", MYSQL), judge(statement, "d", MARIADB)) == (mysql, mariadb)
 
 
-_WORDS: Final = st.sampled_from(
-    """
+_TEXT: Final = """
     ALTER ANALYZE AS BEGIN CALL COMMIT CREATE DATABASE DELETE DO DROP END EVENT EXECUTE EXISTS FOR FROM FUNCTION IF
     IGNORE INSERT INTO JOIN LATERAL LOAD ON OR PARTITION RENAME REPLACE SELECT SET STATEMENT TABLE TEMPORARY TO TRIGGER
     TRUNCATE UPDATE USING VALUES VIEW WHERE WITH XA t u f `t` `e`.`u` e . ( ) , ; = @ : 'x' "y" 1 /* */ /*! /*M! -- # `
-    """.split()
-)
+"""
+_WORDS: Final = st.sampled_from(_TEXT.split())
 _KINDS: Final = (
     *(Both, Temporary, Altered, Began, ChangesRows, Dropped, Emptied, Ended, Filled, Partitions, Renamed),
     *(RolledBackTo, XaEnded, type(None)),
@@ -282,7 +281,7 @@ _PREFIXES: Final = st.sampled_from(
 
 
 @given(_PREFIXES, st.sampled_from(ROWS + DDL[:10]), st.booleans())
-def test_a_prefix_hides_nothing(prefix: str, told: tuple[str, Judgement], lower: bool) -> None:  # noqa: FBT001
+def test_a_prefix_hides_nothing(prefix: str, told: tuple[str, Judgement], lower: bool) -> None:
     statement, expected = told
     text = prefix + (statement.swapcase() if lower and "`" not in statement and "'" not in statement else statement)
     found = judge(text, "d", MARIADB)

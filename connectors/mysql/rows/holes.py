@@ -59,14 +59,14 @@ class Holes:
     def _not_whole(self, table: Table, at: BinlogPosition, *, partial: bool) -> None:
         setting, value = ("binlog_row_value_options", "''") if partial else ("binlog_row_image", "FULL")
         was = "PARTIAL_JSON" if partial else "MINIMAL or NOBLOB"
-        said = f"a row in the log at {at} is not whole: a session has set {setting} to {was}"
         if self._stops:
             raise GapError(
-                f"table {table.qualified}: {said}",
+                f"table {table.qualified}: a row in the log at {at} is not whole: a session has set {setting} to {was}",
                 hint=f"SET GLOBAL {setting} = {value}; find the session that sets it; then "
                 "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
             )
-        self._tell(table.qualified, setting, f"{said}: such rows are read again by their keys")
+        what = f"a row in the log at {at} is not whole, since a session has set {setting} to {was}"
+        self._tell(table.qualified, setting, f"{what}: such rows are read again by their keys")
 
     def of_statement(
         self,
@@ -88,10 +88,10 @@ class Holes:
         names = sorted(captured.keys() if touched is None else touched & captured.keys())
         if not names:
             return
-        what = f"a statement ({verb}) in the place of rows in the log at {at}"
         if self._stops:
             raise GapError(
-                f"{what}: a session has set binlog_format to STATEMENT or MIXED",
+                f"a statement ({verb}) in the place of rows in the log at {at}: a session has set binlog_format to "
+                "STATEMENT or MIXED",
                 hint="SET GLOBAL binlog_format = ROW; find the session that sets it; then close the gap: "
                 "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
             )
@@ -99,20 +99,22 @@ class Holes:
             ", which may have written any table (a function, a procedure, a view, a trigger, or a table that may not "
             "be seen: GRANT TRIGGER, SELECT ON *.* TO the connector's user tells)"
         )  # fmt: skip
-        self._tell(",".join(".".join(name) for name in names), verb, f"{what}{why}: all rows are read again")
+        what = f"a statement ({verb}) in the place of rows in the log at {at}{why}: all rows are read again"
+        self._tell(",".join(".".join(name) for name in names), verb, what)
         for name in names:
             yield Change(Op.READ, captured[name], None, None, (at.offset, 0))
 
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of a transaction of which a part was rolled back, and nobody can tell which."""
-        said = f"the transaction at {at} was rolled back in part, and wrote tables without transactions too"
         if self._stops:
             raise GapError(
-                f"{said}: which of its rows are left cannot be told from the log",
+                f"the transaction at {at} was rolled back in part, and wrote tables without transactions too: which of "
+                "its rows are left cannot be told from the log",
                 hint="ALTER TABLE … ENGINE=InnoDB for the tables without transactions; then "
                 "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
             )
-        self._tell(table.qualified, "ROLLBACK", f"{said}: all rows are read again")
+        what = f"the transaction at {at} was rolled back in part, and nobody can tell which: all rows are read again"
+        self._tell(table.qualified, "ROLLBACK", what)
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
     def _tell(self, tables: str, reason: str, said: str) -> None:
