@@ -327,6 +327,9 @@ class KafkaSink:
             self._commands = Commands(self._servers, self._config.options, self._signal_topic)
         return self._commands.waiting()
 
+    def ask(self, key: bytes, value: bytes) -> None:
+        self.write(self._signal_topic, key, value)
+
     def answered(self, key: bytes) -> None:
         self.write(self._signal_topic, key, None)
         if self._commands is not None:

@@ -114,6 +114,7 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         "eta_seconds": None if snapshot.eta_s is None or not running else round(snapshot.eta_s, 1),
         "slot": slot,
         "dead_letters": state.dead_letters if state else 0,
+        "rereads": state.rereads if state else 0,
         "source": server,
         "last_error": kafka.error if kafka else None,
     }
@@ -189,6 +190,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         lines += [("warning", slot["warning"]), ("", f"hint: {slot['hint']}")]
     if found["dead_letters"]:
         lines.append(("dead", f"{found['dead_letters']:,} events could not be written; they are dead letters"))
+    if found["rereads"]:
+        lines.append(("read again", f"{found['rereads']:,} times, because the log did not say what was changed"))
     lines.append(("last error", f"{_instant(error['at_ms'])} {error['message']}" if error else "none"))
     if error and error["hint"]:
         lines.append(("", f"hint: {error['hint']}"))
