@@ -52,7 +52,7 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
     if on_terminal:
         clear_progress()
     click.echo(json.dumps(summary) if as_json else _table(summary))
-    return 0
+    return int(bool(summary["aside"]))
 
 
 class _Told:
@@ -99,6 +99,8 @@ def _table(summary: dict[str, Any]) -> str:
             rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
     lines = aligned(rows)
     lines.append(f"{summary['batches']} batches in {summary['seconds']:.1f} s")
+    for table, stores in summary["aside"].items():
+        lines += [f"{table} in {store} is set aside: {reason}" for store, reason in stores.items()]
     if summary["behind"]:
         lines.append("a transaction was still open in the topics and is not included: run again")
     return "\n".join(lines)
