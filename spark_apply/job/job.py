@@ -37,6 +37,7 @@ from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.catch_up import SwapWatch
 from spark_apply.job.maintenance import MaintenanceSchedule
 from spark_apply.job.microbatch import Applier, Key, Route, TableCount
+from spark_apply.job.pace import Pace
 from spark_apply.job.retention import recovery_command, require_deletes, require_offsets
 from spark_apply.job.set_aside import AsideCopies
 from spark_apply.job.watermarks import WatermarkPublisher
@@ -51,6 +52,8 @@ from spark_apply.spark.session import open_session
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
 """The shortest time between two batches; the second for stores in which each batch leaves files to compact."""
 _LOOK_S = 0.1
+_NAMED = 10
+"""So many tables of a store are named when the job starts."""
 _TASKS, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
 _EVENTS_A_TASK = 50_000
 _EVENTS_ALONE = 10_000
@@ -106,7 +109,7 @@ def run_apply(
     tell = progress or (lambda _line: None)
     stop = stop or threading.Event()
     with _stopped_by_signals(stop):
-        tell("reading the schema topic")
+        tell(f"reading the schema topic of {config.source.topic_prefix}")
         chosen, unusable = choose_usable(config)
         require_topics(config, chosen)
         tell("starting Spark")
@@ -117,9 +120,11 @@ def run_apply(
             asides.known = read_set_aside(config)
             evolve = functools.partial(_evolve, config, spark, asides)
             applier = Applier(asides.routes, evolve, asides.quarantine, asides=asides)
-            start = _Start(config, spark, applier, asides, stores, tell)
-            start.open(chosen, unusable, lose_history=lose_history)
-            behind = not stop.is_set() and start.follow(once=once, stop=stop)
+            behind = False
+            if not stop.is_set():
+                start = _Start(config, spark, applier, asides, stores, tell)
+                start.open(chosen, unusable, lose_history=lose_history)
+                behind = start.follow(once=once, stop=stop)
         finally:
             for store in stores.values():
                 store.close()
@@ -347,20 +352,25 @@ def _run(
 ) -> None:
     idle, ending = threading.Lock(), threading.Event()
     swaps = SwapWatch(spark, config.source, applier, publisher.replaced)
-    failures: list[Exception] = []
+    failures, pace = list[Exception](), Pace(applier.counts)
 
     def apply(records: DataFrame, batch_id: int) -> None:
         with idle:
             if stop.is_set() or ending.is_set():
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # a return would mean to Spark that the batch is done
+            began = time.monotonic()
             with _recorded(failures):
                 ends = checkpoints.ends_of(spark, checkpoint, batch_id)
                 publisher.applied(ends, _apply(applier, swaps, records, publisher, ends, asides=asides.asides))
-            tell(_line(applier))
+            tell(pace.line(applier.batches, took_s=time.monotonic() - began, source_ms=publisher.source_ms()))
 
-    writer = kafka_source.stream(spark, config.source, topics).writeStream.queryName(config.name)
-    writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
+    writer = (
+        kafka_source.stream(spark, config.source, topics)
+        .writeStream.queryName(config.name)
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(apply)
+    )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_interval(applier.routes))
     try:
         swaps.look(now=True)
@@ -375,7 +385,7 @@ def _run(
         raise
     except Exception as exc:
         raise _translated(exc, checkpoint) from exc
-    tell("following the topics")
+    tell(f"following the topics; {_copies(applier)}")
     try:
         while query.isActive and not stop.wait(_LOOK_S):
             if idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
@@ -394,6 +404,19 @@ def _run(
         _raise_failure(query, failures, checkpoint)
     publisher.publish_pending()
     maintenance.look(now=once and not stop.is_set())
+
+
+def _copies(applier: Applier) -> str:
+    """Name the copies that go on, by store."""
+    by_store: dict[str, list[str]] = {}
+    for _, route in sorted(applier.routes.items()):
+        for name in route.stores:
+            by_store.setdefault(name, []).append(route.table.qualified)
+    told = [
+        f"{name}: {len(of)} tables ({', '.join(of[:_NAMED])}{', …' if len(of) > _NAMED else ''})"
+        for name, of in by_store.items()
+    ]
+    return "; ".join(told)
 
 
 def _look(
@@ -506,12 +529,6 @@ def _translated(exc: Exception, checkpoint: str) -> CdcError:
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
     return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")
-
-
-def _line(applier: Applier) -> str:
-    keys = sum(count.keys for count in applier.counts.values())
-    newest = max((count.position or "" for count in applier.counts.values()), default="")
-    return f"batch {applier.batches}: {keys} rows handed to stores, position {newest}"
 
 
 @contextmanager

@@ -52,6 +52,13 @@ class WatermarkPublisher:
         """Return up to where the copies that go on have a topic."""
         return self._ends.get(topic, {})
 
+    def source_ms(self) -> int | None:
+        """Return the time of the source up to which all copies that go on are complete; None: not known."""
+        marks = [self._marks.get(follower) for follower, _ in self._followers()]
+        times = [mark.complete.source_ms if mark and mark.complete else None for mark in marks]
+        known = [at for at in times if at is not None]
+        return min(known) if known and len(known) == len(times) else None
+
     def joined(self, topic: str, store: str, mark: Mark) -> None:
         """Note that a copy that was set aside goes on with this mark, which it has already."""
         self._watcher.follow(self._routes[topic].table)

@@ -7,7 +7,8 @@ Alias ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower 
 ``<alias>.<number>``; ``<alias>.previous`` and ``<alias>.beside`` name others, and one request moves them.
 
 ``_id`` is the key's JSON, or its SHA-256 where it is over 512 bytes; the document is `spark_apply.model.document`'s.
-Text columns are ``text`` with a ``keyword`` beside it; a value that an index field cannot take (NaN, the year 12000)
+`spark_apply.stores.opensearch_fields` says which field a column is. Text columns are ``text`` with a ``keyword`` beside
+it; a value that an index field cannot take (NaN, the year 12000)
 stays in the document and is not searchable.
 
 **The guard.** A version is 63 bits and a position 128, so the version is ``epoch << 52 | commit``: it orders source
@@ -30,36 +31,42 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import ConnectionError as NotReached
-from opensearchpy.exceptions import NotFoundError, OpenSearchException, RequestError, TransportError
+from opensearchpy.exceptions import NotFoundError, OpenSearchException, RequestError
 from opensearchpy.helpers import scan
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 from cdc.config.config import StoreConfig
 from cdc.config.hosts import is_local
-from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.completeness import Mark
-from spark_apply.model.document import DOCUMENT, document_id, with_document
+from spark_apply.model.document import document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
 from spark_apply.model.target_table import TargetTable
-from spark_apply.model.types import spark_type
 from spark_apply.spark.names import index_name
+from spark_apply.stores.opensearch_bulk import MISSING, SENT, STALE, Bulk, reason, requests, translated
+from spark_apply.stores.opensearch_fields import (
+    ENCODED,
+    NAMES,
+    column_name,
+    field_name,
+    fields_needed,
+    mapping,
+)
 
 MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
 
 _READ_AT_ONCE = 2_000
 _FIRST_WAIT_S = 0.1
+_LIMIT, _LIMIT_DEFAULT, _LIMIT_ROOM = "index.mapping.total_fields.limit", 1_000, 500
 _READY_WITHIN_S = 5.0
 _IDENTITY = "cdc_identity"
 _FIRST = "0" * 32
@@ -80,10 +87,14 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     only_options(config, name, _OPTIONS)
     if config.url is None:
         raise ConfigError(f"stores.{name}: url is missing", hint="url: http://127.0.0.1:9200")
+    url = urlsplit(config.url)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(
+            f"stores.{name}.url does not begin with http:// or https://", hint="url: http://127.0.0.1:9200"
+        )
     if prefix[0] in "-_":
         msg = f"stores.{name}: an index cannot be named after topic_prefix “{prefix}”"
         raise ConfigError(msg, hint="a prefix that begins with a letter or a digit")
-    url = urlsplit(config.url)
     if url.scheme == "http" and not is_local(url.hostname or "", ""):
         log.warning(
             "OpenSearch of stores.%s: http sends password and rows to another host unencrypted; use https", name
@@ -120,15 +131,25 @@ class OpenSearchStore:
                 return Foreseen(None)
             (about,) = self._client.indices.get_mapping(index=alias).values()
             identity = identity_of(self._identity(alias), table, f"index {alias}")
-        there, changes = about["mappings"].get("properties", {}), []
-        for name, field in mapping(table).get("properties", {}).items():
-            had, wanted = (of.get("type", "object") for of in (there.get(name, {}), field))
-            if name not in there:
-                changes.append(f"add column {name} {wanted}")
-            elif had != wanted:
-                msg = f"index {alias}, column {name}: it is {had} and would have to be {wanted}"
+        added = self._added(table, alias, about["mappings"])
+        return Foreseen(identity, tuple(f"add column {name} {_type_of(field)}" for name, field in added.items()))
+
+    @staticmethod
+    def _added(table: TargetTable, alias: str, there: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that a table's index lacks. Raises OperatorError for one that has another type."""
+        had, added = there.get("properties", {}), {}
+        encoded = any(field_name(column.name) != column.name for column in table.columns)
+        if encoded and there["_meta"].get(NAMES) != ENCODED:
+            msg = f"index {alias} was made by an earlier release, which named the fields of some columns otherwise"
+            raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+        for name, field in mapping(table)["properties"].items():
+            if name not in had:
+                added[name] = field
+            elif _type_of(had[name]) != _type_of(field):
+                is_, would = _type_of(had[name]), _type_of(field)
+                msg = f"index {alias}, column {column_name(name)}: it is {is_} and would have to be {would}"
                 raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
-        return Foreseen(identity, tuple(changes))
+        return added
 
     def open(self, table: TargetTable) -> str:
         alias = self.index(table)
@@ -137,15 +158,27 @@ class OpenSearchStore:
                 with _ignore_existing():  # two jobs give the first index the same name
                     self._make(table, alias, stamp(table), _FIRST)
             identity_of(self._identity(alias), table, f"index {alias}")
-            self._client.indices.put_mapping(index=alias, body=mapping(table))
+            self._evolve(table, alias)
             if not self._client.indices.exists(index=self._positions):  # many servers do not create it by themselves
                 with _ignore_existing():
                     self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
             return identity_of(self._identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
-            msg = f"index {alias} cannot hold {table.qualified} ({reason(exc)})"
-            hint = f"curl -X DELETE <url>/{alias}.*: it is filled again from the topics"
-            raise OperatorError(msg, hint=hint) from exc
+            error = translated(exc, f"index {alias} cannot hold {table.qualified}", alias)
+            hint = error.hint or f"cdc rebuild APPLY.yaml --table {table.qualified}  # another index, beside this one"
+            raise type(error)(error.message, hint=hint) from exc
+
+    def _evolve(self, table: TargetTable, alias: str) -> None:
+        """Add fields for new columns, and let the index have so many."""
+        (about,) = self._client.indices.get_mapping(index=alias).values()
+        added = self._added(table, alias, about["mappings"])
+        if not added:
+            return
+        needed = fields_needed(about["mappings"].get("properties", {}) | added)
+        (settings,) = self._client.indices.get_settings(index=alias, name=_LIMIT, flat_settings=True).values()
+        if needed > int(settings["settings"].get(_LIMIT, _LIMIT_DEFAULT)):
+            self._client.indices.put_settings(index=alias, body={_LIMIT: needed + _LIMIT_ROOM})
+        self._client.indices.put_mapping(index=alias, body={"properties": added})
 
     def apply(self, batch: Batch) -> Applied:
         index = self.index(batch.table)
@@ -192,7 +225,8 @@ class OpenSearchStore:
             self._client.indices.refresh(index=index)
             for query in queries:
                 for hit in scan(self._client, index=index, query={"query": query}, size=_READ_AT_ONCE):
-                    yield StoredRow(hit["_id"], orjson.dumps(hit["_source"]).decode())
+                    document = {column_name(name): value for name, value in hit["_source"].items()}
+                    yield StoredRow(hit["_id"], orjson.dumps(document).decode())
         except OpenSearchException as exc:
             msg = f"index {index} cannot be read ({reason(exc)})"
             raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
@@ -265,9 +299,10 @@ class OpenSearchStore:
     def _make(self, table: TargetTable, alias: str, identity: str, number: str) -> str:
         """Create an index, named by `alias`; returns its own name."""
         name = f"{alias.removesuffix('.beside')}.{number}"
-        limit = {"mapping.total_fields.limit": max(1000, 3 * len(table.columns))}
-        mapping = {**mapping(table), "_meta": {_IDENTITY: identity}}
-        body = {"settings": {"index": {**self._settings, **limit}}, "mappings": mapping, "aliases": {alias: {}}}
+        fields = mapping(table)
+        limit = {_LIMIT: max(_LIMIT_DEFAULT, fields_needed(fields["properties"]) + _LIMIT_ROOM)}
+        mappings = {**fields, "_meta": {_IDENTITY: identity, NAMES: ENCODED}}
+        body = {"settings": {"index": self._settings, **limit}, "mappings": mappings, "aliases": {alias: {}}}
         self._client.indices.create(index=name, body=body)
         return name
 
@@ -333,6 +368,10 @@ def _ignore_existing() -> Iterator[None]:
     except RequestError as exc:
         if exc.error != "resource_already_exists_exception":
             raise
+
+
+def _type_of(field: Mapping[str, Any]) -> str:
+    return str(field.get("type", "object"))
 
 
 def _note_id(number: str, kind: str) -> str:

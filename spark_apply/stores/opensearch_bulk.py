@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +29,8 @@ _REQUEST_BYTES = 4 << 20
 _REQUEST_ACTIONS = 2_000
 _TRIES = 8
 _FIRST_WAIT_S = 0.1
+_SILENT_S = 0.5
+"""Longer waits are told."""
 _UNFIT, _TOO_LARGE, _FAILED = 400, 413, 500
 _PASSING: Final = frozenset({429, 502, 503, 504})
 _CLOSED = "index_closed_exception"
@@ -45,6 +48,9 @@ _NAMES: Final = {
     "cluster_manager_not_discovered_exception": "the cluster has no manager",
     "master_not_discovered_exception": "the cluster has no manager",
 }
+
+
+log: Final = logging.getLogger("cdc.apply")
 
 
 class Action(NamedTuple):
@@ -120,6 +126,8 @@ class Bulk:
                 return
             request = again
             if not last:
+                if wait_s > _SILENT_S >= wait_s / 2:
+                    log.warning("index %s: waiting, %s", self.index, cause)
                 time.sleep(wait_s)
                 wait_s *= 2
         raise waiting(f"index {self.index}: {len(request):,} documents wait", cause, self.index)
@@ -154,9 +162,7 @@ def _passes(answer: Mapping[str, Any], *, last: bool) -> bool:
     error = answer.get("error")
     if error is None:
         return False
-    return (
-        answer["status"] in _PASSING or error.get("type") == _BLOCKED or (answer["status"] == _FAILED and not last)
-    )
+    return answer["status"] in _PASSING or error.get("type") == _BLOCKED or (answer["status"] == _FAILED and not last)
 
 
 def _name(error: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
@@ -15,6 +16,7 @@ from cdc.config.config import StoreConfig
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.stores.opensearch_fields import field_name
 from tests.conftest import Database
 from tests.spark_laws import ORDERS, Record, Setting, order, until
 from tests.spark_records import SourceTable, position
@@ -221,3 +223,83 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
 def _number(database: Database, name: str) -> str:
     ((number,),) = database.rows(f"SELECT number FROM cdc_apply.copies WHERE name = '{name}' AND role = 'live'")
     return str(number)
+
+
+@pytest.fixture
+def search(apply_spark: SparkSession, kafka: str, opensearch: str, tmp_path: Path) -> Setting:
+    config = StoreConfig(type="opensearch", url=opensearch, options={"shards": 1, "replicas": 0})
+    return Setting(apply_spark, kafka, tmp_path, lambda _: config)
+
+
+HOSTILE = (
+    *("_id", "_source", "_routing", "_seq_no", "_own", "a", "a.b", "a.b.c", ".x", "x.", "a..b", " ", "  ", "\u00a0"),
+    *("a*", "*", "?", "%", "%2E", "A", "ä", "type", "properties", "a/b", "a,b", '"', "a b "),
+)
+
+
+def test_names_that_opensearch_takes_for_something_else(search: Setting, opensearch: str) -> None:
+    """Each column has a field of its own, which is found; many columns may come later."""
+    setting, publisher = search, search.publisher()
+    table = setting.table("hostile", {"id": {"kind": "int64"}, **{name: {"kind": "string"} for name in HOSTILE}})
+    publisher.create([table])
+    row = {"id": 1, **{name: f"value{number}" for number, name in enumerate(HOSTILE)}}
+    records = table.event("c", row, position(10))
+    publisher.publish(records)
+    assert setting.apply().tables[table.qualified]["copy"].quarantined == 0
+    assert setting.contents(table) == setting.folded(table, records)
+    client, alias = OpenSearch(opensearch), f"{setting.prefix}.public.hostile"
+    client.indices.refresh(index=alias)
+    for number, name in enumerate(HOSTILE):
+        query = {"match": {field_name(name): f"value{number}"}}
+        assert client.count(index=alias, body={"query": query})["count"] == 1, name
+    wide = {f"c{number}": {"kind": "string"} for number in range(650)}
+    wider = setting.table("hostile", {**table.columns, **wide}, version=2)
+    publisher.versions([wider])
+    more = wider.event("c", {**row, "id": 2, **dict.fromkeys(wide, "x")}, position(20))
+    publisher.publish(more)
+    setting.apply()
+    assert setting.contents(wider) == setting.folded(wider, [*records, *more])
+
+
+def test_documents_that_opensearch_refuses_and_blocks_that_pass(
+    search: Setting, opensearch: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An immense term blocks its own key; a full disk and a closed table delay nothing but what they are of."""
+    setting, publisher = search, search.publisher()
+    table, other = setting.table("facts"), setting.table("other")
+    publisher.create([table, other], partitions=1)
+    records = [r for n in range(5) for of in (table, other) for r in of.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, [table, other], records)
+    setting.apply()
+    client, alias = OpenSearch(opensearch), f"{setting.prefix}.public.facts"
+    own = {"keyword": {"type": "keyword", "ignore_above": 256}, "whole": {"type": "keyword"}}
+    client.indices.put_mapping(index=alias, body={"properties": {"status": {"type": "text", "fields": own}}})
+    immense, after = (
+        table.event("u", order(1, "x" * 40_000), position(21)),
+        table.event("u", order(2, "ok"), position(22)),
+    )
+    publisher.stand(Phase.STREAM, 30, [table, other], [*immense, *after])
+    setting.apply()
+    assert reasons(setting) == {'{"id":1}': "OpenSearch does not take it: illegal_argument_exception"}
+    records += after
+    assert setting.contents(table) == setting.folded(table, records)
+
+    with setting.running("checkpoints") as job:
+        until(lambda: job.said("following"))
+        client.indices.put_settings(index=alias, body={"index.blocks.read_only_allow_delete": True})
+        later = [r for of in (table, other) for r in of.event("u", order(3, "later"), position(40))]
+        publisher.stand(Phase.STREAM, 50, [table, other], later)
+        until(lambda: "waiting, disk usage exceeded flood-stage watermark" in caplog.text)
+        client.indices.put_settings(index=alias, body={"index.blocks.read_only_allow_delete": None})
+        until(lambda: all(mark.complete.position == position(50, 0) for mark in setting.marks(table, other)))
+        assert job.failure is None
+        client.indices.close(index=alias)
+        last = [r for of in (table, other) for r in of.event("u", order(4, "last"), position(60))]
+        publisher.stand(Phase.STREAM, 70, [table, other], last)
+        until(lambda: job.said("warning: public.facts in copy is set aside"))
+        until(lambda: setting.marks(other)[0].complete.position == position(70, 0))
+        assert setting.contents(other) == setting.folded(other, [*records, *later, *last])
+        client.indices.open(index=alias)
+        until(lambda: setting.marks(table)[0].complete.position == position(70, 0))
+        assert job.failure is None
+    assert setting.contents(table) == setting.folded(table, [*records, *later, *last])
