@@ -45,8 +45,10 @@ from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Store, Visibility, open_store
 from spark_apply.model.target_table import TargetTable, Version, choose
 from spark_apply.model.upkeep import Maintained
+from spark_apply.spark.environment import require_paths
 from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.paths import located
+from spark_apply.spark.remedies import reaching, remedy
 from spark_apply.spark.session import open_session
 
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
@@ -196,10 +198,11 @@ class _Start:
         behind = once and not kafka_source.await_markers(self.config.source, topics)
         watcher = PositionWatcher(self.config.source, [route.table for route in self.applier.routes.values()])
         with watcher:
-            identities = known_identities(self.spark, self.config, self.identities)
-            checkpoint = checkpoint_folder(self.config, identities)
-            checkpoints.prepare(self.spark, checkpoint)
-            checkpoints.note_copies(self.spark, checkpoint, identities)
+            with reaching(f"checkpoint: {self.config.checkpoint}"):
+                identities = known_identities(self.spark, self.config, self.identities)
+                checkpoint = checkpoint_folder(self.config, identities)
+                checkpoints.prepare(self.spark, checkpoint)
+                checkpoints.note_copies(self.spark, checkpoint, identities)
             publisher = WatermarkPublisher(self.applier, watcher)
             self.asides.containing = True
             for key in list(self.asides):
@@ -236,6 +239,8 @@ def choose_usable(config: ApplyConfig) -> tuple[Chosen, Unusable]:
 
     Raises CdcError for what is wrong in the file.
     """
+    places = [(f"stores.{name}.path", store.path) for name, store in config.stores.items() if store.path]
+    require_paths([*places, ("checkpoint", config.checkpoint)])
     versions = kafka_source.schema_versions(config.source)
     chosen: Chosen = {}
     tables: dict[str, tuple[ApplyTable, TargetTable]] = {}
@@ -503,9 +508,11 @@ def _opening_errors(table: str) -> Iterator[None]:
     except CdcError:
         raise
     except Exception as exc:
-        said = spark_failure(exc)
+        said, known = spark_failure(exc), remedy(exc)
         if said is None:
             raise
+        if known is not None:
+            raise OperatorError(f"{table}: its copies cannot be opened: {known[0]}. {said}", hint=known[1]) from exc
         hint = "nothing was applied; start again. Do two jobs write this store? Let one do it"
         raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
 
@@ -525,7 +532,9 @@ def _translated(exc: Exception, checkpoint: str) -> CdcError:
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or recreated"
         return OperatorError(msg, hint=recovery_command(checkpoint, (), ()))
-    said = spark_failure(exc)
+    said, known = spark_failure(exc), remedy(exc)
+    if said is not None and known is not None:
+        return OperatorError(f"{said}: {known[0]}", hint=known[1])
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
     return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")

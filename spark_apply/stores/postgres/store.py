@@ -42,7 +42,7 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, StoredRow, Visibility, only_options
-from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.model.target_table import TargetColumn, TargetTable, other_target
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
@@ -345,7 +345,7 @@ def _refuse_views(cur: Cursor, of: Tables) -> None:
     views = [name for (name,) in cur.fetchall()]
     if views:
         msg = f"{of.table.qualified}: views stay with the table that a rebuild replaces: {', '.join(views)}"
-        raise OperatorError(msg, hint=f"DROP VIEW {', '.join(views)}; make them again after the rebuild")
+        raise OperatorError(msg, hint=other_target(of.table))
 
 
 def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:
