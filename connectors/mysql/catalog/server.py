@@ -158,7 +158,7 @@ def unlogged(connection: session.Connection, server: Server, where: str) -> Iter
             f"{name} is OFF at {where}, which is a replica: {UNLOGGED}",
             hint=f"point source.url at the server it replicates; or start it with --{name.replace('_', '-')} (my.cnf: "
             f"{name} = ON), and where there is a position already: cdc snapshot start CONNECTOR.yaml --after-gap; or, "
-            f"if it replicates no more: RESET {'SLAVE' if server.mariadb else 'REPLICA'} ALL",
+            "if it replicates no more, let its administrator take the settings of the replica away",
         )
     elif found is None:
         yield None
