@@ -56,7 +56,7 @@ class _Check:
     def run(self) -> Checked:
         findings = list(self._connection())
         try:
-            connection = session.connect(self._address, statements=mapping.SETTINGS)
+            connection = session.connect(self._address)
         except CdcError as exc:
             return Checked((*findings, refused("connection", exc)))
         probes: tuple[tuple[str, Callable[[session.Connection], Iterable[Finding]]], ...] = (

@@ -184,8 +184,8 @@ def status(connection: session.Connection, server: Server) -> tuple[BinlogPositi
 
 
 def clock_ms(connection: session.Connection) -> int:
-    """Return the server's time in ms since 1970."""
-    statement = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
+    """Return the server's time in ms since 1970: SYSDATE, as the setting `timestamp` holds all other clocks."""
+    statement = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) DIV 1000"  # time_zone is UTC
     ((now_ms,),) = session.texts(connection, "reading the clock", statement)
     return int(now_ms)
 
