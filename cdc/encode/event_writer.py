@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias, cast
 
 from cdc.encode import foreign
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
@@ -21,6 +21,9 @@ from cdc.model.change import UNCHANGED, Change, Coordinates, Message, Op, Positi
 from cdc.model.errors import BugError, ChangedError
 from cdc.model.interfaces import Handover, LastWritten, Sink, Snapshotter, Window
 from cdc.model.state import Key
+
+Reread: TypeAlias = Callable[[Table, Key | None], None]
+"""Requests that the row with a key is read again, or without one all rows of a table."""
 
 _NULL: Final = b"null"
 TRUNCATED_AT_ONCE: Final = 20_000
@@ -40,15 +43,18 @@ class EventWriter:
         *,
         logged: LoggedKeys,
         resnapshot: Resnapshot,
+        reread: Reread,
         letters: DeadLetters,
         not_asked: set[str],
         emptied: Callable[[Table], None],
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
-        The source is not asked for left-out values of the topics `not_asked`, to which topics are added. `emptied` has
-        a table read from here on, because the rows it had are gone.
+        `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
+        topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
+        are gone.
         """
+        self._reread = reread
         self._emptied = emptied
         self._not_asked = not_asked
         self._answered: dict[tuple[str, bytes], frozenset[str]] = {}
@@ -170,7 +176,9 @@ class EventWriter:
             return
         encoder = self._encoder_at(change.table, frame)
         if change.op is Op.READ:
-            self._resnapshot(change.table, "its rows are others since, and no event says which")
+            row = change.after
+            key = None if row is None else tuple(v for v in (row[i] for i in encoder.key_indexes) if v is not UNCHANGED)
+            self._reread(change.table, cast("Key | None", key))
             return
         try:
             if encoder.topic == self._logged.topic:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
+from cdc.model.errors import OperatorError
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import Key, State
 from cdc.model.table_schema import Description
@@ -177,6 +178,14 @@ class Comparing(Protocol):
 
         Their rows may have changed without events. While `stream` runs, it raises ChangedError for such a table.
         """
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A part of a `Source` that leaves out tables that a pattern brings and that cannot be captured."""
+
+    def left_out(self) -> Mapping[str, OperatorError]:
+        """Return them with the reason of each. One that the position has as captured is not to be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +379,9 @@ class Sink(Protocol):
 
     def commands(self) -> list[tuple[bytes, bytes]]:
         """Read the commands of `cdc snapshot` that are not `answered` yet, oldest first: key and value."""
+
+    def ask(self, key: bytes, value: bytes) -> None:
+        """Add a command of the connector's own to the open transaction: it is there if that is committed."""
 
     def answered(self, key: bytes) -> None:
         """Note in the open transaction that it carries out a command."""

@@ -84,6 +84,8 @@ class State:
     """The greatest number of a view so far: the last part of its rows' position."""
     dead_letters: int = 0
     """Events that went to the dead-letter topic instead of their own, ever."""
+    rereads: int = 0
+    """How often rows of a table, or all of them, were read again because the log did not say what changed, ever."""
     config: Mapping[str, str] = field(default_factory=dict)
     """The settings that a running state depends on, by their names in the file; none is secret."""
     sequence: int = 0
@@ -113,6 +115,7 @@ class State:
             "reading": {name: dict(reading) for name, reading in self.reading.items()},
             "windows": self.windows,
             "dead_letters": self.dead_letters,
+            "rereads": self.rereads,
             "config": dict(self.config),
             "beside": self.beside,
         }

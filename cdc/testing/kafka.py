@@ -290,9 +290,12 @@ class MemorySink:
         for record in self._kafka.topics[self.signal_topic]:
             if record.value is None and self._kafka.outcomes[record.transaction] is not Outcome.ABORTED:
                 waiting.pop(record.key, None)
-            elif record.value is not None:
+            elif record.value is not None and self._kafka.outcomes[record.transaction] is Outcome.COMMITTED:
                 waiting[record.key] = record.value
         return list(waiting.items())
+
+    def ask(self, key: bytes, value: bytes) -> None:
+        self._append(self.signal_topic, key, value)
 
     def answered(self, key: bytes) -> None:
         self._append(self.signal_topic, key, None)

@@ -61,6 +61,10 @@ class PositionWatcher:
         self.failure: CdcError | None = None
         """The error that ended the thread."""
 
+    def follow(self, table: TargetTable) -> None:
+        """Take barriers for one more table of a connector that is followed."""
+        self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
+
     def _begin(self) -> None:
         there = kafka_source.topics(self._config)
         wanted = {kafka_source.position_topic(self._config.topic_prefix, name): name for name in self._followed}

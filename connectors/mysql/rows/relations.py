@@ -6,24 +6,26 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cdc.config.config import SourceConfig, matches
-from cdc.model.change import UNCHANGED, Change, Op, Row, Table
+from cdc.config.config import SourceConfig
+from cdc.model.change import Change, Op, Table
 from cdc.model.errors import GapError, OperatorError, RetryableError
 from cdc.model.table_schema import Description
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured, Catalog
-from connectors.mysql.rows import row_images
+from connectors.mysql.rows import holes, partial_images, row_images
+from connectors.mysql.rows.judgement import Both, Judgement, Temporary, tables_of
 from connectors.mysql.rows.statements import (
     Altered,
+    ChangesRows,
     Dropped,
     Emptied,
     Filled,
-    Meaning,
     Name,
     Partitions,
     Renamed,
 )
+from connectors.mysql.rows.temporary_tables import NOBODY, Session, TemporaryTables
 from connectors.mysql.values import mapping
 
 log = logging.getLogger("cdc")
@@ -38,6 +40,8 @@ class Followed:
         self._filled = {(c.table.schema, c.table.name): c.filled for c in captured}
         self._marks = {(c.table.schema, c.table.name): c.table.marks for c in captured}
         self._known: dict[Name, Description] = {}
+        self._holes = holes.Holes(stops=config.on_hole == "stop")
+        self._temporary = TemporaryTables()
         self._described: dict[object, tuple[Table, row_images.Reader]] = {}
         self._last: dict[Name, tuple[events.TableMap, tuple[Table, row_images.Reader]]] = {}
         """Holds what was found last, since looking up a description takes as long as reading a row."""
@@ -97,30 +101,79 @@ class Followed:
         return table
 
     def changes(
-        self, event: events.Rows, known: tuple[Table, row_images.Reader], at: BinlogPosition
+        self,
+        event: events.Rows | events.PartialUpdateRows,
+        known: tuple[Table, row_images.Reader],
+        at: BinlogPosition,
     ) -> Iterable[Change]:
-        """Give the rows of one event, which begins at `at`."""
+        """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
         try:
-            if event.whole:
+            if isinstance(event, events.PartialUpdateRows):
+                told = self._last[table.schema, table.name][0]
+                images = partial_images.images(event, told.columns)
+            elif event.whole:
                 return read.changes(event, table, at.offset)
-            images = read(event)
+            else:
+                images = read(event)
         except ValueError as exc:
             raise OperatorError(
                 f"table {table.qualified}, the log at {at}: {exc}",
                 hint="repair the row (its bytes are not of the column's character set), or leave the table out",
             ) from None
-        if any(UNCHANGED in _needed(table, *of) for of in images):
-            raise GapError(
-                f"table {table.qualified}: a row in the log at {at} is not whole: a session has set "
-                "binlog_row_image to MINIMAL or NOBLOB",
-                hint="SET GLOBAL binlog_row_image = FULL; find the session that sets it; then "
-                "cdc snapshot start CONNECTOR.yaml --after-gap",
-            )
-        return [tuple.__new__(Change, (event.op, table, *of, (at.offset, n))) for n, of in enumerate(images)]
+        partial = isinstance(event, events.PartialUpdateRows)
+        op = Op.UPDATE if isinstance(event, events.PartialUpdateRows) else event.op
+        return list(self._holes.of_images(op, table, images, at, partial=partial))
 
-    def of_statement(self, said: Meaning, at: BinlogPosition, catalog: Callable[[], Catalog]) -> Iterator[Change]:
+    def unsure(self, names: Iterable[Name], at: BinlogPosition) -> Iterator[Change]:
+        """Give what follows of a transaction, begun at `at`, of which a part was rolled back: its tables are read."""
+        for name in sorted(set(names) & self._now.keys()):
+            yield self._holes.rolled_back(self._now[name], at)
+
+    def restarted(self) -> None:
+        """Note that the server has started again: no session goes on."""
+        self._temporary.clear()
+
+    def of_statement(
+        self,
+        said: Judgement,
+        at: BinlogPosition,
+        catalog: Callable[[], Catalog],
+        session: Session = NOBODY,
+    ) -> Iterator[Change]:
         """Give what a statement does to the captured tables. Raises for what no event tells of."""
+        match said:
+            case Both(filled, written):
+                yield from self.of_statement(filled, at, catalog, session)
+                yield from self.of_statement(written, at, catalog, session)
+            case Temporary(tables, made):
+                for name in tables if made else ():
+                    self._temporary.made(session, name)
+                self._temporary.dropped(session, () if made else tables)
+            case ChangesRows(verb, tables):
+                if tables is not None:
+                    tables = tuple(name for name in tables if not self._temporary.has(session, name))
+                yield from self._holes.of_statement(verb, tables, self._now, at, catalog)
+            case _:
+                yield from self._of_ddl(said, at, catalog, session)
+
+    def _of_ddl(
+        self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog], session: Session
+    ) -> Iterator[Change]:
+        self._holes.altered()
+        names = tables_of(said)
+        hidden = {name for name in names if self._temporary.has(session, name)}
+        if hidden or (session.specific and not hidden and self._now.keys() & set(names)):
+            if isinstance(said, Emptied) and said.dropped:
+                self._temporary.dropped(session, hidden)
+            elif isinstance(said, Renamed):
+                self._temporary.dropped(session, [old for old, _ in said.tables if old in hidden])
+                for old, new in said.tables:
+                    if old in hidden:
+                        self._temporary.made(session, new)
+            others = sorted((set(names) - hidden) & self._now.keys())
+            yield from self._holes.of_statement("DDL of a temporary table", tuple(others), self._now, at, catalog)
+            return
         match said:
             case Emptied(tables, _):
                 for name in tables:
@@ -186,13 +239,13 @@ class Followed:
             del self._described[of]
 
     def _matches(self, name: Name) -> bool:
-        return any(matches(pattern, ".".join(name)) for pattern in self._config.tables)
+        return self._config.captures(".".join(name))
 
     def _look(self, name: Name, catalog: Callable[[], Catalog]) -> None:
-        if catalog().exists(*name):
+        try:
+            found = catalog().find(*name, self._config.keys)
+        except OperatorError as exc:
+            log.warning("%s; it is left out of what source.tables names; %s", exc.message, exc.hint)
+            return
+        if found is not None:
             raise RetryableError(f"table {'.'.join(name)} is new: it is taken up")
-
-
-def _needed(table: Table, before: Row | None, after: Row | None) -> Row:
-    """Return what must be there of a change: the new row, or the key of one that is gone."""
-    return after if after is not None else tuple(before[index] for index in table.key_indexes) if before else ()

@@ -7,6 +7,7 @@ the grammar of https://dev.mysql.com/doc/refman/8.4/en/lexical-structure.html.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -21,7 +22,7 @@ XaId: TypeAlias = tuple[int, bytes, bytes]
 _TOKENS: Final = re.compile(
     r"""
     (?P<space>[\s\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?![!M])(?:[^*]|\*(?!/))*+(?:\*/|\Z))
-  | (?P<open>/\*M?!\d*)        # what follows is for the server to read
+  | (?P<open>/\*M?!(?:\d{5,6})?)  # what follows is for the servers to read that are so new
   | (?P<close>\*/)
   | `(?P<quoted>(?:[^`]|``)*+)(?:`|\Z)
   | "(?P<double>(?:[^"\\]|""|\\.)*+)(?:"|\\?\Z)
@@ -34,7 +35,8 @@ _TOKENS: Final = re.compile(
 """What is not closed goes on to the end: it is looked for once, not again from each character of it."""
 _ROW_STATEMENTS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "HANDLER"})
 _XID: Final = re.compile(r"XA\s+(COMMIT|ROLLBACK)\s+X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
-_MOST_TOKENS: Final = 10_000
+MOST_TOKENS: Final = 10_000
+"""No more of a statement is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class ChangesRows:
     """Is a statement in the place of rows: binlog_format was not ROW."""
 
     verb: str
+    tables: tuple[Name, ...] | None = None
+    """Those that it may write itself, besides what triggers and foreign keys do; None: that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,9 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class Began:
     """Begins a transaction: BEGIN, START TRANSACTION, XA START."""
+
+
+BEGAN: Final = Began()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +147,18 @@ Meaning: TypeAlias = (
 
 
 def meaning(statement: str, database: str) -> Meaning:
-    """Return what a statement says, run in `database`; None: nothing of rows or tables."""
+    """Return what a statement says, run in `database`; None: nothing of rows or tables, or it is not known here."""
     head = statement[:10].upper()
     if head == "BEGIN":
-        return Began()
+        return BEGAN
     if head == "COMMIT":
         return Ended(committed=True)
-    tokens = _tokens(statement)
-    if not tokens:
-        return None
+    found = tokens(statement)
+    return of_tokens(found, statement, database) if found else None
+
+
+def of_tokens(tokens: list[Token], statement: str, database: str) -> Meaning:
+    """Return the same of a statement whose tokens were read, and its prefixes stripped."""
     first = tokens[0].text.upper()
     second = tokens[1] if len(tokens) > 1 else Token("")
     match first:
@@ -176,11 +186,18 @@ def meaning(statement: str, database: str) -> Meaning:
     return None
 
 
-def _tokens(statement: str) -> list[Token]:
-    found = []
+def tokens(statement: str, server: str = "") -> list[Token]:
+    """Read a statement as a server of this version does, or any if it is not told."""
+    found: list[Token] = []
+    end = 0
     for match in _TOKENS.finditer(statement):
         kind = match.lastgroup
+        if match.start() < end:
+            continue  # in a comment for other servers
         if kind in ("space", "open", "close"):
+            if kind == "open" and server and not _is_read(match["open"], server):
+                closes = statement.find("*/", match.end())
+                end = len(statement) if closes < 0 else closes + 2
             continue
         text = match[kind] if kind else ""
         if kind == "quoted":
@@ -191,9 +208,33 @@ def _tokens(statement: str) -> list[Token]:
             found.append(Token("'"))
         else:
             found.append(Token(text))
-        if len(found) >= _MOST_TOKENS:
+        if len(found) >= MOST_TOKENS:
             break
     return found
+
+
+def _is_read(comment: str, server: str) -> bool:
+    """Tell whether a server reads what such a comment holds: MySQL none of MariaDB's, MariaDB not all of MySQL's."""
+    digits = comment.lstrip("/*M!")
+    mariadb = "mariadb" in server.lower()
+    if comment.startswith("/*M") and not mariadb:
+        return False
+    if not digits:
+        return True
+    version = [int(part) for part in re.findall(r"\d+", server.replace("5.5.5-", "", 1))[:3]]
+    number = sum(part * scale for part, scale in zip(version, (10_000, 100, 1), strict=False))
+    of_mysql = mariadb and comment.startswith("/*!") and int(digits) in _NEWER_MYSQL
+    return int(digits) <= number and not of_mysql
+
+
+_NEWER_MYSQL: Final = range(50_700, 100_000)
+"""Versions of MySQL that MariaDB does not claim to be."""
+
+
+def name_at(tokens: Sequence[Token], at: int, database: str) -> tuple[Name, int]:
+    """Read ``[database.]table`` beginning at `at`; return also where the next token is."""
+    name, behind = _name(list(tokens[at : at + 3]), 0, database)
+    return name, at + behind
 
 
 def _name(tokens: list[Token], at: int, database: str) -> tuple[Name, int]:
