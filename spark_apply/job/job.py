@@ -182,11 +182,12 @@ class _Start:
     def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:
         try:
             require_deletes(self.config.source, [(made, {name: self.stores[name]}) for made, name in copies])
-        except CdcError:  # of which copies it is, is found out one by one
-            found = {}
+        except Exception:  # noqa: BLE001 - of which copies it is, is found out one by one
+            found: dict[tuple[str, str], CdcError] = {}
             for made, name in copies:
                 try:
-                    require_deletes(self.config.source, [(made, {name: self.stores[name]})])
+                    with reaching(f"{made.qualified} in {name}"):
+                        require_deletes(self.config.source, [(made, {name: self.stores[name]})])
                 except CdcError as exc:
                     found[made.qualified, name] = exc
             return found
