@@ -92,4 +92,5 @@ class SwapWatch:
             end = fold(self.spark, self.source, applier, topic, owed.begin)
             self.replaced(topic, name, end)
             route.stores[name].caught_up(route.table, owed)
-        return True
+            return True
+        return False  # it was set aside

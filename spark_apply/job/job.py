@@ -490,9 +490,13 @@ def _apply(
             applier(records, visibility, publisher.late_before())
         except Exception as exc:
             tries += 1
-            again = swaps.look(now=True) or (tries == 1 and not isinstance(exc, CdcError))
-            if asides is not None and not again and not asides.containing:
-                again = asides.containing = True
+            again = tries == 1 and not isinstance(exc, CdcError)
+            if asides is not None:
+                again, asides.containing = not asides.containing, True  # a store that is away fails the look, too
+            swapped = swaps.look(now=True)
+            if asides is not None:
+                asides.containing = not swapped
+            again = again or swapped
             if not again or tries == _TRIES:
                 raise
         else:
