@@ -325,7 +325,8 @@ def known_identities(
     spark: SparkSession, config: ApplyConfig, identities: Mapping[str, Mapping[str, str | None]]
 ) -> checkpoints.Identities:
     """Complete the identities with those that the last checkpoints have noted: some copies cannot be opened now."""
-    noted = checkpoints.noted_copies(spark, located(config.checkpoint))
+    missing = any(identity is None for of in identities.values() for identity in of.values())
+    noted = checkpoints.noted_copies(spark, located(config.checkpoint)) if missing else []
 
     def known(table: str, name: str) -> str | None:
         return next((of[table][name] for of in noted if name in of.get(table, {})), None)
