@@ -127,7 +127,7 @@ def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
         steps = f": {', '.join(copy['steps'])}" if copy["steps"] else ""
         yield f"{copy['table']} in {copy['store']}: {copy['action']}{steps}"
         yield from (f"  {line}" for line in (copy["why"], copy["hint"]) if line)
-        if copy["mode"] == "history":
+        if copy["mode"] == "history" and copy["rebuild"]:
             yield f"  a rebuild would lose {copy['rebuild']['what']}"
     for topic in plan["topics"]:
         begin = "at most" if topic["begin"] == "unknown" else f"from the {topic['begin']}:"

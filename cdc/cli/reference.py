@@ -43,7 +43,8 @@ EXITS: Final[Mapping[str, str]] = {
     "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error that waiting does not cure. 3: "
     "another copy of the connector has taken over. Of several connectors it is the code of the first that failed, and "
     "comes when all have ended.",
-    "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 1: the job stopped, or (`--plan`) "
+    "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 1: the job stopped, a table "
+    "is set aside, or (`--plan`) "
     "it "
     "would not start.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplySource
+from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source as topics
 from spark_apply.job.microbatch import Applier, Route
-from spark_apply.job.retention import require_deletes
+from spark_apply.job.retention import rebuild_command, require_deletes
 from spark_apply.job.set_aside import Aside, AsideCopies, Key
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Mark
@@ -64,6 +65,10 @@ class AsideWatch:
         table, store = aside.route.table, aside.store
         before = store.mark(table) or Mark({}, None)
         begin, most = (aside.owed.begin, None) if aside.owed else (before.ends, _STEP)
+        if aside.begun == begin:
+            msg = f"{table.qualified} in {name}: its mark does not move, although it was written"
+            raise OperatorError(msg, hint=rebuild_command(table, name))
+        aside.begun = begin
         there, wanted = topics.committed_ends(self.source, topic), self.publisher.ends(topic)
         end = there if most is None else {at: min(last, begin.get(at, 0) + most) for at, last in there.items()}
         mark, last = Mark(end, before.complete), all(end.get(at, 0) >= till for at, till in wanted.items())

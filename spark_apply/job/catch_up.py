@@ -75,21 +75,23 @@ class SwapWatch:
         return bool(found)
 
     def _catch_up(self, topic: str) -> bool:
-        found = [self._caught_up(topic, name) for name in list(self.applier.routes[topic].stores)]
+        found: list[bool] = []
+        for name in list(self.applier.routes[topic].stores):
+            with self.applier.contained(topic, name):
+                found.append(self._caught_up(topic, name))
         return any(found)
 
     def _caught_up(self, topic: str, name: str) -> bool:
         """Catch up one copy, if that is due."""
         routes = self.applier.routes
-        with self.applier.contained(topic, name):
-            owed = routes[topic].stores[name].due(routes[topic].table)
-            if owed is None:
-                return False
-            route = routes[topic] = self.applier.evolve(routes[topic])
-            self.applier.quarantine.refresh()  # what was resolved for the copy that was swapped in, and what was put
-            only = Route(route.table, {name: route.stores[name]})
-            applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine)
-            end = fold(self.spark, self.source, applier, topic, owed.begin)
-            self.replaced(topic, name, end)
-            route.stores[name].caught_up(route.table, owed)
+        owed = routes[topic].stores[name].due(routes[topic].table)
+        if owed is None:
+            return False
+        route = routes[topic] = self.applier.evolve(routes[topic])
+        self.applier.quarantine.refresh()  # what was resolved for the copy that was swapped in, and what was put
+        only = Route(route.table, {name: route.stores[name]})
+        applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine)
+        end = fold(self.spark, self.source, applier, topic, owed.begin)
+        self.replaced(topic, name, end)
+        route.stores[name].caught_up(route.table, owed)
         return True

@@ -182,11 +182,12 @@ class _Start:
     def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:
         try:
             require_deletes(self.config.source, [(made, {name: self.stores[name]}) for made, name in copies])
-        except CdcError:  # of which copies it is, is found out one by one
-            found = {}
+        except Exception:  # noqa: BLE001 - of which copies it is, is found out one by one
+            found: dict[tuple[str, str], CdcError] = {}
             for made, name in copies:
                 try:
-                    require_deletes(self.config.source, [(made, {name: self.stores[name]})])
+                    with reaching(f"{made.qualified} in {name}"):
+                        require_deletes(self.config.source, [(made, {name: self.stores[name]})])
                 except CdcError as exc:
                     found[made.qualified, name] = exc
             return found
@@ -323,15 +324,15 @@ def _evolve(config: ApplyConfig, spark: SparkSession, asides: AsideCopies, route
 def known_identities(
     spark: SparkSession, config: ApplyConfig, identities: Mapping[str, Mapping[str, str | None]]
 ) -> checkpoints.Identities:
-    """Complete the identities with those of the last checkpoint of these copies: some cannot be opened now."""
-    there = {table: {name: i for name, i in of.items() if i is not None} for table, of in identities.items()}
-    if there == identities:
-        return there
-    for noted in checkpoints.noted_copies(spark, located(config.checkpoint)):
-        same_copies = {table: set(of) for table, of in noted.items()} == {t: set(of) for t, of in identities.items()}
-        if same_copies and all(noted[table][name] == i for table, of in there.items() for name, i in of.items()):
-            return noted
-    return there
+    """Complete the identities with those that the last checkpoints have noted: some copies cannot be opened now."""
+    missing = any(identity is None for of in identities.values() for identity in of.values())
+    noted = checkpoints.noted_copies(spark, located(config.checkpoint)) if missing else []
+
+    def known(table: str, name: str) -> str | None:
+        return next((of[table][name] for of in noted if name in of.get(table, {})), None)
+
+    found = {table: {name: i or known(table, name) for name, i in of.items()} for table, of in identities.items()}
+    return {table: {name: i for name, i in of.items() if i is not None} for table, of in found.items()}
 
 
 def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
@@ -489,9 +490,13 @@ def _apply(
             applier(records, visibility, publisher.late_before())
         except Exception as exc:
             tries += 1
-            again = swaps.look(now=True) or (tries == 1 and not isinstance(exc, CdcError))
-            if asides is not None and not again and not asides.containing:
-                again = asides.containing = True
+            again = tries == 1 and not isinstance(exc, CdcError)
+            if asides is not None:
+                again, asides.containing = not asides.containing, True  # a store that is away fails the look, too
+            swapped = swaps.look(now=True)
+            if asides is not None:
+                asides.containing = not swapped
+            again = again or swapped
             if not again or tries == _TRIES:
                 raise
         else:

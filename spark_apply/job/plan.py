@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
 from spark_apply.events.refusals import without_log
+from spark_apply.events.set_aside import aside_id, read_set_aside
 from spark_apply.job import checkpoint as checkpoints
 from spark_apply.job.job import (
     checkpoint_folder,
-    choose_tables,
+    choose_usable,
     open_stores,
     projected_targets,
     require_topics,
@@ -88,7 +89,7 @@ class Plan:
 
     @property
     def starts(self) -> bool:
-        """Whether the job would start."""
+        """Whether the job would start, and set no table aside."""
         return not self.problems and all(copy.action != "refused" for copy in self.copies)
 
     def as_json(self) -> dict[str, object]:
@@ -98,7 +99,7 @@ class Plan:
 
 def run_plan(config: ApplyConfig) -> Plan:
     """Read everything that a start reads. Raises CdcError for a file, topic or server that cannot be read."""
-    chosen = choose_tables(config)
+    chosen, unusable = choose_usable(config)
     unlogged = without_logs(config, chosen)
     require_topics(config, {table: found for table, found in chosen.items() if table not in unlogged})
     spark = open_session(config.name, config.spark)
@@ -117,6 +118,11 @@ def run_plan(config: ApplyConfig) -> Plan:
                 copies.append(replace(copy, mode=chosen[table][0].mode, rebuild=rebuilt))
                 told = told and foreseen is not None
                 identities.setdefault(table, {})[name] = foreseen.identity if foreseen else None
+        copies += [
+            CopyPlan(table, name, "refused", why=error.message, hint=error.hint, mode=settings.mode)
+            for table, (settings, _, error) in unusable.items()
+            for name in settings.stores
+        ]
         folder, committed = _committed(spark, config, identities)
         logs_read = [target.topic for target in made.values() if target.history]
         problems = [
@@ -124,7 +130,13 @@ def run_plan(config: ApplyConfig) -> Plan:
             for topic, what in missing_offsets(committed or {}, there)
         ]
         if folder is not None and committed is not None:
-            followed = [(target, name, stores[name]) for table, target in made.items() for name in identities[table]]
+            noted = read_set_aside(config)  # those are caught up
+            followed = [
+                (target, name, stores[name])
+                for table, target in made.items()
+                for name in identities[table]
+                if aside_id(target.topic, name) not in noted
+            ]
             problems += [_restored(*one, folder) for one in followed if not _has(*one, committed)]
         found = folder if committed is not None else None
         begin: Begin = "unknown" if not told else "first offset" if committed is None else "checkpoint"
