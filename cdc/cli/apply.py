@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import json
@@ -22,8 +23,11 @@ from cdc.model.errors import ConfigError
 @click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
 @click.option("--plan", is_flag=True, help="Say what starting would do, and touch nothing.")
 @click.option("--lose-history", is_flag=True, help="Go on where a history has missed versions that its log forgot.")
+@click.option(
+    "--reset-checkpoint", is_flag=True, help="Set the checkpoint aside and read the topics from their beginning."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary, or the plan, as one JSON object.")
-def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bool) -> int:
+def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, reset_checkpoint: bool, as_json: bool) -> int:
     """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
 
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
@@ -31,6 +35,9 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
     """
     from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
+    if plan and reset_checkpoint:
+        msg = "--plan touches nothing"
+        raise click.UsageError(f"{msg}: leave out --reset-checkpoint")
     config = load_apply(file)
     if importlib.util.find_spec("pyspark") is None:
         msg = "pyspark is not installed; the apply job runs on it"
@@ -40,15 +47,21 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
         click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
         return int(not found["starts"])
     # by name: cdc imports nothing that imports cdc
-    run_apply = importlib.import_module("spark_apply.job.job").run_apply
+    run_apply = functools.partial(
+        importlib.import_module("spark_apply.job.job").run_apply,
+        config,
+        once=once,
+        lose_history=lose_history,
+        reset_checkpoint=reset_checkpoint,
+    )
 
     on_terminal = sys.stderr.isatty()
     if on_terminal:
-        summary = run_apply(config, once=once, lose_history=lose_history, progress=show_progress).as_json()
+        summary = run_apply(progress=show_progress).as_json()
     else:
         told = _Told(config.name)
         with Alive(told.say, every_s=ALIVE_S):
-            summary = run_apply(config, once=once, lose_history=lose_history, progress=told).as_json()
+            summary = run_apply(progress=told).as_json()
     if on_terminal:
         clear_progress()
     click.echo(json.dumps(summary) if as_json else _table(summary))

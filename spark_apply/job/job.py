@@ -34,6 +34,7 @@ from spark_apply.job.catch_up import SwapWatch
 from spark_apply.job.maintenance import MaintenanceSchedule
 from spark_apply.job.microbatch import Applier, Key, Route, TableCount
 from spark_apply.job.retention import recovery_command, require_deletes, require_offsets
+from spark_apply.job.topic_identity import FollowedTopics, require_same_topics
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Store, Visibility, open_store
@@ -86,12 +87,14 @@ def run_apply(
     *,
     once: bool,
     lose_history: bool = False,
+    reset_checkpoint: bool = False,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> ApplySummary:
     """Follow the topics into the stores: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
 
-    With `lose_history` also where a history misses versions that its log no longer has: they stay missing.
+    With `lose_history` also where a history misses versions that its log no longer has: they stay missing. With
+    `reset_checkpoint` the checkpoint is set aside first, and the topics are read from their beginnings.
     Everything that can be refused is refused before a store is touched. Raises CdcError.
     """
     begun = time.monotonic()
@@ -109,6 +112,9 @@ def run_apply(
         targets = projected_targets(chosen, spark)
         following = {table: {name: stores[name] for name in chosen[table][0].stores} for table in targets}
         followed = [(made, following[table]) for table, made in targets.items() if not (lose_history and made.history)]
+        topics = FollowedTopics(config.source, {made.topic: made for made in targets.values()})
+        topics.begin()
+        require_same_topics(topics.begun, followed)
         require_deletes(config.source, followed)
         for table, made in targets.items():
             followers = following[table]
@@ -116,15 +122,18 @@ def run_apply(
                 identities[table] = {name: store.open(made) for name, store in followers.items()}
             applier.routes[made.topic] = Route(made, followers)
             applier.counts.update({(table, name): TableCount() for name in followers})
-        topics = sorted(applier.routes)
-        behind = once and not kafka_source.await_markers(config.source, topics)
+        behind = once and not kafka_source.await_markers(config.source, sorted(applier.routes))
         watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
         with _stopped_by_signals(stop), watcher:
             checkpoint = checkpoint_folder(config, identities)
             checkpoints.prepare(spark, checkpoint)
+            aside = checkpoints.set_aside(spark, checkpoint) if reset_checkpoint else None
+            if aside is not None:
+                tell(f"the checkpoint was set aside as {aside}")
             publisher = WatermarkPublisher(applier.routes, watcher)
             maintenance = MaintenanceSchedule(applier.routes, tell)
-            _run(spark, config, applier, publisher, maintenance, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
+            at = _Place(checkpoint, topics)
+            _run(spark, config, applier, publisher, maintenance, at=at, once=once, stop=stop, tell=tell)
     finally:
         for store in stores.values():
             store.close()
@@ -132,6 +141,30 @@ def run_apply(
     for (table, name), count in sorted(applier.counts.items()):
         tables.setdefault(table, {})[name] = count
     return ApplySummary(config.name, time.monotonic() - begun, applier.batches, tables, behind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a job stands: its checkpoint, and the topics that the offsets in it are of."""
+
+    checkpoint: str
+    topics: FollowedTopics
+
+    def begin(self, spark: SparkSession, tell: Progress) -> Ends | None:
+        """Return the end offsets of the last batch that was applied.
+
+        Raises OperatorError for a checkpoint that is damaged, of other topics, or of offsets that are gone.
+        """
+        applied = checkpoints.ends_committed(spark, self.checkpoint)
+        noted = checkpoints.noted_topics(spark, self.checkpoint)
+        for line in self.topics.compare(noted, self.checkpoint):
+            tell(line)
+        now: dict[str, tuple[str, int]] = {**self.topics.begun}
+        if now != noted:
+            checkpoints.note_topics(spark, self.checkpoint, now)
+        logs = [topic for topic, table in self.topics.tables.items() if table.history]
+        require_offsets(self.topics.source, applied, logs=logs)
+        return applied
 
 
 Chosen = dict[str, tuple[ApplyTable, list[Version]]]
@@ -199,19 +232,21 @@ def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str,
     return f"{located(config.checkpoint)}/{folder}"
 
 
-def _run(
+def _run(  # noqa: PLR0915 - one visible loop, with what it shares
     spark: SparkSession,
     config: ApplyConfig,
     applier: Applier,
     publisher: WatermarkPublisher,
     maintenance: MaintenanceSchedule,
     *,
-    checkpoint: str,
+    at: _Place,
     once: bool,
     stop: threading.Event,
     tell: Progress,
 ) -> None:
-    idle, ending = threading.Lock(), threading.Event()
+    idle, ending, checkpoint = threading.Lock(), threading.Event(), at.checkpoint
+    last: list[int] = []
+    """The number of the last batch that was applied."""
     swaps = SwapWatch(spark, config.source, applier, publisher.replaced)
     failures: list[Exception] = []
 
@@ -222,33 +257,45 @@ def _run(
                 raise InterruptedError(msg)  # a return would mean to Spark that the batch is done
             with _recorded(failures):
                 ends = checkpoints.ends_of(spark, checkpoint, batch_id)
-                publisher.applied(ends, _apply(applier, swaps, records, publisher, ends))
+                visibility = _apply(applier, swaps, records, publisher, ends)
+                at.topics.require()
+                publisher.applied(ends, visibility)
+                last[:] = [batch_id]
             tell(_line(applier))
 
     writer = kafka_source.stream(spark, config.source, sorted(applier.routes)).writeStream.queryName(config.name)
     writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
-    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_interval(applier.routes))
+    # Not `availableNow`: it cannot go on from an unfinished batch where partitions were added since (Spark 4.0.0).
+    writer = writer.trigger(processingTime="0 seconds" if once else _interval(applier.routes))
     try:
         swaps.look(now=True)
-        applied = checkpoints.ends_committed(spark, checkpoint)
-        histories = [topic for topic, route in applier.routes.items() if route.table.history]
-        require_offsets(config.source, applied, checkpoint=checkpoint, logs=histories)
-        publisher.begin(applied, checkpoint=checkpoint)
-        query = writer.start()
+        publisher.begin(at.begin(spark, tell), checkpoint=checkpoint, topics=at.topics.identities)
+        until = {topic: kafka_source.committed_ends(config.source, topic) for topic in applier.routes} if once else {}
+        query = None if once and publisher.has_read(until) else writer.start()
     except CdcError:
         raise
     except Exception as exc:
-        raise _translated(exc, checkpoint) from exc
+        raise _translated(exc) from exc
     tell("following the topics")
+
+    def through() -> bool:
+        """Whether a run with `once` is, and Spark has noted that its last batch was applied."""
+        return (
+            once and bool(last) and publisher.has_read(until) and checkpoints.is_committed(spark, checkpoint, last[0])
+        )
+
+    def look() -> None:
+        if idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
+            try:
+                swaps.look()
+                publisher.publish_pending()
+                maintenance.look()
+            finally:
+                idle.release()
+
+    failed = False
     try:
-        while query.isActive and not stop.wait(_LOOK_S):
-            if idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
-                try:
-                    swaps.look()
-                    publisher.publish_pending()
-                    maintenance.look()
-                finally:
-                    idle.release()
+        failed = query is not None and _watch(query, stop, through, look)
     except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
         failures.append(exc)
     finally:
@@ -256,16 +303,26 @@ def _run(
         with idle:  # a running batch is finished first
             pass
         _end(query, failures)
-    if failures or not stop.is_set():
-        _raise_failure(query, failures, checkpoint)
+    if failures or failed:
+        _raise_failure(query, failures)
     publisher.publish_pending()
     maintenance.look(now=once and not stop.is_set())
 
 
-def _end(query: StreamingQuery, failures: list[Exception]) -> None:
+def _watch(query: StreamingQuery, stop: threading.Event, through: Callable[[], bool], look: Callable[[], None]) -> bool:
+    """Look now and then until the run is over; return whether the query ended by itself."""
+    while query.isActive:
+        if stop.wait(_LOOK_S) or through():
+            return False
+        look()
+    return not stop.is_set()
+
+
+def _end(query: StreamingQuery | None, failures: list[Exception]) -> None:
     """Stop the query; this waits for a batch that just begins, and that batch waits for the lock."""
     try:
-        query.stop()
+        if query is not None:
+            query.stop()
     except Exception as exc:  # noqa: BLE001 - the caller raises the first failure
         failures.append(exc)
 
@@ -327,21 +384,21 @@ def _opening_errors(table: str) -> Iterator[None]:
         raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
 
 
-def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:
+def _raise_failure(query: StreamingQuery | None, failures: list[Exception]) -> None:
     if failures:
         first = failures[0]
-        raise first if isinstance(first, CdcError) else _translated(first, checkpoint) from first
-    failure = query.exception()
+        raise first if isinstance(first, CdcError) else _translated(first) from first
+    failure = query.exception() if query is not None else None
     if failure is not None:
-        raise _translated(failure, checkpoint) from failure
+        raise _translated(failure) from failure
 
 
-def _translated(exc: Exception, checkpoint: str) -> CdcError:
+def _translated(exc: Exception) -> CdcError:
     """Translate a failure of Spark to CdcError."""
     text = str(exc)
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or recreated"
-        return OperatorError(msg, hint=recovery_command(checkpoint, (), ()))
+        return OperatorError(msg, hint=recovery_command((), ()))
     said = spark_failure(exc)
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")

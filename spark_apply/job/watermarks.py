@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Final
 
 from cdc.model.errors import OperatorError
 from spark_apply.job.barriers import PositionWatcher
+from spark_apply.job.checkpoint import AGAIN
 from spark_apply.job.microbatch import Key, Route
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
 from spark_apply.model.store import EVERYTHING, Visibility, is_whole
-from spark_apply.spark.paths import removal
+
+RESTORED: Final = f"was it restored from a backup? {AGAIN}"
+"""What to do about a copy that has less than its checkpoint says."""
 
 
 class WatermarkPublisher:
@@ -20,28 +24,28 @@ class WatermarkPublisher:
         """`routes` is the applier's own mapping, by topic."""
         self._routes = routes
         self._watcher = watcher
+        self._topics: Mapping[str, str] = {}
         self._ends: Ends = {}
         self._marks: dict[Key, Mark] = {}
 
-    def begin(self, applied: Ends | None, *, checkpoint: str) -> None:
-        """Compare the stores with the checkpoint.
+    def begin(self, applied: Ends | None, *, checkpoint: str, topics: Mapping[str, str] | None = None) -> None:
+        """Compare the stores with the checkpoint; `topics` are the identities that marks are given, by topic.
 
         Without a checkpoint the topics are read from their beginning, and deleted rows may show meanwhile: an existing
         copy is no longer complete. Raises OperatorError for a copy that misses events which the checkpoint counts as
         applied: it was restored from a backup, and those events would never come again.
         """
-        self._ends = applied or {}
+        self._ends, self._topics = applied or {}, topics or {}
         for (topic, name), route in self._followers():
             table, store = route.table, route.stores[name]
             mark = store.mark(table)
             if applied is None:
                 if mark is not None or is_whole(store):
-                    store.set_mark(table, Mark({}, None))
+                    store.set_mark(table, self._mark(topic, {}, None))
                 continue
             if mark is None or not mark.holds(applied.get(topic, {})):
                 msg = f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
-                hint = f"was it restored from a backup? {removal(checkpoint)}: the job then fills it from the topics"
-                raise OperatorError(msg, hint=hint)
+                raise OperatorError(msg, hint=RESTORED)
             self._marks[topic, name] = mark
 
     def visibility(self, ends: Ends) -> dict[Key, Visibility]:
@@ -52,6 +56,13 @@ class WatermarkPublisher:
             for (topic, name), route in self._followers()
             if is_whole(route.stores[name])
         }
+
+    def has_read(self, ends: Ends) -> bool:
+        """Whether all stores hold everything below `ends`."""
+        read = self._ends
+        return all(
+            read.get(topic, {}).get(number, 0) >= end for topic, of in ends.items() for number, end in of.items()
+        )
 
     def unread(self, ends: Ends) -> int:
         """Return the number of offsets between what was applied and `ends`; there are at most as many events."""
@@ -79,7 +90,7 @@ class WatermarkPublisher:
     def replaced(self, topic: str, store: str, ends: Mapping[int, int]) -> None:
         """Note that another copy was swapped in, and holds all records below `ends`."""
         route = self._routes[topic]
-        mark = self._marks[topic, store] = Mark(ends, None)
+        mark = self._marks[topic, store] = self._mark(topic, ends, None)
         route.stores[store].set_mark(route.table, mark)
         self._watcher.barriers.news.set()
 
@@ -124,8 +135,11 @@ class WatermarkPublisher:
             known = self._marks.get((topic, name))
             before = known.complete if known else None
             complete = _newer(before, passed.get(route.table.connector), route.table.qualified, now_ms)
-            found[topic, name] = Mark(ends.get(topic, {}), complete)
+            found[topic, name] = self._mark(topic, ends.get(topic, {}), complete)
         return found
+
+    def _mark(self, topic: str, ends: Mapping[int, int], complete: Complete | None) -> Mark:
+        return Mark(ends, complete, self._topics.get(topic, ""))
 
     def _visible(self, route: Route, mark: Mark) -> Visibility:
         """Nothing is shown before the connector publishes a position; one that never does is not waited for."""
