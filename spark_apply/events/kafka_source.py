@@ -244,6 +244,14 @@ def committed_ends(source: ApplySource, topic: str) -> dict[int, int]:
     return {number: end for (_, number), end in _ends(source, [topic], "read_committed").items()}
 
 
+def ends_by_topic(source: ApplySource, names: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Return by topic what `committed_ends` gives."""
+    found: dict[str, dict[int, int]] = {name: {} for name in names}
+    for (name, number), end in _ends(source, names, "read_committed").items():
+        found[name][number] = end
+    return found
+
+
 def written_ends(source: ApplySource, topic: str) -> dict[int, int]:
     """Return by partition the high watermark: open transactions count."""
     return {number: end for (_, number), end in _ends(source, [topic], "read_uncommitted").items()}

@@ -38,7 +38,7 @@ class TopicAsker:
         found: dict[str, TopicNow] = {}
         try:
             answers = self._admin.describe_topics(TopicCollection(asked), request_timeout=_ANSWER_WITHIN_S)
-            cluster = self._admin.list_topics(asked[0], timeout=_ANSWER_WITHIN_S).cluster_id or ""
+            cluster = self._admin.describe_cluster(request_timeout=_ANSWER_WITHIN_S).result(_ANSWER_WITHIN_S).cluster_id
             for name, future in answers.items():
                 try:
                     topic: Any = future.result(_ANSWER_WITHIN_S)
@@ -47,7 +47,7 @@ class TopicAsker:
                         raise
                     continue
                 number = str(topic.topic_id) if topic.topic_id is not None else ""
-                found[name] = TopicNow(f"{cluster}/{'' if number == _NO_ID else number}", len(topic.partitions))
+                found[name] = TopicNow(f"{cluster or ''}/{'' if number == _NO_ID else number}", len(topic.partitions))
         except KafkaException as exc:
             raise kafka_source.unreachable(self._source, exc) from exc
         return found

@@ -270,7 +270,7 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
     try:
         swaps.look(now=True)
         publisher.begin(at.begin(spark, tell), checkpoint=checkpoint, topics=at.topics.identities)
-        until = {topic: kafka_source.committed_ends(config.source, topic) for topic in applier.routes} if once else {}
+        until = kafka_source.ends_by_topic(config.source, sorted(applier.routes)) if once else {}
         query = None if once and publisher.has_read(until) else writer.start()
     except CdcError:
         raise

@@ -8,6 +8,7 @@ which begins with no rows and at the new topic's first offset.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,9 @@ from cdc.model.errors import OperatorError
 from spark_apply.events.topic_identity import TopicAsker, TopicNow, difference, differing
 from spark_apply.model.store import Store
 from spark_apply.model.target_table import TargetTable
+
+_AWAY_S = 120.0
+"""So long brokers may not answer before the job ends, as in `spark_apply.job.barriers`."""
 
 RESET = "cdc apply APPLY.yaml --reset-checkpoint"
 
@@ -78,14 +82,22 @@ class FollowedTopics:
         return {name: topic.identity for name, topic in self.begun.items()}
 
     def require(self) -> None:
-        """Raise OperatorError if a topic is another by now, or gone.
+        """Raise OperatorError if a topic is another by now; wait for brokers that do not answer, up to two minutes.
 
         Asked after a batch was read and before it counts: what a batch has of a new topic is newer events of the same
         table, but its offsets must not be taken for those of the old one.
         """
         if self._asker is None:
             return
-        there = self._asker.now(self.tables)
+        until = time.monotonic() + _AWAY_S
+        while True:
+            try:
+                there = self._asker.now(self.tables)
+                break
+            except OperatorError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1)
         now = {name: topic.identity for name, topic in there.items()}
         for topic, how in differing(self.identities, now).items():
             table = self.tables[topic]
