@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
 from cdc.config.config import StoreConfig
-from cdc.model.errors import OperatorError
+from cdc.model.errors import CdcError, OperatorError
 from spark_apply.job import job as jobs
 from spark_apply.job.checkpoint import AGAIN
 from spark_apply.job.job import run_apply
@@ -151,11 +151,12 @@ def test_once_ends_after_a_crash_with_partitions_added_since(
     publisher.publish(unfinished)
 
     def crash(*_: Any) -> None:
-        raise KeyboardInterrupt
+        msg = "as if it had been killed here"
+        raise RuntimeError(msg)
 
     with monkeypatch.context() as patch:
         patch.setattr(TantivyStore, "apply", crash)
-        with pytest.raises(BaseException):  # noqa: B017 - as a kill would be
+        with pytest.raises(CdcError, match="RuntimeError"):
             setting.apply(config)
     admin = AdminClient({"bootstrap.servers": setting.bootstrap})
     for future in admin.create_partitions([NewPartitions(t.topic, 3) for t in (one, other, empty)]).values():
