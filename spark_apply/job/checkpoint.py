@@ -67,9 +67,9 @@ def ends_committed(spark: SparkSession, checkpoint: str) -> Ends | None:
 
     Raises OperatorError, which names the file, if Spark could not go on from the checkpoint, or would go on wrongly.
     """
-    if _there(spark, f"{checkpoint}/metadata"):
-        _judged(spark, f"{checkpoint}/metadata", _query_id)
     begun, done = _batches(spark, f"{checkpoint}/offsets"), _batches(spark, f"{checkpoint}/commits")
+    if begun or done or _there(spark, f"{checkpoint}/metadata"):
+        _judged(spark, f"{checkpoint}/metadata", _query_id)
     last, applied = max(begun, default=-1), max(done, default=-1)
     if applied > last:
         raise _damaged(f"{checkpoint}/offsets/{applied}", "it is missing")

@@ -130,7 +130,7 @@ def run_apply(
             aside = checkpoints.set_aside(spark, checkpoint) if reset_checkpoint else None
             if aside is not None:
                 tell(f"the checkpoint was set aside as {aside}")
-            publisher = WatermarkPublisher(applier.routes, watcher)
+            publisher = WatermarkPublisher(applier.routes, watcher, topics.identities)
             maintenance = MaintenanceSchedule(applier.routes, tell)
             at = _Place(checkpoint, topics)
             _run(spark, config, applier, publisher, maintenance, at=at, once=once, stop=stop, tell=tell)
@@ -266,10 +266,10 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
     writer = kafka_source.stream(spark, config.source, sorted(applier.routes)).writeStream.queryName(config.name)
     writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
     # Not `availableNow`: it cannot go on from an unfinished batch where partitions were added since (Spark 4.0.0).
-    writer = writer.trigger(processingTime="0 seconds" if once else _interval(applier.routes))
+    writer = writer.trigger(processingTime="100 milliseconds" if once else _interval(applier.routes))
     try:
         swaps.look(now=True)
-        publisher.begin(at.begin(spark, tell), checkpoint=checkpoint, topics=at.topics.identities)
+        publisher.begin(at.begin(spark, tell), checkpoint=checkpoint)
         until = kafka_source.ends_by_topic(config.source, sorted(applier.routes)) if once else {}
         query = None if once and publisher.has_read(until) else writer.start()
     except CdcError:

@@ -20,22 +20,24 @@ RESTORED: Final = f"was it restored from a backup? {AGAIN}"
 class WatermarkPublisher:
     """Writes marks. Not thread-safe, and not to be called while a batch is applied."""
 
-    def __init__(self, routes: Mapping[str, Route], watcher: PositionWatcher) -> None:
-        """`routes` is the applier's own mapping, by topic."""
+    def __init__(
+        self, routes: Mapping[str, Route], watcher: PositionWatcher, topics: Mapping[str, str] | None = None
+    ) -> None:
+        """`routes` is the applier's own mapping, by topic; `topics` has the identities that marks are given."""
         self._routes = routes
         self._watcher = watcher
-        self._topics: Mapping[str, str] = {}
+        self._topics = topics or {}
         self._ends: Ends = {}
         self._marks: dict[Key, Mark] = {}
 
-    def begin(self, applied: Ends | None, *, checkpoint: str, topics: Mapping[str, str] | None = None) -> None:
-        """Compare the stores with the checkpoint; `topics` are the identities that marks are given, by topic.
+    def begin(self, applied: Ends | None, *, checkpoint: str) -> None:
+        """Compare the stores with the checkpoint.
 
         Without a checkpoint the topics are read from their beginning, and deleted rows may show meanwhile: an existing
         copy is no longer complete. Raises OperatorError for a copy that misses events which the checkpoint counts as
         applied: it was restored from a backup, and those events would never come again.
         """
-        self._ends, self._topics = applied or {}, topics or {}
+        self._ends = applied or {}
         for (topic, name), route in self._followers():
             table, store = route.table, route.stores[name]
             mark = store.mark(table)

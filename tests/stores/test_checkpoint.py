@@ -63,6 +63,7 @@ def _without_sum(file: Path) -> None:
 DAMAGES: tuple[tuple[Callable[[Path], None], str, str], ...] = (
     (_emptied, "metadata", "metadata: it is empty"),
     (_cut, "metadata", "metadata: it is not whole"),
+    (_gone, "metadata", "metadata: it is missing"),
     (_emptied, "offsets/2", "offsets/2: it is empty"),
     (_cut, "offsets/2", "offsets/2: it is not whole"),
     (_garbled, "offsets/2", "offsets/2: it cannot be read (ChecksumException)"),
@@ -75,7 +76,7 @@ DAMAGES: tuple[tuple[Callable[[Path], None], str, str], ...] = (
     (_emptied, "cdc-topics.json", "cdc-topics.json: it is empty"),
     (_cut, "cdc-topics.json", "cdc-topics.json: it is not whole"),
 )
-HARMLESS = ((_gone, "metadata"), (_gone, "sources"), (_gone, "commits/2"), (_gone, "cdc-topics.json"))
+HARMLESS = ((_gone, "sources"), (_gone, "commits/2"), (_gone, "cdc-topics.json"))
 
 
 @pytest.mark.timeout(900)

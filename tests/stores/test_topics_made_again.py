@@ -96,8 +96,9 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_or_not_at_all(
     assert all((of["remade"], of["incomplete"]) == ([], []) and of["position"] for of in shown.values())
 
     _made_again(setting.bootstrap, table.topic, 1)
+    publisher = setting.publisher()  # with sequence numbers that the new topic takes
     records = [r for n in range(40, 110) for r in table.event("r", order(n, "again"), position(5, 0))]
-    publisher.stand(Phase.STREAM, 10, [table, other], records)
+    publisher.stand(Phase.STREAM, 3_000, [table, other], records)
     plan = run_plan(config)
     assert not plan.starts
     refused = {(copy.table, copy.store): copy for copy in plan.copies if copy.action == "refused"}
@@ -120,17 +121,19 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_or_not_at_all(
     _assert_equal(setting, config, table, records)
     _assert_equal(setting, config, other, stays)
 
-    records += (more := table.event("u", order(41, "more"), position(12)) + table.event("d", order(42), position(13)))
-    publisher.stand(Phase.STREAM, 20, [table, other], more)
+    records += (
+        more := table.event("u", order(41, "x"), position(3_012)) + table.event("d", order(42), position(3_013))
+    )
+    publisher.stand(Phase.STREAM, 3_020, [table, other], more)
     run_apply(config, once=True)
     _assert_equal(setting, config, table, records)
     shown = _status(config, tmp_path / "apply.yaml", capsys)
-    assert all((of["remade"], of["position"]) == ([], position(20, 0)) for of in shown.values())
+    assert all((of["remade"], of["position"]) == ([], position(3_020, 0)) for of in shown.values())
 
     with _following(config) as job:
         _made_again(setting.bootstrap, table.topic, 1)
-        publisher.publish([r for n in range(200) for r in table.event("r", order(n), position(30, 0))])
-        until(lambda: job.failure is not None)
+        setting.publisher().publish([r for n in range(200) for r in table.event("r", order(n), position(30, 0))])
+        until(lambda: job.failure is not None, 300)
     assert isinstance(job.failure, OperatorError)
     with pytest.raises(OperatorError, match=why):
         run_apply(config, once=True)
@@ -140,7 +143,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_or_not_at_all(
 def _following(config: ApplyConfig) -> Iterator[Job]:
     job = Job(config)
     job.start()
-    until(lambda: job.said("following"))
+    until(lambda: job.said("following"), 300)
     time.sleep(1)
     try:
         yield job
