@@ -6,7 +6,6 @@ A path without a scheme belongs to Hadoop's default file system, which is this m
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,9 +23,3 @@ def local(place: str) -> Path | None:
         return Path(place).absolute()
     parts = urlsplit(place)
     return Path(unquote(parts.path)) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
-
-
-def removal(place: str) -> str:
-    """Return the command that removes a path, for a hint."""
-    path = local(place)
-    return f"hadoop fs -rm -r {shlex.quote(place)}" if path is None else f"rm -r {shlex.quote(str(path))}"
