@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -52,7 +52,7 @@ def _visible(mark: Mark | None, end: Offsets) -> Visibility:
     """Let a copy take in what lies before `end`, and show no more than before."""
     if mark is None:
         return Visibility(Mark(end, None), "")
-    return Visibility(Mark(end, mark.complete), mark.complete.position if mark.complete else EVERYTHING)
+    return Visibility(replace(mark, ends=end), mark.complete.position if mark.complete else EVERYTHING)
 
 
 @dataclass(slots=True)
