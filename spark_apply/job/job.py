@@ -361,15 +361,15 @@ def _evolve(config: ApplyConfig, spark: SparkSession, asides: AsideCopies, route
 def known_identities(
     spark: SparkSession, config: ApplyConfig, identities: Mapping[str, Mapping[str, str | None]]
 ) -> checkpoints.Identities:
-    """Complete the identities with those of the last checkpoint of these copies: some cannot be opened now."""
-    there = {table: {name: i for name, i in of.items() if i is not None} for table, of in identities.items()}
-    if there == identities:
-        return there
-    for noted in checkpoints.noted_copies(spark, located(config.checkpoint)):
-        same_copies = {table: set(of) for table, of in noted.items()} == {t: set(of) for t, of in identities.items()}
-        if same_copies and all(noted[table][name] == i for table, of in there.items() for name, i in of.items()):
-            return noted
-    return there
+    """Complete the identities with those that the last checkpoints have noted: some copies cannot be opened now."""
+    missing = any(identity is None for of in identities.values() for identity in of.values())
+    noted = checkpoints.noted_copies(spark, located(config.checkpoint)) if missing else []
+
+    def known(table: str, name: str) -> str | None:
+        return next((of[table][name] for of in noted if name in of.get(table, {})), None)
+
+    found = {table: {name: i or known(table, name) for name, i in of.items()} for table, of in identities.items()}
+    return {table: {name: i for name, i in of.items() if i is not None} for table, of in found.items()}
 
 
 def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
