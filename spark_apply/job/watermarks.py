@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from cdc.model.errors import OperatorError
 from spark_apply.job.barriers import PositionWatcher
-from spark_apply.job.microbatch import Applier, Key, Route
+from spark_apply.job.microbatch import Applier, Key
+from spark_apply.job.route import Route
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
 from spark_apply.model.store import EVERYTHING, Visibility, is_whole
 from spark_apply.spark.paths import removal

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from spark_apply.job.barriers import PositionWatcher
-from spark_apply.job.microbatch import Route
+from spark_apply.job.route import Route
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark
 from spark_apply.model.target_table import TargetTable
