@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from cdc.config.config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source as topics
-from spark_apply.job.microbatch import Applier, Route
+from spark_apply.job.microbatch import Applier
 from spark_apply.job.retention import rebuild_command, require_deletes
+from spark_apply.job.route import Route
 from spark_apply.job.set_aside import Aside, AsideCopies, Key
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Mark

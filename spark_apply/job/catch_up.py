@@ -21,7 +21,8 @@ from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplySource
 from spark_apply.events import kafka_source as topics
-from spark_apply.job.microbatch import Applier, Route
+from spark_apply.job.microbatch import Applier
+from spark_apply.job.route import Route
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Offsets, Visibility, is_whole
 

@@ -36,9 +36,10 @@ from spark_apply.job.aside_watch import AsideWatch
 from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.catch_up import SwapWatch
 from spark_apply.job.maintenance import MaintenanceSchedule
-from spark_apply.job.microbatch import Applier, Key, Route, TableCount
+from spark_apply.job.microbatch import Applier, Key, TableCount
 from spark_apply.job.pace import Pace
 from spark_apply.job.retention import recovery_command, require_deletes, require_offsets
+from spark_apply.job.route import Route
 from spark_apply.job.set_aside import AsideCopies
 from spark_apply.job.topic_identity import FollowedTopics, require_same_topics
 from spark_apply.job.watermarks import WatermarkPublisher

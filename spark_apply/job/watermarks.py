@@ -9,7 +9,8 @@ from typing import Final
 from cdc.model.errors import OperatorError
 from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.checkpoint import AGAIN
-from spark_apply.job.microbatch import Applier, Key, Route
+from spark_apply.job.microbatch import Applier, Key
+from spark_apply.job.route import Route
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
 from spark_apply.model.store import EVERYTHING, Visibility, is_whole
 

@@ -38,8 +38,9 @@ from spark_apply.events.topic_identity import difference, identities
 from spark_apply.job.catch_up import fill, fold
 from spark_apply.job.job import choose_tables, open_stores, projected_targets, require_topics
 from spark_apply.job.losses import rebuild_loss, rollback_loss, table_logs
-from spark_apply.job.microbatch import Applier, Route
+from spark_apply.job.microbatch import Applier
 from spark_apply.job.retention import held_offsets, rebuild_command
+from spark_apply.job.route import Route
 from spark_apply.job.topic_identity import held_topic
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Due, Store, is_whole
