@@ -86,7 +86,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "all tables are read), `standby` (copies that stand by, null where the server does not tell), `tables`, "
     "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `source`, `last_error`. Of an "
     "apply job: `name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, "
-    "`published_at`, `tables`, `incomplete`, `quarantined`.",
+    "`published_at`, `tables`, `incomplete`, `remade` (tables whose copy is of a topic that was made again since), "
+    "`quarantined`, `aside` (`at_ms`, `reason`, `hint` of each table that is set aside).",
     "token": "`token`, `connector`, `position`.",
     "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
     "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",

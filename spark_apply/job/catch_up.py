@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplySource
 from spark_apply.events import kafka_source as topics
-from spark_apply.job.microbatch import Applier, Route
+from spark_apply.job.microbatch import Applier
+from spark_apply.job.route import Route
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Offsets, Visibility, is_whole
 
@@ -52,7 +53,7 @@ def _visible(mark: Mark | None, end: Offsets) -> Visibility:
     """Let a copy take in what lies before `end`, and show no more than before."""
     if mark is None:
         return Visibility(Mark(end, None), "")
-    return Visibility(Mark(end, mark.complete), mark.complete.position if mark.complete else EVERYTHING)
+    return Visibility(replace(mark, ends=end), mark.complete.position if mark.complete else EVERYTHING)
 
 
 @dataclass(slots=True)

@@ -16,16 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import SetAside, aside_id
+from spark_apply.job.route import Route
 from spark_apply.model.store import Due, Offsets, Store
 from spark_apply.spark.failures import concerns_spark, spark_failure
-
-if TYPE_CHECKING:
-    from spark_apply.job.microbatch import Route
 
 Key = tuple[str, str]
 """Topic and store."""
