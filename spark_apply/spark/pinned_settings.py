@@ -93,12 +93,17 @@ def pin(session: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     jvm: Any = session._jvm  # noqa: SLF001 - nothing public sets it
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001 - the same
     conf = session.conf
-    foreign = sorted(name for name in conf.getAll if is_pinned(name) and name not in PINNED and conf.isModifiable(name))
+    foreign = sorted(name for name in conf.getAll if is_pinned(name) and name not in PINNED and _can_change(conf, name))
     for name in foreign:
         conf.unset(name)
     for name, value in {**settings, **PINNED}.items():
-        if name.startswith(_SQL) and conf.isModifiable(name):
+        if name.startswith(_SQL) and _can_change(conf, name):
             conf.set(name, value)
     if foreign:
         log.warning("settings of Spark that rows can depend on are left out: %s", ", ".join(foreign))
     return session
+
+
+def _can_change(conf: Any, name: str) -> bool:  # noqa: ANN401 - RuntimeConfig, of two kinds of sessions
+    """Whether a session can change a setting: Spark says no of those that it does not know, as Delta's defaults."""
+    return not name.startswith("spark.sql.") or bool(conf.isModifiable(name))
