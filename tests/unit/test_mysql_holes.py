@@ -146,6 +146,10 @@ def test_load_data_is_a_statement() -> None:
         assert isinstance(passed, events.Ignorable)
 
 
+END = [0]
+"""Where the log ends when the server is asked."""
+
+
 def followed(*names: str, reached: Any = None, **options: Any) -> tuple[Followed, Any]:
     """Tables that are followed, and a catalog that says what a statement may reach."""
     captured = [Captured(table(name), (ID, PART, NOTE), 0) for name in names]
@@ -156,7 +160,9 @@ def followed(*names: str, reached: Any = None, **options: Any) -> tuple[Followed
         return reached if reached is not None else frozenset(written) & {("d", name) for name in names}
 
     config = SourceConfig(type="mysql", url="mysql://x", tables=("d.*",), **options)
-    catalog = SimpleNamespace(reach=lambda _: SimpleNamespace(of=of), find=lambda *_: None, asked=asked)
+    catalog = SimpleNamespace(
+        reach=lambda _: SimpleNamespace(of=of, log_end=lambda: END[0]), find=lambda *_: None, asked=asked
+    )
     return Followed(config, captured), catalog
 
 
@@ -183,6 +189,30 @@ def test_where_any_table_may_be_written_the_server_is_not_asked() -> None:
     of = followed("t")
     assert read(of, "DO f()") == ["t"]
     assert of[1].asked == []
+
+
+def test_the_server_is_asked_once_for_what_hangs_on_tables() -> None:
+    """Until DDL, a trigger's or a view's comes by: a busy session costs no look for each statement."""
+    of = followed("t")
+    for between in ("SELECT 1", "ALTER TABLE other ADD c INT", "CREATE TRIGGER x AFTER INSERT ON y FOR EACH ROW DO 1"):
+        assert read(of, between) == []
+        for _ in range(3):
+            assert read(of, "INSERT INTO other VALUES (1)") == []
+    assert len(of[1].asked) == 3
+
+
+@pytest.mark.parametrize("ddl", ["DROP TRIGGER x", "DROP VIEW x", "ALTER TABLE other DROP FOREIGN KEY x"])
+def test_what_was_looked_at_after_it_was_dropped_is_not_believed(ddl: str) -> None:
+    """The connector is behind: what a statement set off may be gone by the time the server is asked."""
+    of = followed("t")
+    END[0] = 0
+    assert read(of, "INSERT INTO other VALUES (1)") == []
+    assert read(of, ddl) == []
+    END[0] = AT.commit + 1
+    assert read(of, "INSERT INTO other VALUES (1)") == []
+    assert read(of, ddl) == ["t"]
+    assert read(of, ddl) == []
+    END[0] = 0
 
 
 def test_stop_stops_at_what_concerns_captured_tables_alone() -> None:

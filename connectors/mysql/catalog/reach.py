@@ -12,6 +12,7 @@ from typing import Final
 
 from cdc.model.errors import OperatorError
 from connectors.mysql import session
+from connectors.mysql.catalog import server
 from connectors.mysql.values import mapping
 
 Name = tuple[str, str]
@@ -69,6 +70,10 @@ class Reach:
                 found |= hangs
             found |= captured
         return frozenset(found)
+
+    def log_end(self) -> int:
+        """Return a commit position: all that was looked at is as it was before it."""
+        return server.status(self._connection, server.look(self._connection))[0].commit
 
     def _texts(self, statement: str, parameters: tuple[str, ...] = ()) -> list[list[str]]:
         return [list(row) for row in session.texts(self._connection, "reading the catalog", statement, parameters)]
