@@ -161,7 +161,7 @@ def followed(*names: str, reached: Any = None, **options: Any) -> tuple[Followed
 
     config = SourceConfig(type="mysql", url="mysql://x", tables=("d.*",), **options)
     catalog = SimpleNamespace(
-        reach=lambda _: SimpleNamespace(of=of, log_end=lambda: END[0]), find=lambda *_: None, asked=asked
+        reach=lambda _: SimpleNamespace(of=of, log_end=lambda: END[0], seen=set()), find=lambda *_: None, asked=asked
     )
     return Followed(config, captured), catalog
 

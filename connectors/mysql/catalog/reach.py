@@ -51,6 +51,8 @@ class Reach:
         for name in self._captured:
             self._folded.setdefault(_folded(name), set()).add(name)
         self._children: dict[Name, set[Name]] | None = None
+        self.seen: set[Name] = set()
+        """The tables whose foreign keys were looked at."""
         self._hidden = False
         """A table that captured ones hang on by foreign keys may not be looked at."""
 
@@ -104,7 +106,7 @@ class Reach:
     def _foreign_keys(self) -> dict[Name, set[Name]]:
         """Return the tables by those whose rows change theirs, up from the captured ones."""
         children: dict[Name, set[Name]] = {}
-        seen: set[Name] = set()
+        seen = self.seen
         waiting = list(self._captured)
         while waiting:
             child = waiting.pop()

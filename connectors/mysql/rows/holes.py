@@ -40,6 +40,11 @@ class Holes:
         self._looked_at = 0
         """Where the log ended by then."""
 
+    def looked_at(self) -> set[Name]:
+        """Return the tables that were looked at for what hangs on them, since the last DDL."""
+        by_keys = frozenset() if self._reach is None else self._reach.seen
+        return {name for written in self._reached for name in written} | by_keys
+
     def altered(self, captured: Mapping[Name, Table], at: BinlogPosition, *, dropped: bool) -> Iterator[Change]:
         """Note that DDL may have changed what hangs on what; `dropped`: something may hang there no longer.
 

@@ -162,8 +162,10 @@ class Followed:
     def _of_ddl(
         self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog], session: Session
     ) -> Iterator[Change]:
-        yield from self._holes.altered(self._now, at, dropped=not isinstance(said, Filled))
         names = tables_of(said)
+        database = said.database if isinstance(said, Dropped) else None
+        concerns = any(name in names or name[0] == database for name in self._holes.looked_at())
+        yield from self._holes.altered(self._now, at, dropped=concerns)
         hidden = {name for name in names if self._temporary.has(session, name)}
         if hidden or (session.specific and not hidden and self._now.keys() & set(names)):
             if isinstance(said, Emptied) and said.dropped:
