@@ -205,6 +205,11 @@ class IncrementalSnapshot:
         """Note that the table is read as it is described now: what was said until here asks for no other reading."""
         self._version_at_start[name] = self._version_of(self._tables[name])
 
+    def requested(self, beginning: bytes) -> tuple[str, ...]:
+        """Name the tables of which commands whose keys begin so are being carried out."""
+        found = {part.name for key, left in self._requested.items() if key.startswith(beginning) for part in left}
+        return tuple(sorted(found))
+
     def pending(self, name: str) -> int:
         """Count the keys of a table whose rows are requested and not written yet."""
         return sum(len(part.keys) for left in self._requested.values() for part in left if part.name == name)

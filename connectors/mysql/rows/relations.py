@@ -14,7 +14,7 @@ from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.rows import holes, partial_images, row_images
-from connectors.mysql.rows.judgement import Both, Judgement, Temporary, tables_of
+from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, tables_of
 from connectors.mysql.rows.statements import (
     Altered,
     ChangesRows,
@@ -150,6 +150,8 @@ class Followed:
                 for name in tables if made else ():
                     self._temporary.made(session, name)
                 self._temporary.dropped(session, () if made else tables)
+            case Hangs(dropped):
+                yield from self._holes.altered(self._now, at, dropped=dropped)
             case ChangesRows(verb, tables):
                 if tables is not None:
                     tables = tuple(name for name in tables if not self._temporary.has(session, name))
@@ -160,8 +162,10 @@ class Followed:
     def _of_ddl(
         self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog], session: Session
     ) -> Iterator[Change]:
-        self._holes.altered()
         names = tables_of(said)
+        database = said.database if isinstance(said, Dropped) else None
+        concerns = any(name in names or name[0] == database for name in self._holes.looked_at())
+        yield from self._holes.altered(self._now, at, dropped=concerns)
         hidden = {name for name in names if self._temporary.has(session, name)}
         if hidden or (session.specific and not hidden and self._now.keys() & set(names)):
             if isinstance(said, Emptied) and said.dropped:
