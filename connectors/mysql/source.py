@@ -304,7 +304,7 @@ class MysqlSource:
                     small = small._replace(transactions=[one for one in small.transactions if one.id not in known])
                 for numbers in small.numbers:
                     self._gtids.add_numbers(*numbers)
-            self._offsets.read_to(small.end)
+            self._offsets.read(small.begin, small.end)
             self._reach(BinlogPosition(file, small.end))
         return small
 

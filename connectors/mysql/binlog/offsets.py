@@ -43,9 +43,9 @@ class FileOffsets:
         self.at = end
         return end
 
-    def read_to(self, end: int) -> None:
-        """Go on behind events that were read at once, and end at `end`. Raises GapError where that goes back."""
-        if end <= self.at:
+    def read(self, begin: int, end: int) -> None:
+        """Go on behind events that were read at once. Raises GapError where they go back."""
+        if begin < self.at:
             raise self._back("a transaction", end)
         self.at = end
 

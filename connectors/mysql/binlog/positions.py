@@ -26,6 +26,9 @@ LARGEST: Final = 0xFFFFFFFF
 EXACT: Final = 3 << 30
 """Offsets below this one are in a commit position as they are."""
 _STEP_BITS: Final = 6
+_LAST_FILE: Final = 0x7FFFFFFF
+"""Where both servers end to count."""
+_DIGITS: Final = 10
 _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 _TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
@@ -67,8 +70,8 @@ class BinlogPosition(NamedTuple):
 def file_number(file: str) -> int:
     """Return ``1000000`` of ``binlog.1000000``. Raises OperatorError for what is no binlog's name."""
     _, dot, digits = file.rpartition(".")
-    if not dot or not digits.isascii() or not digits.isdigit():
-        raise OperatorError(f"“{file}” is not the name of a binlog file")
+    if not dot or not digits.isascii() or not digits.isdigit() or len(digits) > _DIGITS or int(digits) > _LAST_FILE:
+        raise OperatorError(f"“{file[:80]}” is not the name of a binlog file")
     return int(digits)
 
 
@@ -128,6 +131,9 @@ class GtidSet:
         spans = self._ranges.setdefault((uuid, tag), [])
         if spans and first == spans[-1][1] + 1:  # nearly always: the next one
             spans[-1] = (spans[-1][0], last)
+            return
+        if not spans or first > spans[-1][1]:  # as a server's text has them: a long one is read in time
+            spans.append((first, last))
             return
         merged: list[tuple[int, int]] = []
         for start, end in sorted([*spans, (first, last)]):
