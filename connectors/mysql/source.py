@@ -95,6 +95,8 @@ class MysqlSource:
         """Whether the log is asked for by file and offset."""
         self._sift = 0
         """Before this commit position, transactions of the set are passed over: a file is read from its beginning."""
+        self._skip_to = (0, 0)
+        """Up to where the transaction at hand is passed over: the number of its file, and an offset."""
         self._offsets = FileOffsets()
         self._again: BinlogPosition | None = None
         """Where the oldest begins that an earlier session saw prepared; until the log was read up to `_done` again."""
@@ -268,13 +270,14 @@ class MysqlSource:
                             parser.MAPS, self._known, checksum=event.checksum, by_gtid=self._by_gtid
                         )
                 continue
-            done = self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
+            skipped = self._sift > 0 and self._skips(event, file)
+            done = None if skipped else self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
             if not isinstance(raw, bytes):
                 raw.close()
             if done is None:
-                if self._grouper.between and not event.header.artificial:
+                if self._grouper.between and not event.header.artificial and not skipped:
                     self._reach(BinlogPosition(file, event.header.log_pos))
-            elif isinstance(done, Committed) and done.block.ends_behind(self._done) and not self._sifts(done.block):
+            elif isinstance(done, Committed) and done.block.ends_behind(self._done):
                 yield self._transaction(done)
                 yielded_s = time.monotonic()
                 if self._read_to.order < BinlogPosition(done.block.begin.file, done.block.end).order:
@@ -308,11 +311,18 @@ class MysqlSource:
             self._reach(BinlogPosition(file, small.end))
         return small
 
-    def _sifts(self, block: Block) -> bool:
-        """Tell whether a block was in the set already when the log was first followed."""
-        if block.gtid is None or not isinstance(self._gtids, GtidSet) or block.ends_behind(self._sift):
-            return False
-        return block.gtid in self._gtids
+    def _skips(self, event: events.Event, file: str) -> bool:
+        """Tell whether an event is of a transaction that was in the set already when the log was first followed.
+
+        Whatever is in it was before the connector's time, and is not judged.
+        """
+        end = BinlogPosition(file, event.header.log_pos).order
+        if isinstance(event, events.Gtid) and self._read_to.commit < self._sift and event.transaction_length:
+            known = isinstance(self._gtids, GtidSet) and event.gtid in self._gtids
+            self._skip_to = (end[0], end[1] - event.header.size + event.transaction_length) if known else (0, 0)
+        if end == self._skip_to:
+            self._reach(BinlogPosition(file, event.header.log_pos))
+        return end <= self._skip_to
 
     def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read] | None:
         found = self._followed.table(told, BinlogPosition(file, offset))

@@ -272,10 +272,20 @@ def test_a_set_begins_with_the_first_file_after_gtids_are_switched_on(monkeypatc
 
 def test_what_a_first_start_has_seen_is_sifted_out_until_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that was logged, and not in the set yet, is between others that were."""
-    made = laid(126, *by_gtid(1), *by_gtid(3), *by_gtid(2), *by_gtid(4))
-    end = 1 << 32 | made[5].header.log_pos
+    poison = events.Query(header(2), 1, 0, "d", "UPDATE t SET a = 1", "utf8mb4", None)  # binlog_format = STATEMENT
+    begin = poison._replace(statement="BEGIN")
+    known = [by_gtid(1)[0], begin, poison, *by_gtid(2)[1:]]
+    size = sum(len(encode(event)) for event in known) + 3  # the length takes three bytes more than none
+    known[0] = events.Gtid(header(33), UUID, "", 1, 0, 0, 10**15, 10**15, size)
+    size = sum(len(encode(event)) for event in known)
+    known[0] = known[0]._replace(transaction_length=size)
+    again = [one._replace(gno=2) if isinstance(one, events.Gtid) else one for one in known]
+    made = laid(126, *known, *by_gtid(3), *again, *by_gtid(4))
+    end = 1 << 32 | made[9].header.log_pos
     start: Offset = {"file": "b.000001", "pos": 4, "made_at": 11, "gtids": f"{UUID}:1-2", "sift": end}
-    left = on_mysql(monkeypatch, "ON", start, head(11), *made[:4], None)
-    assert left == start | {"pos": made[3].header.log_pos, "gtids": f"{UUID}:1-3"}
+    left = on_mysql(monkeypatch, "ON", start, head(11), *made[:6], None)
+    assert left == start | {"pos": made[5].header.log_pos, "gtids": f"{UUID}:1-3"}
+    left = on_mysql(monkeypatch, "ON", start, head(11), *made[:9], None)  # in the midst of what is passed over
+    assert left == start | {"pos": made[5].header.log_pos, "gtids": f"{UUID}:1-3"}
     left = on_mysql(monkeypatch, "ON", start, head(11), *made, None)
     assert left == {"file": "b.000001", "pos": made[-1].header.log_pos, "made_at": 11, "gtids": f"{UUID}:1-4"}
