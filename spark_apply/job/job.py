@@ -554,7 +554,7 @@ def _apply(
             swapped = swaps.look(now=True)
             if asides is not None:
                 asides.containing = not swapped
-            again = again or swapped
+            again = (again or swapped) and not (asides is not None and asides.over)
             if not again or tries == _TRIES:
                 raise
         else:

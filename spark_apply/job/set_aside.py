@@ -66,6 +66,8 @@ class AsideCopies:
     copies: dict[Key, Aside] = field(default_factory=dict)
     known: dict[bytes, SetAside] = field(default_factory=dict)
     """What is noted, of earlier runs too."""
+    over: bool = False
+    """Whether no copy is left, which ends the job: the error passes through blocks that contain others."""
 
     @contextmanager
     def contained(self, topic: str, *stores: str) -> Iterator[None]:
@@ -80,7 +82,7 @@ class AsideCopies:
 
     def contains(self, exc: Exception) -> bool:
         """Whether a failure of a copy sets it aside now."""
-        return self.containing and not concerns_spark(exc)
+        return self.containing and not self.over and not concerns_spark(exc)
 
     def put(self, topic: str, name: str, exc: Exception, *, for_good: bool = False) -> None:
         """Set a copy aside. Raises its error if no copy is left that goes on."""
@@ -114,6 +116,7 @@ class AsideCopies:
             errors = [aside.error for aside in self.copies.values()]
             lasting = [error for error in errors if not isinstance(error, RetryableError)]
             if lasting or self.once:
+                self.over = True
                 raise (lasting or errors)[0]
 
     def is_behind(self, topic: str, name: str) -> bool:

@@ -226,7 +226,8 @@ def test_postgresql_says_the_same(postgres18: Database) -> None:
         tables.create(cur, KEPT, like=None)
         tables.make_stage(cur, KEPT)
         insert = sql.SQL(
-            "INSERT INTO {} ({}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, timestamptz 'epoch' + %s * interval '1 ms')"
+            "INSERT INTO {} ({}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, "
+            "timestamptz 'epoch' + %s * interval '1 ms', 0, 0)"
         ).format(KEPT.stage, KEPT.event)
         times = ("_cdc_at", "_cdc_valid_from", "_cdc_valid_to")
         shown = sql.SQL("SELECT id * 2 + right({}, 1)::int, _cdc_position, {}::text, {}, {}").format(

@@ -130,7 +130,7 @@ def test_more_bad_events_than_the_limit_stop_the_job(setting: Setting) -> None:
         setting.apply(setting.config(limit=0))
     assert "4711" not in str(caught.value)
     publisher.publish([(table.topic, b'{"id":2}', b"[]")])
-    with pytest.raises(OperatorError, match=r"not an event\s.*1 in quarantine, more than quarantine\.limit 1"):
+    with pytest.raises(OperatorError, match=r"not an event: [^\n]*\s.*1 in quarantine, more than quarantine\.limit 1"):
         setting.apply(setting.config(limit=1))
     assert setting.apply(setting.config(limit=2)).tables[table.qualified]["copy"].quarantined == 1
     assert setting.contents(table) == setting.folded(table, table.event("c", order(1), position(10)))
