@@ -25,6 +25,7 @@ from connectors.mysql.rows.statements import (
     Emptied,
     Ended,
     Filled,
+    Granted,
     Partitions,
     Renamed,
     RolledBackTo,
@@ -268,7 +269,7 @@ class Grouper:
         self, event: events.Query, raw: bytes, at: BinlogPosition, header: events.Header
     ) -> Committed | Passed | None:
         block = self._block
-        said = meaning(event.statement, event.schema)
+        said = meaning(event.statement, event.schema, event.sql_mode)
         if block is None:  # no GTID before it: it begins a block all the same
             block = self._block = Block(at, None, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
             block.described = self._described
@@ -290,7 +291,7 @@ class Grouper:
                     hint="SET GLOBAL binlog_format = ROW; find the session that sets it; then close the gap: "
                     "cdc snapshot start CONNECTOR.yaml --after-gap",
                 )
-            case Emptied() | Dropped() | Renamed() | Altered() | Filled() | Partitions():
+            case Emptied() | Dropped() | Renamed() | Altered() | Filled() | Partitions() | Granted():
                 block.buffer.add(event, raw, at.offset)
             case None:
                 pass
