@@ -7,14 +7,15 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
 import orjson
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, GapError, OperatorError, raise_first
+from cdc.model.change import Change, Coordinates, Described, Idle, Message, Offset, Table, Transaction, TransactionBatch
+from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -39,6 +40,8 @@ _OF_FILES: Final = (events.Rotate, events.FormatDescription, events.Heartbeat)
 _TOLD_S: Final = 10.0
 _HEAD_S: Final = 60.0
 """How long the head of a file may take to come."""
+_VISIBLE_S: Final = 30
+"""How long a statement that is in the log may take to become visible."""
 _SERVER_IDS: Final = (1_000_000_000, 1_000_000_000)
 """Where a server_id is taken from that the configuration does not give: from, how many."""
 
@@ -98,7 +101,13 @@ class MysqlSource:
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.UNLOGGED)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
         self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys)
-        self._followed = Followed(self._config.source, self._captured)
+        self._followed = Followed(
+            self._config.source,
+            self._captured,
+            folds=self._server.folds,
+            mariadb=self._server.mariadb,
+            restricted=lambda schema, name: self._catalog().restricted(schema, name),
+        )
         return identity(self._server)
 
     def tables(self) -> tuple[Table, ...]:
@@ -269,7 +278,7 @@ class MysqlSource:
             self._reach(BinlogPosition(file, small.end))
         return small
 
-    def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read] | None:
+    def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read | None] | None:
         found = self._followed.table(told, BinlogPosition(file, offset))
         return None if found is None else (found[0], found[1].whole())
 
@@ -329,7 +338,7 @@ class MysqlSource:
             where.replace(b"%", b"%%") + b',"pos":%d,"row":%d',
         )
 
-    def _changes(self, done: Committed) -> Iterator[Change | Message]:
+    def _changes(self, done: Committed) -> Iterator[Change | Described | Message]:
         rows = done.rows
         described = rows.described
         maps: dict[int, events.TableMap] = {}
@@ -344,7 +353,8 @@ class MysqlSource:
                     if known is not None:
                         yield from self._followed.changes(event, known, at)
                 case events.Query():
-                    yield from self._followed.of_statement(meaning(event.statement, event.schema), at, self._catalog)
+                    said = meaning(event.statement, event.schema, event.sql_mode)
+                    yield from self._followed.of_statement(said, at, partial(self._catalog_with, done.block.gtid))
                 case _:
                     pass
         rows.buffer.close()
@@ -368,8 +378,11 @@ class MysqlSource:
             offset["gtids"] = str(left)
         return offset, position.commit
 
-    def acknowledge(self, offset: Offset) -> None:
-        """Do nothing: the server does not hold the log for us."""
+    def acknowledge(self, offset: Offset) -> None:  # noqa: ARG002 - the server does not hold the log for us
+        """Take up new tables, once all that the log had before them is in Kafka: by a session that begins with them."""
+        if self._followed.new:
+            named = ", ".join(sorted(self._followed.new))
+            raise ChangedError(f"table {named} is new, or has another name: it is taken up")
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         file = orjson.dumps(file_named(self._read_to.file, commit >> 32)).replace(b"%", b"%%")
@@ -401,6 +414,15 @@ class MysqlSource:
 
     def _catalog(self) -> Catalog:
         return Catalog(self._connected())
+
+    def _catalog_with(self, gtid: str | None) -> Catalog:
+        """Return the catalog as it is with this transaction: MySQL sends the log before a commit is visible."""
+        if self._by_gtid and gtid is not None:
+            statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, {_VISIBLE_S})"
+            ((late,),) = session.texts(self._connected(), "waiting for a statement to end", statement, (gtid,))
+            if late != "0":
+                raise RetryableError("a statement that is in the log does not end at the server", hint=session.GO_ON)
+        return self._catalog()
 
 
 def identity(found: server.Server) -> dict[str, str]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cdc.config.config import SourceConfig
-from cdc.model.change import Op, Table
+from cdc.model.change import Change, Described, Op, Table
 from connectors.mysql.binlog import events, table_map
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -51,14 +51,20 @@ def test_a_table_stays_one_object_while_the_log_describes_it_alike() -> None:
 
 
 def test_after_ddl_a_table_is_described_again() -> None:
-    """The next row has what the catalog says of its rows by then, though its columns are the same."""
+    """At once, not at its next row: with what the catalog says of it by then, though its columns are the same."""
     of, map_ = followed(ID), told(ID)
     before = table(of, map_)
     catalog: Any = SimpleNamespace(find=lambda *_: captured(ID, marks=("2",)))
-    assert list(of.of_statement(Altered(NAME), AT, lambda: catalog)) == []
+    (read,) = of.of_statement(Altered(NAME), AT, lambda: catalog)
+    assert (type(read), read.table.marks) == (Change, ("2",))
     after = table(of, map_)
     assert (before.marks, after.marks) == (("1",), ("2",))
+    assert list(of.of_statement(Altered(NAME), AT, lambda: catalog)) == [], "nothing new"
+    longer: Any = SimpleNamespace(find=lambda *_: captured(ID, NOTE, marks=("2",)))
+    (described,) = of.of_statement(Altered(NAME), AT, lambda: longer)
+    assert (type(described), len(described.table.columns)) == (Described, 2)
     (others,) = of.of_statement(Filled(NAME), AT, lambda: catalog)
+    assert isinstance(others, Change)
     assert (others.op, others.table.marks) == (Op.READ, ("2",))
 
 
