@@ -353,7 +353,7 @@ class MysqlSource:
                     if known is not None:
                         yield from self._followed.changes(event, known, at)
                 case events.Query():
-                    said = meaning(event.statement, event.schema, event.sql_mode)
+                    said = meaning(event.statement, event.schema, event.sql_mode, mariadb=self._server.mariadb)
                     yield from self._followed.of_statement(said, at, partial(self._catalog_with, done.block.gtid))
                 case _:
                     pass

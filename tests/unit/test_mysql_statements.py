@@ -136,6 +136,13 @@ def test_meaning(statement: str, expected: Any) -> None:
 def test_names_as_the_session_wrote_them(statement: str, sql_mode: int, expected: Any) -> None:
     """What a quote is, and what ends it, is up to the session's sql_mode; above ASCII nothing is a space."""
     assert meaning(statement, "d", sql_mode) == expected
+    assert meaning(statement, "d", sql_mode, mariadb=True) == expected
+
+
+def test_what_one_server_alone_reads() -> None:
+    statement = "CREATE /*M! OR REPLACE */ TABLE /*!80000 IF NOT EXISTS */ t (id INT)"
+    assert meaning(statement, "d") == Altered(T)
+    assert meaning(statement.replace("!8", " 8"), "d", mariadb=True) == emptied(T, dropped=True)
 
 
 @pytest.mark.parametrize(

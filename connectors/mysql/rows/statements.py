@@ -127,14 +127,14 @@ Meaning: TypeAlias = (
 )
 
 
-def meaning(statement: str, database: str, sql_mode: int = 0) -> Meaning:
+def meaning(statement: str, database: str, sql_mode: int = 0, *, mariadb: bool = False) -> Meaning:
     """Return what a statement says, run in `database` under `sql_mode`; None: nothing of rows, tables or rights."""
     head = statement[:10].upper()
     if head == "BEGIN":
         return Began()
     if head == "COMMIT":
         return Ended(committed=True)
-    tokens = _tokens(statement, sql_mode)
+    tokens = _tokens(statement, sql_mode, mariadb=mariadb)
     if not tokens:
         return None
     first = tokens[0].text.upper()

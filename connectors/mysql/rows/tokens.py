@@ -8,6 +8,9 @@ What closes a quote is up to the session's sql_mode, which the log tells with ea
 | NO_BACKSLASH_ESCAPES | a backslash is a character like others in every string |
 | MSSQL (MariaDB) | ``[…]`` is a name too |
 
+``/*! … */`` is for the server to read, and ``/*M! … */`` for MariaDB alone. One that a server has not read, because it is
+of a newer version, is a plain comment by the time it is logged.
+
 https://dev.mysql.com/doc/refman/8.4/en/lexical-structure.html
 """
 
@@ -30,8 +33,8 @@ _MOST_TOKENS: Final = 10_000
 _WITH_ESCAPES: Final = r"""(?:[^{0}\\]|{0}{0}|\\.)*+)(?:{0}|\\?\Z)"""
 _WITHOUT: Final = r"""(?:[^{0}]|{0}{0})*+)(?:{0}|\Z)"""
 _TOKENS: Final = r"""
-    (?P<space>[ \t\n\r\f\v\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?![!M])(?:[^*]|\*(?!/))*+(?:\*/|\Z))
-  | (?P<open>/\*M?!\d*)        # what follows is for the server to read
+    (?P<space>[ \t\n\r\f\v\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?!MARIADB!)(?:[^*]|\*(?!/))*+(?:\*/|\Z))
+  | (?P<open>/\*MARIADB!\d*)
   | (?P<close>\*/)
   | `(?P<quoted>(?:[^`]|``)*+)(?:`|\Z)
   | "(?P<double>DOUBLE
@@ -56,18 +59,20 @@ class Token:
         return not self.quoted and self.text.isascii() and self.text.upper() in words
 
 
-@lru_cache(maxsize=8)
-def _pattern(sql_mode: int) -> re.Pattern[str]:
+@lru_cache(maxsize=16)
+def _pattern(sql_mode: int, *, mariadb: bool) -> re.Pattern[str]:
     single = _WITHOUT if sql_mode & NO_BACKSLASH_ESCAPES else _WITH_ESCAPES
     double = _WITHOUT if sql_mode & ANSI_QUOTES else single
-    text = _TOKENS.replace("DOUBLE", double.format('"')).replace("SINGLE", single.format("'"))
-    return re.compile(text.replace("BRACKETS", _BRACKETS if sql_mode & MSSQL else ""), re.VERBOSE | re.DOTALL)
+    text = _TOKENS.replace("MARIADB", "M?" if mariadb else "").replace("DOUBLE", double.format('"'))
+    text = text.replace("SINGLE", single.format("'")).replace("BRACKETS", _BRACKETS if sql_mode & MSSQL else "")
+    return re.compile(text, re.VERBOSE | re.DOTALL)
 
 
-def tokens(statement: str, sql_mode: int = 0) -> list[Token]:
+def tokens(statement: str, sql_mode: int = 0, *, mariadb: bool = False) -> list[Token]:
     """Return the words of a statement, without spaces and comments; of a very long one, the first of them."""
     found = []
-    for match in _pattern(sql_mode & (ANSI_QUOTES | MSSQL | NO_BACKSLASH_ESCAPES)).finditer(statement):
+    quotes = sql_mode & (ANSI_QUOTES | MSSQL | NO_BACKSLASH_ESCAPES)
+    for match in _pattern(quotes, mariadb=mariadb).finditer(statement):
         kind = match.lastgroup
         if kind in ("space", "open", "close"):
             continue

@@ -269,7 +269,8 @@ class Grouper:
         self, event: events.Query, raw: bytes, at: BinlogPosition, header: events.Header
     ) -> Committed | Passed | None:
         block = self._block
-        said = meaning(event.statement, event.schema, event.sql_mode)
+        mariadb = self._described is not None and self._described.mariadb
+        said = meaning(event.statement, event.schema, event.sql_mode, mariadb=mariadb)
         if block is None:  # no GTID before it: it begins a block all the same
             block = self._block = Block(at, None, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
             block.described = self._described
