@@ -22,7 +22,7 @@ from cdc.model.table_schema import Description
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser
 from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState, file_named
-from connectors.mysql.catalog import server
+from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.replication import continuity
 from connectors.mysql.replication.claim import Claim
@@ -42,6 +42,8 @@ _HEAD_S: Final = 60.0
 """How long the head of a file may take to come."""
 _VISIBLE_S: Final = 30
 """How long a statement that is in the log may take to become visible."""
+_COMPARED_S: Final = 30.0
+"""How often the server's filters are compared with what is captured."""
 _SERVER_IDS: Final = (1_000_000_000, 1_000_000_000)
 """Where a server_id is taken from that the configuration does not give: from, how many."""
 
@@ -65,6 +67,7 @@ class MysqlSource:
         self._sql: session.Connection | None = None
         self._dump: BinlogDump | None = None
         self._server = server.Server("", {}, "")
+        self._compared_s = 0.0
         self._by_gtid = False
         """Whether views tell transactions by GTID, not by where they end."""
         self._captured: tuple[Captured, ...] = ()
@@ -101,6 +104,9 @@ class MysqlSource:
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.UNLOGGED)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
         self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys)
+        self._compare_filters()
+        for warning in filters.warnings(sql, self._server):
+            log.warning("MySQL at %s: %s", self._address.endpoint, warning)
         self._followed = Followed(
             self._config.source,
             self._captured,
@@ -109,6 +115,11 @@ class MysqlSource:
             restricted=lambda schema, name: self._catalog().restricted(schema, name),
         )
         return identity(self._server)
+
+    def _compare_filters(self) -> None:
+        """Raise OperatorError if the server leaves captured tables out of its log."""
+        raise_first(filters.refusals(self._connected(), self._server, self.tables(), self._address.endpoint))
+        self._compared_s = time.monotonic()
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
@@ -219,6 +230,8 @@ class MysqlSource:
         read_small: fast_path.ReadSmall | None = None
         while True:
             self._claim.keep()
+            if time.monotonic() - self._compared_s > _COMPARED_S:
+                self._compare_filters()
             small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:
                 if small.transactions:

@@ -271,7 +271,7 @@ DDL: Final = (
         name="replaced",  # MariaDB: by one statement
         before=(*_TWO, "CREATE TABLE o (id INT PRIMARY KEY, w INT)", "INSERT INTO o VALUES (5, 5)"),
         stream=(
-            "CREATE /*M! OR REPLACE */ TABLE /*!80000 IF NOT EXISTS */ t (id INT PRIMARY KEY, w INT NOT NULL DEFAULT 3)",
+            "CREATE /*M! OR REPLACE */ TABLE /*!80000 IF NOT EXISTS */ t (id INT PRIMARY KEY, w INT NOT NULL)",
             "CREATE /*M! OR REPLACE */ TABLE /*!80000 IF NOT EXISTS */ o LIKE t",
         ),
         tables=("t", "o"),
@@ -349,8 +349,8 @@ HIDDEN: Final = (
         name="columns_that_are_not_shown",  # a hash of a long UNIQUE key, an index of an expression, what * leaves out
         before=(
             (
-                "CREATE TABLE t (id INT PRIMARY KEY, b TEXT, i INT /*M!100303 INVISIBLE */ /*!80023 INVISIBLE */ DEFAULT 3, "
-                "UNIQUE KEY (b /*!80000 (20) */) /*!80013 , KEY ((i + 1)) */ )"
+                "CREATE TABLE t (id INT PRIMARY KEY, b TEXT, "
+                "i INT /*M!100303 INVISIBLE */ /*!80023 INVISIBLE */ DEFAULT 3, UNIQUE KEY (b /*!80000 (20) */) /*!80013 , KEY ((i + 1)) */ )"
             ),
             "INSERT INTO t (id, b) VALUES (1, 'x'), (2, 'y')",
         ),

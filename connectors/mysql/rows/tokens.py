@@ -8,8 +8,8 @@ What closes a quote is up to the session's sql_mode, which the log tells with ea
 | NO_BACKSLASH_ESCAPES | a backslash is a character like others in every string |
 | MSSQL (MariaDB) | ``[…]`` is a name too |
 
-``/*! … */`` is for the server to read, and ``/*M! … */`` for MariaDB alone. One that a server has not read, because it is
-of a newer version, is a plain comment by the time it is logged.
+``/*! … */`` is for the server to read, and ``/*M! … */`` for MariaDB alone. One that a server has not read, because it
+is of a newer version, is a plain comment by the time it is logged.
 
 https://dev.mysql.com/doc/refman/8.4/en/lexical-structure.html
 """
