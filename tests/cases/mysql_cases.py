@@ -350,7 +350,8 @@ HIDDEN: Final = (
         before=(
             (
                 "CREATE TABLE t (id INT PRIMARY KEY, b TEXT, "
-                "i INT /*M!100303 INVISIBLE */ /*!80023 INVISIBLE */ DEFAULT 3, UNIQUE KEY (b /*!80000 (20) */) /*!80013 , KEY ((i + 1)) */ )"
+                "i INT /*M!100303 INVISIBLE */ /*!80023 INVISIBLE */ DEFAULT 3, "
+                "UNIQUE KEY (b /*!80000 (20) */) /*!80013 , KEY ((i + 1)) */ )"
             ),
             "INSERT INTO t (id, b) VALUES (1, 'x'), (2, 'y')",
         ),

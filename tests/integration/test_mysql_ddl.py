@@ -40,22 +40,22 @@ def test_names_in_other_letters(own: OwnServer, kafka: str, prefix: str, tmp_pat
     database = own.database
     database.execute(
         "CREATE TABLE Orders (id INT PRIMARY KEY)", "INSERT INTO orders VALUES (1), (2)",
-        "CREATE TABLE Lines (id INT PRIMARY KEY, code INT NOT NULL UNIQUE)", "INSERT INTO lines VALUES (1, 11), (2, 12)",
+        "CREATE TABLE Items (id INT PRIMARY KEY, code INT NOT NULL UNIQUE)", "INSERT INTO items VALUES (1, 11), (2, 12)",
         "CREATE TABLE `É` (id INT PRIMARY KEY)", "INSERT INTO é VALUES (1)",
         "CREATE TABLE Going (id INT PRIMARY KEY)", "INSERT INTO going VALUES (1)",
     )  # fmt: skip
-    tables = ["DEV.ORDERS", {"table": "Dev.Lines", "key": ["code"]}, "dev.É", "DEV.G*", "dev.New*"]
+    tables = ["DEV.ORDERS", {"table": "Dev.Items", "key": ["code"]}, "dev.É", "DEV.G*", "dev.New*"]
     connector = connector_of(tmp_path, prefix, database, kafka, source={"tables": tables})
     assert connector.here("check", "FILE").returncode == 1, "nothing has the name new*"
     database.execute("CREATE TABLE NEWS (id INT PRIMARY KEY)")
     with Running(connector) as running:
         running.await_following()
         database.execute(
-            "TRUNCATE TABLE DEV.ORDERS", "INSERT INTO Orders VALUES (3)", "ALTER TABLE LINES ADD n INT DEFAULT 5",
+            "TRUNCATE TABLE DEV.ORDERS", "INSERT INTO Orders VALUES (3)", "ALTER TABLE ITEMS ADD n INT DEFAULT 5",
             "TRUNCATE TABLE `é`", "DROP TABLE GOING", "CREATE TABLE Newer (id INT PRIMARY KEY)",
             "INSERT INTO NEWER VALUES (8)",
         )  # fmt: skip
-        for table in ("orders", "lines", "é", "newer"):
+        for table in ("orders", "items", "é", "newer"):
             becomes(connector, database, table)
         eventually(lambda: connector.fold("dev.going") == {}, "the rows of a table that is gone are gone")
         database.execute(
@@ -64,9 +64,9 @@ def test_names_in_other_letters(own: OwnServer, kafka: str, prefix: str, tmp_pat
         for table in ("newest", "newer"):
             becomes(connector, database, table)
         assert running.process.poll() is None
-    assert {*connector.fold("dev.lines")} == {b'{"code":11}', b'{"code":12}'}
+    assert {*connector.fold("dev.items")} == {b'{"code":11}', b'{"code":12}'}
     connector.catch_up()
-    for table in ("orders", "lines", "newest", "newer"):
+    for table in ("orders", "items", "newest", "newer"):
         same(connector, database, table)
 
 
@@ -104,4 +104,3 @@ def test_a_database_dropped_and_a_tablespace_exchanged(own: OwnServer, kafka: st
     connector.catch_up()
     assert connector.fold("dev.sp_b") == connector.fold("dev.sp_c") == {}
     same(connector, database, "sp_d")
-

@@ -81,8 +81,9 @@ def test_columns_that_may_not_be_read(mysql_database: MySQLDatabase, kafka: str,
     same(connector, database, "t")
     assert not any(b"secret" in (record.raw_value or b"") for record in connector.records(topic))
 
-    keyed.catch_up()
-    database.execute("INSERT INTO k VALUES (1, 2, 2)")
     done = keyed.here("run", "FILE", "--until-caught-up")
+    if done.returncode == 0:  # MariaDB's catalog says nothing of that column; its log does
+        database.execute("INSERT INTO k VALUES (1, 2, 2)")
+        done = keyed.here("run", "FILE", "--until-caught-up")
     assert done.returncode == 1
     assert "its primary key has columns that the connector's user may not read" in done.stderr

@@ -216,7 +216,10 @@ class Catalog:
                 filled.add(name)
         primary = [name for (name,) in session.texts(self._connection, "reading the catalog", _KEY, parameters)]
         key = tuple(wanted or primary)
-        if not told or not set(primary) <= {c.name for c in columns}:
+        unseen = set(primary) - {c.name for c in columns}
+        if unseen and not wanted and self.restricted(found.schema, found.name):
+            raise unreadable_key(found.qualified)
+        if not told or (unseen and not wanted):
             raise ChangedError(f"table {found.qualified} was altered, renamed or dropped while the catalog was read")
         if not key:
             raise captured_tables.no_primary_key(found, [c.name for c in columns])
@@ -247,6 +250,15 @@ def _refusals(found: Found) -> Iterator[OperatorError]:
             "read, and what is rolled back around it stays",
             hint=f"ALTER TABLE {found.sql} ENGINE=InnoDB",
         )
+
+
+def unreadable_key(qualified: str) -> OperatorError:
+    """Return the error of a table whose rows the connector's user cannot tell apart."""
+    return OperatorError(
+        f"table {qualified}: its primary key has columns that the connector's user may not read",
+        hint=f"GRANT SELECT on these columns; or tables: [{{table: {qualified}, key: […]}}] with columns that it may "
+        "read, which tell rows apart",
+    )
 
 
 def _versioned_by_transactions(found: Found) -> OperatorError:

@@ -18,7 +18,7 @@ from cdc.model.errors import ChangedError, GapError, OperatorError
 from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
-from connectors.mysql.catalog.catalog import Captured, Catalog
+from connectors.mysql.catalog.catalog import Captured, Catalog, unreadable_key
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import own_columns, row_images
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
@@ -118,10 +118,7 @@ class Followed:
         wanted = self._shown[name].key_wanted
         logged = [told.columns[index].name or "" for index, _ in told.primary_key or ()]
         if own is not None and not wanted and set(logged) & set(own.unreadable):
-            raise OperatorError(
-                f"table {now.qualified}: its primary key has columns that the connector's user may not read",
-                hint="GRANT SELECT on these columns; or tables: [{table: …, key: […]}] with columns that it may read",
-            )
+            raise unreadable_key(now.qualified)
         key = tuple(wanted) or tuple(column for column in logged if column in names)
         known = self._known.get(name)
         if not set(key) <= set(names) or not key:
