@@ -42,7 +42,13 @@ def chosen(matched: Iterable[_F | OperatorError], judge: Callable[[_F], Iterator
     for found in matched:
         if isinstance(found, OperatorError):
             raise found
-        found_by_name[found.qualified] = found
+        other = found_by_name.setdefault(found.qualified, found)
+        if (other.schema, other.name) != (found.schema, found.name):
+            raise OperatorError(
+                f"tables {other.sql} and {found.sql} have the same name, {found.qualified}, where a dot is put between "
+                "its parts",
+                hint="leave one of them out of source.tables, or rename it",
+            )
     for found in found_by_name.values():
         raise_first(judge(found))
     return sorted(found_by_name.values(), key=lambda found: (found.schema, found.name))

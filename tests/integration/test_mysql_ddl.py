@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from connectors.mysql.catalog.names import folded
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_servers import OwnServer, own_server
@@ -40,7 +41,8 @@ def test_names_in_other_letters(own: OwnServer, kafka: str, prefix: str, tmp_pat
     database = own.database
     database.execute(
         "CREATE TABLE Orders (id INT PRIMARY KEY)", "INSERT INTO orders VALUES (1), (2)",
-        "CREATE TABLE Items (id INT PRIMARY KEY, code INT NOT NULL UNIQUE)", "INSERT INTO items VALUES (1, 11), (2, 12)",
+        "CREATE TABLE Items (id INT PRIMARY KEY, code INT NOT NULL UNIQUE)",
+        "INSERT INTO items VALUES (1, 11), (2, 12)",
         "CREATE TABLE `É` (id INT PRIMARY KEY)", "INSERT INTO é VALUES (1)",
         "CREATE TABLE Going (id INT PRIMARY KEY)", "INSERT INTO going VALUES (1)",
     )  # fmt: skip
@@ -104,3 +106,15 @@ def test_a_database_dropped_and_a_tablespace_exchanged(own: OwnServer, kafka: st
     connector.catch_up()
     assert connector.fold("dev.sp_b") == connector.fold("dev.sp_c") == {}
     same(connector, database, "sp_d")
+
+
+def test_small_letters_are_the_servers(mysql_database: MySQLDatabase) -> None:
+    """Of every letter that a name may have."""
+    letters = [chr(code) for code in range(1, 0x10000) if not 0xD800 <= code < 0xE000]
+    with closing(mysql_database.connect()) as session, session.cursor() as cursor:
+        for at in range(0, len(letters), 1000):
+            some = letters[at : at + 1000]
+            each = (f"HEX(LOWER(_utf8mb3 x'{letter.encode().hex()}' COLLATE utf8mb3_general_ci))" for letter in some)
+            cursor.execute(f"SELECT {', '.join(each)}")
+            theirs = [bytes.fromhex(small).decode() for small in cursor.fetchone() or ()]
+            assert [folded(letter) for letter in some] == theirs

@@ -26,8 +26,8 @@ def folded(name: str) -> str:
 
 def _small(letter: str) -> str:
     small = _LETTERS.get(letter) or letter.lower()
-    known = letter not in _AS_THEY_ARE and len(small) == 1 and ucd_3_2_0.category(small) != "Cn"
-    return small if known else letter
+    known = letter not in _AS_THEY_ARE and "Cn" not in (ucd_3_2_0.category(letter), ucd_3_2_0.category(small[0]))
+    return small if known and len(small) == 1 else letter
 
 
 def as_compared(name: str, *, folds: bool) -> str:
