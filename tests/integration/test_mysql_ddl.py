@@ -51,7 +51,8 @@ def test_names_in_other_letters(own: OwnServer, kafka: str, prefix: str, tmp_pat
         "CREATE TABLE Items (id INT PRIMARY KEY, code INT NOT NULL UNIQUE)",
         "INSERT INTO items VALUES (1, 11), (2, 12)",
         "CREATE TABLE `É` (id INT PRIMARY KEY)", "INSERT INTO é VALUES (1)",
-        "CREATE TABLE Gate (id INT PRIMARY KEY)", "CREATE TABLE Going (id INT PRIMARY KEY)", "INSERT INTO going VALUES (1)",
+        "CREATE TABLE Going (id INT PRIMARY KEY)", "INSERT INTO going VALUES (1)",
+        "CREATE TABLE Gate (id INT PRIMARY KEY)",
     )  # fmt: skip
     tables = ["DEV.ORDERS", {"table": "Dev.Items", "key": ["code"]}, "dev.É", "DEV.G*", "dev.New*"]
     connector = connector_of(tmp_path, prefix, database, kafka, source={"tables": tables})
