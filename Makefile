@@ -45,9 +45,10 @@ test-quick: $(STAMP)  ## what needs no server
 SECONDS ?= 600
 SEED    ?= 1
 SOURCE  ?= postgres18
+PRODUCER ?= own
 
 soak: $(JARS)    ## faults for SECONDS=600 by SEED=1 on SOURCE=postgres18, mysql or mariadb: nothing lost, doubled, torn
-	$(BIN)/python -m tests.faults --source $(SOURCE) --seconds $(SECONDS) --seed $(SEED) --folder .cdc-soak --json .cdc-soak/report.json
+	$(BIN)/python -m tests.faults --source $(SOURCE) --producer $(PRODUCER) --seconds $(SECONDS) --seed $(SEED) --folder .cdc-soak --json .cdc-soak/report.json
 
 $(ATHERIS): $(STAMP) tests/fuzz/requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r tests/fuzz/requirements.lock \

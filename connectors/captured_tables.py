@@ -8,9 +8,10 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
-from cdc.model.errors import OperatorError, raise_first
+from cdc.config.config import LEFT_OUT, matches, named
+from cdc.model.errors import OperatorError
 
 log = logging.getLogger("cdc")
 
@@ -36,8 +37,44 @@ class Found(Protocol):
 _F = TypeVar("_F", bound=Found)
 
 
-def chosen(matched: Iterable[_F | OperatorError], judge: Callable[[_F], Iterator[OperatorError]]) -> list[_F]:
-    """Return what was matched, once and sorted by name. Raises OperatorError for the first that cannot be captured."""
+Leave: TypeAlias = Callable[[Found, OperatorError], None]
+"""Leaves out a table that cannot be captured, or raises the error."""
+
+
+def refuse(_found: Found, error: OperatorError) -> None:
+    """Leave out no table."""
+    raise error
+
+
+class LeftOut:
+    """Leaves out the tables that just a pattern brings; one that it names, and cannot be captured, is an error."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._named = frozenset(named(patterns))
+        self.found: dict[str, OperatorError] = {}
+        """The errors of those that were left out, by ``schema.table``."""
+
+    def __call__(self, found: Found, error: OperatorError) -> None:
+        if found.qualified in self._named:
+            raise error
+        hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'
+        self.found.setdefault(found.qualified, OperatorError(error.message, hint=hint))
+
+    def tell(self, captured: Collection[object]) -> None:
+        """Log what was left out. Raises OperatorError if that is all there was."""
+        for error in self.found.values():
+            if not captured:
+                raise error
+            log.warning("%s: a pattern of source.tables brings it, and it is left out; %s", error.message, error.hint)
+
+
+def chosen(
+    matched: Iterable[_F | OperatorError], judge: Callable[[_F], Iterator[OperatorError]], leave: Leave = refuse
+) -> list[_F]:
+    """Return what was matched, once and sorted by name. Raises OperatorError for the first that cannot be captured.
+
+    `leave` is called for that instead, and may leave it out.
+    """
     found_by_name: dict[str, _F] = {}
     for found in matched:
         if isinstance(found, OperatorError):
@@ -49,8 +86,11 @@ def chosen(matched: Iterable[_F | OperatorError], judge: Callable[[_F], Iterator
                 "its parts",
                 hint="leave one of them out of source.tables, or rename it",
             )
-    for found in found_by_name.values():
-        raise_first(judge(found))
+    for found in list(found_by_name.values()):
+        for error in judge(found):
+            leave(found, error)
+            del found_by_name[found.qualified]
+            break
     return sorted(found_by_name.values(), key=lambda found: (found.schema, found.name))
 
 
@@ -61,14 +101,30 @@ def refusals(
 ) -> Iterator[tuple[str, OperatorError | None]]:
     """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
     seen: set[str] = set()
+    without = [pattern for pattern in patterns if pattern.startswith(LEFT_OUT)]
     for pattern in patterns:
-        for found in matched([pattern]):
+        if pattern in without:
+            continue
+        for found in matched([pattern, *without]):
             if isinstance(found, OperatorError):
                 yield pattern, found
             elif found.qualified not in seen:
                 seen.add(found.qualified)
                 reasons: list[OperatorError | None] = list(judge(found))
                 yield from ((found.qualified, reason) for reason in reasons or [None])
+
+
+def not_left_out(
+    found: Iterable[_F], patterns: Sequence[str], compared: Callable[[str], str] = lambda name: name
+) -> list[_F]:
+    """Return what no pattern leaves out; `compared` gives what the server compares of a name."""
+    without = [compared(pattern.removeprefix(LEFT_OUT)) for pattern in patterns if pattern.startswith(LEFT_OUT)]
+    return [one for one in found if not any(matches(pattern, compared(one.qualified)) for pattern in without)]
+
+
+def stops(name: str, patterns: Sequence[str], known: Collection[str]) -> bool:
+    """Whether a run stops at what refuses this table, or pattern: else it is left out."""
+    return name in patterns or name in known
 
 
 def did_you_mean(name: str, names: Collection[str], *, most: int = 1) -> str | None:

@@ -26,14 +26,17 @@ from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, Opera
 from cdc.model.interfaces import UNSURE, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
+from cdc.model.state_records import StateWriter, table_key
 from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.record_batch import CODECS, Codec, first
-from sinks.producer.batches import Batch, Batches
+from sinks.producer.batches import Batch, Batches, partition_of
+from sinks.producer.librdkafka import LibrdkafkaProducer
 from sinks.producer.producer import Producer
 from sinks.producer.retries import FENCED, RefusedError
+from sinks.producer.transactional import TransactionalProducer
 from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_of, table_topic
 from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
-from sinks.topics.read_back import Isolation, read_to_end, read_without_waiting
+from sinks.topics.read_back import Isolation, read_partition, read_to_end, read_without_waiting
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
@@ -85,6 +88,7 @@ class KafkaSink:
         self._smallest_limit = self._largest_wanted
         self._standing = Standing(None, 0, None)
         """What the position topic said at the last fence."""
+        self._states = StateWriter(self._standing.states)
         self._recorded: dict[str, TopicFacts] = {}
         self._found: Mapping[str, TopicFacts] = {}
         self._looked_s = 0.0
@@ -99,7 +103,7 @@ class KafkaSink:
         self.schema_topic = schema_topic(config.prefix)
         self._codec = _codec(config)
         self._largest = int(config.options.get("message.max.bytes", LARGEST_REQUEST))
-        self._producer: Producer | None = None
+        self._producer: TransactionalProducer | None = None
         self._began_at_s: float | None = None
         self._begin_batches()
 
@@ -111,9 +115,12 @@ class KafkaSink:
             self._partitions,
             most_records=_REQUEST_RECORDS,
             most_bytes=_REQUEST_BYTES,
-            batch_bytes=max(1, min(_BATCH_BYTES, self._smallest_limit - self._smallest_limit // 256 - _AROUND_BYTES)),
+            batch_bytes=self._batch_bytes(),
         )
         self.write = self._batches.add  # type: ignore[method-assign]  # without a call more for every record
+
+    def _batch_bytes(self) -> int:
+        return max(1, min(_BATCH_BYTES, self._smallest_limit - self._smallest_limit // 256 - _AROUND_BYTES))
 
     def topic(self, table: Table) -> str:
         return table_topic(self._config.prefix, table.schema, table.name)
@@ -192,6 +199,7 @@ class KafkaSink:
         self._begin_batches()
         self._begin_epoch()
         self._standing = read_standing(self._config, self.connector, fenced=True)
+        self._states = StateWriter(self._standing.states)
         self._recorded = dict(self._standing.topics)
         return self._standing.state
 
@@ -242,15 +250,29 @@ class KafkaSink:
     def _begin_epoch(self) -> None:
         """Fence older epochs: the broker has ended what they had open, and takes nothing from them any more."""
         if self._producer is None:
-            self._producer = Producer(
-                self._servers,
-                _connection_config(self._config),
-                transactional_id=f"{self._config.prefix}.{self.connector}",
-                timeout_ms=TRANSACTION_TIMEOUT_MS,
-                codec=self._codec,
-            )
+            self._producer = self._new_producer()
         producer = self._producer
         self._doing("fencing other copies of this connector", lambda: producer.begin_epoch(_FENCE_S))
+
+    def _new_producer(self) -> TransactionalProducer:
+        transactional_id = f"{self._config.prefix}.{self.connector}"
+        if self._config.producer == "librdkafka":
+            return LibrdkafkaProducer(
+                self._servers,
+                self._config.options,
+                transactional_id=transactional_id,
+                timeout_ms=TRANSACTION_TIMEOUT_MS,
+                compression=self._codec.name,
+                batch_bytes=self._batch_bytes(),
+                largest_bytes=self._largest,
+            )
+        return Producer(
+            self._servers,
+            _connection_config(self._config),
+            transactional_id=transactional_id,
+            timeout_ms=TRANSACTION_TIMEOUT_MS,
+            codec=self._codec,
+        )
 
     def peek(self) -> State | None:
         return read_standing(self._config, self.connector).state
@@ -280,7 +302,10 @@ class KafkaSink:
 
     def commit(self, state: State) -> None:
         producer = self._open_producer()
-        self.write(self.position_topic, self.connector.encode(), state.to_bytes())
+        tables, position = self._states.records(state)
+        for name, value in tables:
+            self.write(self.position_topic, table_key(self.connector, name), value)
+        self.write(self.position_topic, self.connector.encode(), position)
         self._send()
         self._doing("writing records", producer.flush)
         self._doing("committing", producer.commit)
@@ -302,6 +327,9 @@ class KafkaSink:
             self._commands = Commands(self._servers, self._config.options, self._signal_topic)
         return self._commands.waiting()
 
+    def ask(self, key: bytes, value: bytes) -> None:
+        self.write(self._signal_topic, key, value)
+
     def answered(self, key: bytes) -> None:
         self.write(self._signal_topic, key, None)
         if self._commands is not None:
@@ -316,13 +344,23 @@ class KafkaSink:
         for message in read_to_end(self._servers, self._config.options, topic, isolation):
             yield cast("bytes", message.key()), message.value()
 
+    def partition(self, table: Table, key: bytes) -> tuple[str, int]:
+        facts = self._found[self.topic(table)]
+        return facts.identity, partition_of(key, facts.partitions)
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+        messages = read_partition(self._servers, self._config.options, self.topic(table), partition, offset)
+        for message in messages:
+            yield message.offset() or 0, cast("bytes", message.key()), message.value()
+
     def schemas(self) -> Iterator[bytes]:
         others: dict[bytes | None, Message] = {}
         for message, committed in read_without_waiting(self._servers, self._config.options, self.schema_topic):
             value = message.value()
             record = None if value is None else _description(value)
             if value is not None and record is None:
-                others[message.key()] = message
+                if committed:  # behind an open transaction nothing is compacted yet: such a record hides nothing
+                    others[message.key()] = message
                 continue
             others.pop(message.key(), None)
             if value is None or record is None:
@@ -376,7 +414,7 @@ class KafkaSink:
         producer = self._open_producer()
         self._doing("writing records", lambda: producer.send(taken))
 
-    def _open_producer(self) -> Producer:
+    def _open_producer(self) -> TransactionalProducer:
         if self._producer is None:
             raise BugError("the sink is not fenced: nothing may be written")
         return self._producer

@@ -23,7 +23,6 @@ from connectors.mysql import session
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured, Catalog
-from connectors.mysql.values import mapping
 from snapshot import mysql_selects
 from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
 from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
@@ -35,11 +34,6 @@ log = logging.getLogger("cdc")
 
 _READ_TIMEOUT_S: Final = 3600.0
 """How long a read may be silent: keys without an index in their order are sorted first."""
-_SETTINGS: Final = (
-    "SET SESSION net_write_timeout = 3600",
-    "SET SESSION wait_timeout = 86400",
-    "SET SESSION lock_wait_timeout = 10",
-)
 _VIEW: Final = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
@@ -89,9 +83,7 @@ class MysqlSnapshotter:
             planned += found
         while len(self._sessions) < min(self._workers, len(planned)):
             self._session()
-        taken, end = take_view(
-            self._sessions, remaining, lambda: self._connect(()), over=self._closed.is_set, exact=True
-        )
+        taken, end = take_view(self._sessions, remaining, self._connect, over=self._closed.is_set, exact=True)
         number = len(done.views) + 1
         rows_before = sum(at.rows for at in done.tables.values())
         done = replace(
@@ -104,13 +96,11 @@ class MysqlSnapshotter:
         yield from chunks(readers, done, view=number, parse=lambda _, rows: rows)
         self._end()
 
-    def _connect(self, statements: Iterable[str]) -> session.Connection:
-        return session.connect(
-            self._address, statements=(*_SETTINGS, *mapping.SETTINGS, *statements), read_timeout_s=_READ_TIMEOUT_S
-        )
+    def _connect(self) -> session.Connection:
+        return session.connect(self._address, read_timeout_s=_READ_TIMEOUT_S)
 
     def _session(self) -> session.Connection:
-        connection = self._connect(())
+        connection = self._connect()
         self._sessions.append(connection)
         return connection
 
@@ -164,7 +154,7 @@ class MysqlSnapshotter:
             if self._closed.is_set():
                 raise RetryableError("reading was ended")
             if self._window is None or not self._window.open:
-                self._window = self._connect(())
+                self._window = self._connect()
             connection = self._window
             try:
                 return self._read_window(connection, table, statement, rows, first=first)
@@ -184,7 +174,7 @@ class MysqlSnapshotter:
         """Read under a new view; `rows`: as many as `statement` asks for, None if no more rows can follow."""
         if Catalog(connection).find(table.schema, table.name, self._config.source.keys) is None:
             return None
-        taken, end = take_view([connection], [table], lambda: self._connect(()), over=self._closed.is_set, all_=first)
+        taken, end = take_view([connection], [table], self._connect, over=self._closed.is_set, all_=first)
         now = Catalog(connection).find(table.schema, table.name, self._config.source.keys)
         if now is None:
             return None
@@ -204,7 +194,7 @@ class MysqlSnapshotter:
 
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         if self._asking is None:
-            self._asking = self._connect(())
+            self._asking = self._connect()
         now = Catalog(self._asking).find(table.schema, table.name, self._config.source.keys)
         if now is None or now.table.columns != table.columns:
             return None

@@ -14,7 +14,7 @@ import psycopg2.extensions
 from psycopg2 import errors
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.change import UNCHANGED, Row, Table
+from cdc.model.change import Row, Table, Xid
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
@@ -31,9 +31,9 @@ from snapshot.postgres_copy import (
     lock_statement,
     parse_row,
     plan_statement,
-    row_statement,
     sample_statement,
 )
+from snapshot.postgres_rows import LastWrittenRows, single_row
 from snapshot.postgres_windows import PostgresWindows
 
 _REWRITTEN: Final = """
@@ -75,6 +75,7 @@ class PostgresSnapshotter:
         self._readers: ParallelReaders[psycopg2.extensions.connection] | None = None
         self._windows = PostgresWindows(config)
         self._asking: psycopg2.extensions.connection | None = None
+        self._last_written = LastWrittenRows(self._params, config.publication)
 
     def chunks(self, tables: Sequence[Table], progress: Mapping[str, object], view: str | None) -> Iterator[Chunk]:
         done = Progress.from_json(progress)
@@ -147,21 +148,12 @@ class PostgresSnapshotter:
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         if self._asking is None:
             self._asking = session.connect(self._params)
-        now = Catalog(self._asking, self._publication).now(table.schema, table.name)
-        if now is None:
-            return None
-        there = tuple(c for c in table.columns if c.name in now.columns and now.columns[c.name].reads_as(c))
-        names = [column.name for column in there]
-        if not set(table.key) <= set(names):
-            return None
-        relation = Relation(0, partitioned=now.partitioned, encoding=session.key_encoding(self._asking))
-        statement = row_statement(replace(table, columns=there), relation, tuple(key))
-        found = io.BytesIO()
-        Catalog(self._asking).copy(f"reading a row of table {table.qualified}", statement, found)
-        if not found.getvalue():
-            return None
-        values = dict(zip(names, parse_row(found.getvalue(), len(names)), strict=True))
-        return tuple(values.get(column.name, UNCHANGED) for column in table.columns)
+        found = single_row(self._asking, self._publication, table, key)
+        return None if found is None else found.row
+
+    def row_written_last(self, table: Table, key: Sequence[bytes], xid: Xid) -> Row | None:
+        """See `cdc.model.interfaces.LastWritten`; a server that does not answer at once has not told."""
+        return self._last_written.row(table, key, xid)
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
         made = RangeHandover(tables, Progress.from_json(progress), PostgresView.parse)
@@ -170,6 +162,7 @@ class PostgresSnapshotter:
     def close(self) -> None:
         self._end()
         self._windows.close()
+        self._last_written.close()
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.close()

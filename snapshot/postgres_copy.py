@@ -76,8 +76,8 @@ def plan_statement(table: Table, relation: Relation) -> sql.Composable:
     return sql.SQL("EXPLAIN (FORMAT JSON) SELECT FROM {}").format(_from(table, relation))
 
 
-def row_statement(table: Table, relation: Relation, key: Key) -> sql.Composable:
-    """Copy the one row with this key."""
+def row_statement(table: Table, relation: Relation, key: Key, *, writer: bool = False) -> sql.Composable:
+    """Copy the one row with this key; `writer`: and behind its columns the transaction that has written it last."""
     near = [
         sql.SQL("{} = {}").format(sql.Identifier(column.name), sql.Literal(part.decode()))  # which the index finds
         for column, part in zip(key_columns(table), key, strict=True)
@@ -87,8 +87,9 @@ def row_statement(table: Table, relation: Relation, key: Key) -> sql.Composable:
         sql.SQL(", ").join(_order(column, relation) for column in key_columns(table)),
         sql.SQL(", ").join(_bounds(table, relation, key)),
     )
+    columns = [sql.Identifier(column.name) for column in table.columns]
     return sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT").format(
-        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        sql.SQL(", ").join([*columns, sql.SQL("xmin")] if writer else columns),
         _from(table, relation),
         sql.SQL(" AND ").join([*near, exact]),
     )

@@ -25,7 +25,7 @@ from psycopg2 import extensions
 from cdc.dev.process import Server
 from cdc.dev.stack import SERVERS
 from cdc.model.errors import CdcError
-from tests import mysql_data, shards
+from tests import kafka_versions, mysql_data, shards
 from tests.canary import WATCH
 
 pytest_plugins: list[str] = []
@@ -79,7 +79,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             return given or contained[name]
         if name not in started:
             try:
-                server = _server(name, tmp_path_factory.mktemp(name))
+                server = _server(name, tmp_path_factory.mktemp(name), url)
                 server.start()
             except CdcError as exc:
                 found = _from_a_container(name)
@@ -100,7 +100,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             server.stop()
 
 
-def _server(name: str, folder: Path) -> Server:
+def _server(name: str, folder: Path, others: Callable[[str], str]) -> Server:
+    if name == "zookeeper":
+        return Server(name, folder, kafka_versions.zookeeper)
+    if name == "kafka":
+        return Server(name, folder, kafka_versions.broker(lambda: others("zookeeper")))
     return Server(name, folder, partial(mysql_data.prepare, name) if name in mysql_data.KINDS else SERVERS[name])
 
 

@@ -23,6 +23,8 @@ from typing import Any, Final
 
 import click
 
+from tests import kafka_versions
+
 ROOT: Final = Path(__file__).parent.parent
 RESULT: Final = ROOT / "docs/test-all.json"
 STATE: Final = ROOT / ".cdc-test-all"
@@ -51,6 +53,7 @@ _MACHINE: Final = "tests/property/test_machine.py"
 _SOAK: Final = "tests/faults/test_soak.py"
 _SERVERS: Final = ("tests/cases", "tests/integration")
 _KILLS: Final = ("tests/stores/test_kills.py", "tests/stores/test_end_to_end.py", "tests/stores/test_cluster.py")
+_OF_KAFKA: Final = ("tests/conformance", "tests/cases", "tests/integration/test_topics_lost.py")
 _SEEDS: Final = (1, 2, 3)
 
 PARTS: Final = (
@@ -63,6 +66,7 @@ PARTS: Final = (
     Part("connectors", _SERVERS),
     Part("faults", ["tests/faults", f"--ignore={_SOAK}"]),
     Part("soaks", [_SOAK], workers=2),
+    *(Part(f"Kafka {v}", _OF_KAFKA, environment={"CDC_TEST_KAFKA_VERSION": v}) for v in kafka_versions.VERSIONS),
     Part("stores", ["tests/stores", *(f"--ignore={file}" for file in _KILLS)]),
     Part("stores killed", _KILLS),
     Part("an hour of fuzz", ["tests/fuzz"], workers=1),

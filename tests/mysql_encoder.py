@@ -113,8 +113,9 @@ def body(event: Event) -> bytes:
             data = compressed(images) if head.type >= 166 else images
             start = table_id.to_bytes(6, "little") + struct.pack("<H", flags) + extra
             return start + packed_int(count) + before + after + data
-        case PartialUpdateRows(_, table_id):
-            return table_id.to_bytes(6, "little") + b"\1\0 and what nobody reads"
+        case PartialUpdateRows(_, table_id, flags, count, before, after, images):
+            start = table_id.to_bytes(6, "little") + struct.pack("<HHBB", flags, 4, 1, 0)
+            return start + packed_int(count) + before + after + images
         case TransactionPayload(_, compression, size, payload):
             fields = ((2, compression), (3, size), (1, len(payload)))
             return b"".join(_field(n, packed_int(value)) for n, value in fields) + b"\0" + payload

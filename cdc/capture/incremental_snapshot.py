@@ -74,6 +74,8 @@ class IncrementalProgress:
     """All rows are read; what the source no longer has is still to be deleted."""
     required: bool = True
     """The topic is not whole before: not to be stopped."""
+    again: bool = False
+    """Rows have changed without events since it began: it is read once more behind its end."""
     gap: bool = False
     """What the topic said before `since` may have been untrue by then: the log had a gap."""
     started_at_ms: int = 0
@@ -87,6 +89,7 @@ class IncrementalProgress:
             "estimate": self.estimate,
             "read": self.read,
             "required": self.required,
+            "again": self.again,
             "gap": self.gap,
             "started_at_ms": self.started_at_ms,
         }
@@ -159,9 +162,29 @@ class IncrementalSnapshot:
         now_ms = time.time_ns() // 1_000_000
         reading = IncrementalProgress(since, required=required, started_at_ms=now_ms)
         if was is not None:
-            reading = replace(reading, required=required or was.required, gap=was.gap)
+            reading = replace(reading, required=required or was.required, gap=was.gap)  # begun now: not `again`
         self._readings[name] = reading
         return True
+
+    def add_again(self, name: str, since: str) -> None:
+        """Read a table whose rows have changed without events: now, or once more when it has been read to its end.
+
+        A reading that has begun goes on, so that it comes to an end however often this is asked. It may write rows and
+        confirm keys as they were before; the next one, whose `since` lies behind all of them, does not.
+        """
+        was = self._readings.get(name)
+        begun = was is not None and (was.after is not None or was.read or (self._current() == name and self._reads()))
+        if was is not None and begun:
+            self._readings[name] = replace(was, required=True, again=True)
+            return
+        self._readings.pop(name, None)
+        self.add(name, since, required=True)
+        if was is not None:
+            self._readings[name] = replace(self._readings[name], gap=was.gap)
+
+    def _reads(self) -> bool:
+        """Whether a window of a table is being read, or what has gone of it."""
+        return self._job is not None and self._in_hand is None
 
     def is_first(self, window: Window) -> bool:
         """Whether a window is the first of its table's reading: no row of the table has been written before it."""
@@ -171,13 +194,20 @@ class IncrementalSnapshot:
         """Note that the table is read as it is described now: what was said until here asks for no other reading."""
         self._version_at_start[name] = self._version_of(self._tables[name])
 
-    def request(self, command: bytes, name: str, keys: Sequence[Key]) -> bool:
-        """Read the rows with these keys; False if that is being done already, or no row can have such keys."""
+    def pending(self, name: str) -> int:
+        """Count the keys of a table whose rows are requested and not written yet."""
+        return sum(len(part.keys) for left in self._requested.values() for part in left if part.name == name)
+
+    def request(self, command: bytes, name: str, keys: Sequence[Key], *, first: bool = False) -> bool:
+        """Read the rows with these keys; False if that is being done already, or no row can have such keys.
+
+        `first`: under a view that sees all that the log has told by now.
+        """
         fit = [key for key in keys if len(key) == len(self._tables[name].key)]
         if command in self._requested or not fit:
             return False
         self._requested[command] = [
-            RequestedRows(command, name, fit[at : at + KEYS_AT_ONCE]) for at in range(0, len(fit), KEYS_AT_ONCE)
+            RequestedRows(command, name, fit[at : at + KEYS_AT_ONCE], first) for at in range(0, len(fit), KEYS_AT_ONCE)
         ]
         return True
 
@@ -194,11 +224,13 @@ class IncrementalSnapshot:
         del self._readings[name]
         return True
 
-    def due(self, position: Callable[[], int], *, settled: bool) -> Window | RequestedRows | list[bytes] | None:
+    def due(
+        self, position: Callable[[], int], *, settled: bool, since: Callable[[], str] = str
+    ) -> Window | RequestedRows | list[bytes] | None:
         """Give what is to be written at this point of the log: rows, or the keys that the source no longer has.
 
         Everything before `position` is written, and committed if `settled`. Call `wrote`, `wrote_requested` or
-        `deleted` afterwards.
+        `deleted` afterwards. `since` gives a position behind all that is written.
         """
         if self._job is None:
             if time.monotonic() >= self._retry_at_s:
@@ -234,7 +266,7 @@ class IncrementalSnapshot:
             return result
         else:
             log.warning("table %s is gone from the source; its topic stays as it is", name)
-            self._finish(name, 0)
+            self._finish(name, 0, since)
         return None
 
     def wrote(self, window: Window) -> None:
@@ -273,9 +305,9 @@ class IncrementalSnapshot:
         self._drop_job()
         return True
 
-    def deleted(self, keys: int) -> None:
-        """Note that the deletes of the keys given are in the open transaction."""
-        self._finish(next(iter(self._readings)), keys)
+    def deleted(self, keys: int, since: Callable[[], str] = str) -> None:
+        """Note that the deletes of the keys given are in the open transaction; `since` as for `due`."""
+        self._finish(next(iter(self._readings)), keys, since)
 
     def close(self) -> None:
         """End what runs, without waiting for it. The reader must be closed too."""
@@ -291,7 +323,8 @@ class IncrementalSnapshot:
             table = self._tables[requested.name]
             self._follow(table)
             self._in_hand, self._version = requested, self._version_of(table)
-            self._job = self._executor.submit(self._reader.rows, table, requested.keys, first=self._fresh)
+            first = self._fresh or requested.first
+            self._job = self._executor.submit(self._reader.rows, table, requested.keys, first=first)
             return
         name = self._current()
         if name is None:
@@ -353,10 +386,13 @@ class IncrementalSnapshot:
         self._job = None
         self._retry_at_s = now + RETRY_S
 
-    def _finish(self, name: str, deleted: int) -> None:
-        log.info("table %s was read while the log was followed: %d rows, %d keys deleted", name,
-                 self._readings.pop(name).rows, deleted)  # fmt: skip
+    def _finish(self, name: str, deleted: int, since: Callable[[], str]) -> None:
+        done = self._readings.pop(name)
+        log.info("table %s was read while the log was followed: %d rows, %d keys deleted", name, done.rows, deleted)
         self._drop_job()
+        if done.again:
+            self.add(name, since(), required=True)
+            self._readings[name] = replace(self._readings[name], gap=done.gap)
 
     def _drop_job(self) -> None:
         """Give up the current job; the executor's next job waits for it."""

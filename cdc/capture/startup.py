@@ -15,7 +15,7 @@ from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.table_log import log_of
 from cdc.model.change import Position, Table
 from cdc.model.errors import GapError, raise_first
-from cdc.model.interfaces import LINEAGE, UNSURE, Clock, Comparing, Log, Sink, Source
+from cdc.model.interfaces import LINEAGE, UNSURE, Choosing, Clock, Comparing, Log, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
 
@@ -98,6 +98,7 @@ class Startup:
             self._record_topics()
             self._sink.commit(state)
             return state, start.view
+        _refuse_left_out(source, state)
         still = _still_captured(state, names)
         try:
             moved = source.verify(still)
@@ -213,6 +214,12 @@ class Startup:
     def _refuse_occupied(self, tables: Sequence[Table]) -> None:
         occupied = self._sink.occupied(tables)
         raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector))
+
+
+def _refuse_left_out(source: Source, state: State) -> None:
+    """Raise OperatorError if a table can no longer be captured that is: to leave it out would lose its changes."""
+    if isinstance(source, Choosing):
+        raise_first(error for name, error in source.left_out().items() if name in state.tables)
 
 
 def _read_again(state: State, tables: Iterable[str]) -> State:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress
 from cdc.model.errors import ConfigError
+
+_WARNING, _BATCH = "warning: ", "batch "
+"""How lines of the job begin."""
 
 
 @click.command()
@@ -29,46 +36,90 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
     any time. With --plan, exit code 1 says that it would not start.
     """
-    from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
+    stop = threading.Event()
+    with nullcontext() if plan else _stopping(stop):  # before anything slow is imported
+        from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
-    config = load_apply(file)
-    if importlib.util.find_spec("pyspark") is None:
-        msg = "pyspark is not installed; the apply job runs on it"
-        raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
-    if plan:
-        found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
-        click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
-        return int(not found["starts"])
-    # by name: cdc imports nothing that imports cdc
-    run_apply = importlib.import_module("spark_apply.job.job").run_apply
-
-    on_terminal = sys.stderr.isatty()
-    if on_terminal:
-        summary = run_apply(config, once=once, lose_history=lose_history, progress=show_progress).as_json()
-    else:
-        told = _Told(config.name)
+        config = load_apply(file)
+        if importlib.util.find_spec("pyspark") is None:
+            msg = "pyspark is not installed; the apply job runs on it"
+            raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
+        # by name: cdc imports nothing that imports cdc
+        if plan:
+            found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
+            click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
+            return int(not found["starts"])
+        told = _Told(config.name, live=sys.stderr.isatty())
         with Alive(told.say, every_s=ALIVE_S):
-            summary = run_apply(config, once=once, lose_history=lose_history, progress=told).as_json()
-    if on_terminal:
-        clear_progress()
+            run_apply = importlib.import_module("spark_apply.job.job").run_apply
+            run = run_apply(config, once=once, lose_history=lose_history, progress=told, stop=stop)
+        told.done()
+    summary = run.as_json()
     click.echo(json.dumps(summary) if as_json else _table(summary))
-    return 0
+    return int(bool(summary["aside"]))
+
+
+@contextmanager
+def _stopping(stop: threading.Event) -> Iterator[None]:
+    """Let SIGINT and SIGTERM ask the job to end, also while it starts."""
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Told:
-    """Keeps what the job has told last, and says it off a terminal now and then: nobody sees a status line there."""
+    """Shows what the job tells. On a terminal it is a status line; warnings stay.
 
-    def __init__(self, name: str) -> None:
+    Off a terminal everything but batches is a line of its own, with the time in UTC; of batches the last one is shown
+    once a minute.
+    """
+
+    def __init__(self, name: str, *, live: bool = False) -> None:
         self._name = name
+        self._live = live
         self._last, self._at_s = "starting", time.time()
+        self._shown = False
 
     def __call__(self, line: str) -> None:
-        self._last, self._at_s = line, time.time()
+        self._last, self._at_s, self._shown = line, time.time(), False
+        warning = line.startswith(_WARNING)
+        if self._live:
+            if warning:
+                clear_progress()
+                click.echo(line, err=True)
+            else:
+                show_progress(line)
+        elif warning or not line.startswith(_BATCH):
+            self._write(line.removeprefix(_WARNING), "WARNING" if warning else "INFO")
+            self._shown = True
 
     def say(self) -> None:
-        """Write a line with the time in UTC."""
-        told = f"running; last told at {instant(self._at_s)}: {self._last}"
-        click.echo(f"{instant(time.time())} INFO    {self._name}: {told}", err=True)
+        """Write what was told last: since nothing else was said for a minute."""
+        if self._live:
+            return
+        told = self._last
+        if self._shown:
+            told = f"running; last told at {instant(self._at_s)}: {told}"
+        self._write(told, "INFO")
+        self._shown = True
+
+    def done(self) -> None:
+        """Remove the status line."""
+        if self._live:
+            clear_progress()
+
+    def _write(self, line: str, level: str) -> None:
+        click.echo(f"{instant(time.time())} {level:<7} {self._name}: {line}", err=True)
 
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
@@ -99,6 +150,8 @@ def _table(summary: dict[str, Any]) -> str:
             rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
     lines = aligned(rows)
     lines.append(f"{summary['batches']} batches in {summary['seconds']:.1f} s")
+    for table, stores in summary["aside"].items():
+        lines += [f"{table} in {store} is set aside: {reason}" for store, reason in stores.items()]
     if summary["behind"]:
         lines.append("a transaction was still open in the topics and is not included: run again")
     return "\n".join(lines)

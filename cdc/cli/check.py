@@ -10,7 +10,7 @@ import orjson
 
 from cdc.capture import verdicts
 from cdc.config import registry
-from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.config import ConnectorConfig, load_connector, named
 from cdc.config.findings import Checked, Finding, Level, probed, refused
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
@@ -61,7 +61,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
 
 def _named(config: ConnectorConfig) -> list[Table]:
     """Make tables without columns of the names in the file, for a source that cannot be asked."""
-    names = [name.partition(".") for name in config.source.tables if not set("*?") & set(name)]
+    names = [name.partition(".") for name in named(config.source.tables)]
     return [Table(schema, name, (), ()) for schema, _, name in names]
 
 

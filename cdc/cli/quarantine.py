@@ -40,8 +40,8 @@ def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) ->
     entries = [entry.as_json() for entry in found]
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "entries": entries}))
-    elif entries:
-        click.echo(_lines(entries, "reason"))
+    else:
+        click.echo(_lines(entries, "reason") if entries else "empty: no event is in quarantine")
 
 
 @quarantine.command()
@@ -69,8 +69,8 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
     left = sum(one["outcome"] == "left" for one in done)
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "left": left, "entries": done}))
-    elif done:
-        click.echo(_lines(done, "outcome", "reason"))
+    else:
+        click.echo(_lines(done, "outcome", "reason") if done else "nothing to apply: no such event is in quarantine")
     return int(left > 0)
 
 

@@ -83,9 +83,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "status": "of a connector: `name`, `phase`, `running`, `position`, `committed_at`, `lag_bytes`, `lag_seconds` "
     "(the age of `source_at`), `source_at` (up to when all that was committed at the source is in Kafka; null before "
     "all tables are read), `standby` (copies that stand by, null where the server does not tell), `tables`, "
-    "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `source`, `last_error`. Of an apply job: "
-    "`name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, `published_at`, `tables`, "
-    "`incomplete`, `quarantined`.",
+    "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `source`, `last_error`. Of an "
+    "apply job: `name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, "
+    "`published_at`, `tables`, `incomplete`, `quarantined`.",
     "token": "`token`, `connector`, `position`.",
     "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
     "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",

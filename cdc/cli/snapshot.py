@@ -14,7 +14,7 @@ from cdc.capture.signals import Command
 from cdc.capture.snapshot_progress import duration, tables_being_read
 from cdc.cli.status import standing
 from cdc.config import registry
-from cdc.config.config import ConnectorConfig, load_connector, matches
+from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.errors import OperatorError
 from cdc.model.state import State
 
@@ -48,7 +48,7 @@ def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, as_json: bool
     if after_gap and tables:
         raise click.UsageError("--after-gap reads all tables: after a gap, none is known to be whole")
     for name in tables:
-        if name not in state.tables and not any(matches(pattern, name) for pattern in config.source.tables):
+        if name not in state.tables and not config.source.captures(name):
             raise OperatorError(
                 f"table {name} is not one that {file} names",
                 hint=f"source.tables: {', '.join(config.source.tables)}; captured now: {', '.join(state.tables)}",

@@ -48,13 +48,17 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
         for store, connectors in reader.stores().items():
             found[store] = {name: _freshness(reader.read(store, name), now_ms) for name in connectors}
     entries = registry.part("spark_apply.events.quarantine:read_entries")(config).values()
+    asides = registry.part("spark_apply.events.set_aside:read_set_aside")(config).values()
     for store, connectors in found.items():
         for at in connectors.values():
             missing = Counter(entry.table for entry in entries if entry.store == store and entry.table in at["tables"])
             at["quarantined"] = dict(missing)
+            mine = [one for one in asides if one.store == store and one.table in at["tables"]]
+            at["aside"] = {one.table: one.as_json() for one in mine}
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
         return
+    click.echo(f"{'store':<16}{'connector':<16}{'complete up to':<36}freshness")
     for store, connectors in found.items():
         for name, at in connectors.items():
             fresh = "" if at["freshness_seconds"] is None else f"{at['freshness_seconds']:,} s behind the source, "
@@ -65,6 +69,10 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
             if at["quarantined"]:
                 held = ", ".join(f"{table} {count:,}" for table, count in at["quarantined"].items())
                 click.echo(f"{'':<32}in quarantine: {held}")
+            for table, why in at["aside"].items():
+                click.echo(f"{'':<32}set aside: {table}: since {_instant(why['at_ms'])}: {why['reason']}")
+                if why["hint"]:
+                    click.echo(f"{'':<32}hint: {why['hint']}")
 
 
 def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.job.progress.StoreProgress
@@ -114,6 +122,7 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         "eta_seconds": None if snapshot.eta_s is None or not running else round(snapshot.eta_s, 1),
         "slot": slot,
         "dead_letters": state.dead_letters if state else 0,
+        "rereads": state.rereads if state else 0,
         "source": server,
         "last_error": kafka.error if kafka else None,
     }
@@ -189,6 +198,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         lines += [("warning", slot["warning"]), ("", f"hint: {slot['hint']}")]
     if found["dead_letters"]:
         lines.append(("dead", f"{found['dead_letters']:,} events could not be written; they are dead letters"))
+    if found["rereads"]:
+        lines.append(("read again", f"{found['rereads']:,} times, because the log did not say what was changed"))
     lines.append(("last error", f"{_instant(error['at_ms'])} {error['message']}" if error else "none"))
     if error and error["hint"]:
         lines.append(("", f"hint: {error['hint']}"))

@@ -57,6 +57,9 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
         behind = {store: at.complete.position if at.complete else None for store, at in late.items()}
         found = {"reached": not late, "waited_seconds": waited_s, "behind": behind, "quarantined": held}
         click.echo(orjson.dumps(found).decode())
+    elif not late:
+        what = f"all of {parsed['connector']} before {parsed['position']}"
+        click.echo(f"reached after {waited_s:g} s: {', '.join(asked)} hold {what}")
     for store, count in held.items():
         click.echo(
             f"store {store} does not have {count:,} events that are in quarantine: cdc quarantine list {file}", err=True

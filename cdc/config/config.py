@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +21,9 @@ DEBEZIUM_NAMES = {
 }
 """Debezium's option names taken for ours, where they mean the same."""
 
+LEFT_OUT = "!"
+"""How an item of `tables` begins that leaves tables out."""
+
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
@@ -28,7 +31,10 @@ _RETENTION = re.compile(r"([1-9]\d{0,8})([mhd])")
 _UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 ON_ERROR = ("stop", "dead_letter")
+ON_HOLE = ("reread", "stop")
 MODES = ("latest", "history")
+PRODUCERS = ("own", "librdkafka")
+"""Clients that a connector can write with, the default first."""
 
 GUARANTEED = frozenset(
     {
@@ -86,7 +92,11 @@ class KeyedTable:
     key: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _require(not set("*?") & set(self.table), f"table: “{self.table}” is a pattern", "a key is of one table alone")
+        _require(
+            not is_pattern(self.table) and not self.table.startswith(LEFT_OUT),
+            f"table: “{self.table}” is a pattern",
+            "a key is of one table alone",
+        )
         _require(self.key, "key is empty", "key: [id]")
         _require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
 
@@ -98,13 +108,17 @@ class SourceConfig:
     type: str
     url: str = field(repr=False)
     tables: tuple[str, ...] = field(metadata={BOUND_AS: tuple[str | KeyedTable, ...]})
-    """Names and patterns. An item may be a `KeyedTable`: its name is kept here, its key in `keys`."""
+    """Names and patterns; those that begin with ! leave tables out. An item may be a `KeyedTable`: its name is kept
+    here, its key in `keys`."""
     slot: str | None = None
     publication: str | None = None
     messages: bool = True
     """Whether what applications write into the log (pg_logical_emit_message) becomes events too."""
     server_id: int | None = None
     """MySQL: the server id that the connector registers with; unique. None: made from the connector's name."""
+    on_hole: str = "reread"
+    """What happens where the log does not say what was changed: the rows or tables concerned are read again
+    (``reread``), or the connector does ``stop``."""
     heartbeat_s: float = 10.0
     """How often a heartbeat is written into the log of a source that others write to; 0: never."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -123,8 +137,19 @@ class SourceConfig:
         _require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
         _require(self.tables, "tables is empty", "tables: [public.orders]")
         for pattern in self.tables:
-            schema, dot, table = pattern.partition(".")
+            schema, dot, table = pattern.removeprefix(LEFT_OUT).partition(".")
             _require(schema and dot and table, f"tables: “{pattern}” is not schema.table", "public.orders, or public.*")
+            _require(
+                is_pattern(pattern) or pattern.startswith(LEFT_OUT) or self.captures(pattern),
+                f"tables: {pattern} is named and left out",
+                "keep one of the two",
+            )
+        _require(
+            any(not pattern.startswith(LEFT_OUT) for pattern in self.tables),
+            "tables leaves tables out and names none",
+            'tables: ["public.*", "!public.tmp_*"]',
+        )
+        _require(self.on_hole in ON_HOLE, f"on_hole: “{self.on_hole}” is not known", f"one of {', '.join(ON_HOLE)}")
         _require(
             self.slot is None or _SLOT.fullmatch(self.slot),
             f"slot: “{self.slot}” is not a slot's name",
@@ -144,6 +169,10 @@ class SourceConfig:
         _require(
             0 <= self.heartbeat_s < math.inf, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never"
         )
+
+    def captures(self, table: str) -> bool:
+        """Whether `tables` names ``schema.table``."""
+        return chooses(self.tables, table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +213,8 @@ class KafkaConfig:
     type: str = "kafka"
     bootstrap_servers: str
     topic_prefix: str | None = None
+    producer: str = "own"
+    """Which client writes: our own, or librdkafka, which is slower and gives the same guarantees."""
     partitions: int = 6
     replication_factor: int | None = None
     """None: the broker's default.replication.factor."""
@@ -198,6 +229,7 @@ class KafkaConfig:
 
     def __post_init__(self) -> None:
         _require(self.type == "kafka", f"type: “{self.type}” is not a sink", "type: kafka")
+        _require(self.producer in PRODUCERS, f"producer: “{self.producer}” is not known", " or ".join(PRODUCERS))
         _require(self.partitions > 0, f"partitions: {self.partitions} is out of range", "1 or more")
         _require(
             self.replication_factor is None or self.replication_factor > 0,
@@ -265,7 +297,7 @@ class ConnectorConfig:
         )
         for table in self.sink.log.tables if self.sink.log is not None else ():
             _require(
-                set("*?") & set(table) or any(matches(pattern, table) for pattern in self.source.tables),
+                is_pattern(table) or self.source.captures(table),
                 f"sink.log.tables: “{table}” is not captured",
                 f"add it to source.tables, which has {', '.join(self.source.tables)}",
             )
@@ -425,6 +457,23 @@ def matches(pattern: str, name: str) -> bool:
     """Whether `pattern` names ``schema.table``: ``*`` is any run of characters, ``?`` any one."""
     regex = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
     return re.fullmatch(regex, name, re.DOTALL) is not None
+
+
+def is_pattern(item: str) -> bool:
+    """Whether an item of `tables` is a pattern, not one table's name."""
+    return bool(set("*?") & set(item))
+
+
+def named(items: Iterable[str]) -> list[str]:
+    """Return the items of `tables` that are one table's name."""
+    return [item for item in items if not is_pattern(item) and not item.startswith(LEFT_OUT)]
+
+
+def chooses(items: Iterable[str], name: str) -> bool:
+    """Whether items of `tables` name ``schema.table``: one of them, and none that begins with !."""
+    items = tuple(items)
+    left_out = any(matches(item[1:], name) for item in items if item.startswith(LEFT_OUT))
+    return not left_out and any(matches(item, name) for item in items if not item.startswith(LEFT_OUT))
 
 
 def load_connector(path: Path) -> ConnectorConfig:

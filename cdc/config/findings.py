@@ -46,6 +46,11 @@ def refused(about: str, error: CdcError) -> Finding:
     return Finding(Level.ERROR, about, error.message, error.hint)
 
 
+def left_out(about: str, error: CdcError) -> Finding:
+    """Make a finding of an error of what a pattern brings, which a run leaves out."""
+    return Finding(Level.WARNING, about, f"{error.message}; a pattern brings it, and it is left out", error.hint)
+
+
 def probed(about: str, probe: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """Collect a probe's findings; an error that ends it is one more, so that it hides no other probe's."""
     found: list[Finding] = []

@@ -58,12 +58,15 @@ def _folder() -> str:
 
 
 class TemporaryDatabase:
-    """Is a SQLite database in a file that goes with its connection; `what` it keeps is for errors."""
+    """Is a SQLite database in a file that goes with its connection; `what` it keeps is for errors.
+
+    It may be used on any thread, on one at a time.
+    """
 
     def __init__(self, what: str, script: str) -> None:
         self._what = what
         with on_temporary_disk(what):
-            self._db = sqlite3.connect("", isolation_level=None)
+            self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
             self._db.executescript(f"PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; {script}")
 
     def run(self, statement: str, values: tuple[Any, ...] = ()) -> None:

@@ -84,14 +84,16 @@ def prepare(
     advertised_port: int | None = None,
     cluster: str | None = None,
     more: str = "",
+    coordinates: tuple[str, ...] = jars.KAFKA,
 ) -> Launch:
     """Fetch the jars and format the storage on the first call.
 
     With a `certificate` (PEM: key, then chain; for localhost) the broker listens at the setting `secure_port` too:
     TLS, and a login by SCRAM-SHA-512. `advertised_port` is a proxy's: a second listener, on `proxied_port`, sends its
     clients there. A node of a larger cluster is given the `cluster` id and `more` properties, which override ours.
+    `coordinates` are the broker's, of Kafka 3.0 or later.
     """
-    class_path = jars.class_path("kafka", jars.KAFKA)
+    class_path = jars.class_path("kafka", coordinates)
     settings = Settings(folder)
     port, controller_port = settings.port("port"), settings.port("controller_port")
     data, properties, logging = folder / "data", folder / "server.properties", folder / "log4j2.properties"
@@ -114,11 +116,11 @@ def prepare(
     if not (data / "meta.properties").exists():
         shutil.rmtree(data, ignore_errors=True)  # a format that was cut short
         cluster = cluster or new_cluster()
-        format_ = ("kafka.tools.StorageTool", "format", "--cluster-id", f"={cluster}", "--config", str(properties))
+        format_ = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config", str(properties))
         run_once((*command, *format_), folder=folder, refuses_root=False, what="formatting Kafka's storage")
     return Launch(
         argv=(*command, "kafka.Kafka", str(properties)),
-        ready=lambda _pid: _is_ready(port),
+        ready=lambda _pid: is_ready(port),
         url=f"127.0.0.1:{port}",
     )
 
@@ -133,7 +135,7 @@ def proxied_port(folder: Path) -> int:
     return Settings(folder).port("proxied_port")
 
 
-def _is_ready(port: int) -> bool:
+def is_ready(port: int) -> bool:
     """Whether the broker answers a Metadata request and counts itself among the live brokers."""
     with suppress(OSError, struct.error), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
         connection.sendall(_METADATA_REQUEST)

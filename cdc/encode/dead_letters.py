@@ -17,7 +17,7 @@ import orjson
 
 from cdc.encode import foreign
 from cdc.encode.envelope import Frame, MessageEncoder, TableEncoder
-from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Xid
+from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Table, Xid
 from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Sink
 
@@ -193,28 +193,16 @@ def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError
     )
 
 
-class Unpublished:
-    """Finds keys of rows in the dead letters that were not published since: the topic has an older state of them."""
-
-    def __init__(self, letters: ReadDeadLetters, encoder: TableEncoder, before: str) -> None:
-        """`before` is a position: only dead letters before it count."""
-        table = encoder.table
-        self._newest: dict[bytes, str] = {}
-        for key, value in letters():
-            try:
-                letter = orjson.loads(value)
-                of, position = (letter["schema"], letter["table"]), str(letter["position"])
-            except (ValueError, KeyError, TypeError):
-                foreign.tell("of dead letters", table.qualified)
-                continue
-            if of == (table.schema, table.name) and position < before:
-                self._newest[key] = max(self._newest.get(key, ""), position)
-
-    def published(self, key: bytes, position: str) -> None:
-        """Note an event of the table's topic."""
-        if self._newest and self._newest.get(key, position) < position:
-            del self._newest[key]
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Give the keys not published since."""
-        return iter(self._newest)
+def newest_letters(letters: ReadDeadLetters, table: Table) -> dict[bytes, str]:
+    """Return the position of the newest dead letter of each key of a table: an older record is not its row's state."""
+    newest: dict[bytes, str] = {}
+    for key, value in letters():
+        try:
+            letter = orjson.loads(value)
+            of, position = (letter["schema"], letter["table"]), str(letter["position"])
+        except (ValueError, KeyError, TypeError):
+            foreign.tell("of dead letters", table.qualified)
+            continue
+        if of == (table.schema, table.name):
+            newest[key] = max(newest.get(key, ""), position)
+    return newest

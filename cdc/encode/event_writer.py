@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias, cast
 
 from cdc.encode import foreign
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
@@ -15,7 +15,7 @@ from cdc.encode.envelope import Frame, TableEncoder
 from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
-from cdc.encode.toast import TOAST_FROM, ToastValues
+from cdc.encode.toast import TOAST_FROM, Ask, ToastValues
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import (
     UNCHANGED,
@@ -30,9 +30,12 @@ from cdc.model.change import (
     Transaction,
     Xid,
 )
-from cdc.model.errors import BugError
-from cdc.model.interfaces import Handover, Sink, Snapshotter, Window
+from cdc.model.errors import BugError, ChangedError
+from cdc.model.interfaces import Handover, LastWritten, Sink, Snapshotter, Window
 from cdc.model.state import Key
+
+Reread: TypeAlias = Callable[[Table, Key | None], None]
+"""Requests that the row with a key is read again, or without one all rows of a table."""
 
 _NULL: Final = b"null"
 _CODES: Final = {op: op.value.encode() for op in Op}
@@ -50,9 +53,19 @@ class EventWriter:
         *,
         logged: LoggedKeys,
         resnapshot: Resnapshot,
+        reread: Reread,
         letters: DeadLetters,
+        not_asked: set[str],
     ) -> None:
-        """`logged` notes the keys that events name, for the table that the incremental snapshot reads."""
+        """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
+
+        `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
+        topics `not_asked`, to which topics are added.
+        """
+        self._reread = reread
+        self._not_asked = not_asked
+        self._answered: dict[tuple[str, bytes], frozenset[str]] = {}
+        """By topic and key, the columns that the source has answered for in the transaction at hand."""
         self._logged = logged
         self._resnapshot = resnapshot
         self._letters = letters
@@ -103,6 +116,7 @@ class EventWriter:
             written += 1
             if encoder.toastable:
                 self._toast.keep(encoder, key, row, {})
+        self._toast.read_again(encoder.topic)
         return written
 
     def requested(self, requested: RequestedRows, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
@@ -142,8 +156,10 @@ class EventWriter:
         """Write all changes of a source transaction, except those that a snapshot's rows already contain."""
         fast_paths, write, logged = self._fast_paths, self._sink.write, self._logged
         as_a_rule, delete = handover is None and not self._letters.refuses, Op.DELETE
+        answered = self._answered
+        answered.clear()
         for change in transaction.changes:
-            if as_a_rule and type(change) is Change:
+            if as_a_rule and not answered and type(change) is Change:
                 topic, fast = fast_paths.get(id(change.table)) or self._fast_path(change.table)
                 if topic != logged.topic and (record := fast(change, frame)) is not None:
                     write(topic, *record)
@@ -169,7 +185,9 @@ class EventWriter:
             return
         encoder = self._encoder_at(change.table, frame)
         if change.op is Op.READ:
-            self._resnapshot(change.table, "its rows are others since, and no event says which")
+            row = change.after
+            key = None if row is None else tuple(v for v in (row[i] for i in encoder.key_indexes) if v is not UNCHANGED)
+            self._reread(change.table, cast("Key | None", key))
             return
         try:
             if encoder.topic == self._logged.topic:
@@ -223,6 +241,7 @@ class EventWriter:
                 self._delete(change, encoder, xid, frame, handover)  # of the key it had
             raise
         old_key = key if before is None else encoder.key(before)
+        self._hold_to_answers(encoder, change, old_key, key)
         hidden = left = handover is not None and handover.hides(change, xid)
         if handover is not None and old_key != key:
             left = handover.hides(change._replace(op=Op.DELETE, after=None), xid)
@@ -231,7 +250,10 @@ class EventWriter:
         if encoder.toastable:
             missing: frozenset[str] = frozenset()
             if encoder.has_holes(after):
-                fragments = self._toast.find(encoder, old_key, after, frame.next_position(), published=not left)
+                ask = self._ask(encoder, key, after, xid) if handover is None else None
+                fragments, answered = self._toast.find(encoder, old_key, after, published=not left, ask=ask)
+                if answered:
+                    self._answered[encoder.topic, key] = _holes(encoder, after)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
             self._toast.keep(encoder, key, after, fragments, unknown=missing)
             if missing:
@@ -250,6 +272,34 @@ class EventWriter:
         self._writable(encoder, key, frame, reduced=image != _NULL)
         value = frame.event(encoder, _CODES[op], image, encoder.row(after, fragments), change.lsn)
         self._sink.write(encoder.topic, key, value)
+
+    def _ask(self, encoder: TableEncoder, key: bytes, row: Row, xid: Xid) -> Ask | None:
+        """Return how the source is asked for the row at hand, if it is to be: it has left out values of it."""
+        reader = self._reader
+        if encoder.topic in self._not_asked or not isinstance(reader, LastWritten):
+            return None
+        if (encoder.topic, key) in self._answered:
+            return None
+        parts = [value for index in encoder.key_indexes if isinstance(value := row[index], bytes)]
+        return partial(reader.row_written_last, encoder.table, parts, xid)
+
+    def _hold_to_answers(self, encoder: TableEncoder, change: Change, old_key: bytes, key: bytes) -> None:
+        """Raise ChangedError if the source has answered for a row that its transaction has written once more.
+
+        The answer was the row as the transaction has left it, and not as the event that it was taken for. Nothing of
+        this transaction is committed; the topic tells in the next session.
+        """
+        for at in {old_key, key} if self._answered else ():
+            columns = self._answered.get((encoder.topic, at))
+            if columns is None:
+                continue
+            left_out = change.after is not None and old_key == key and columns <= _holes(encoder, change.after)
+            if not left_out:
+                self._not_asked.add(encoder.topic)
+                raise ChangedError(
+                    f"table {encoder.table.qualified}: a transaction writes a row again whose left-out values the "
+                    "source was asked for: they are read from the topic instead"
+                )
 
     def _image(self, encoder: TableEncoder, before: Row, key: bytes, frame: Frame) -> bytes:
         """The old row's JSON for the event; with dead letters on, its key's alone if the rest cannot be written."""
@@ -307,6 +357,8 @@ class EventWriter:
             frame.skip()
             return
         key = encoder.key(change.before)
+        if change.op is Op.DELETE:
+            self._hold_to_answers(encoder, change, key, key)
         image = self._image(encoder, change.before, key, frame)
         value = frame.event(encoder, b"d", image, _NULL, change.lsn)
         self._sink.write(encoder.topic, key, value)
@@ -315,6 +367,9 @@ class EventWriter:
     def _truncate(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same."""
         encoder = self._encoder_at(change.table, frame)
+        for topic, key in self._answered:
+            if topic == encoder.topic:
+                self._hold_to_answers(encoder, change, key, key)
         if encoder.topic == self._logged.topic:
             self._logged.empty(transaction.xid)
         bound = frame.next_position()

@@ -4,29 +4,34 @@ A value stored out of line is sent as “unchanged” (``u`` in TupleData) by an
 row is sent whole only with REPLICA IDENTITY FULL. But the last record of a key in a compacted topic must hold the whole
 row, so the value must be known here: `find` gives it, or says that it is unknown, and never guesses.
 
-What is kept, by topic, key and column, in two layers of a temporary SQLite file, so that memory stays flat:
+There are three places where it may be known, asked in this order, and “unknown” is an answer too: it hides the others.
 
-* layer 0: what the log has said in this session (`keep`, `forget`);
-* layer 1: what the topic said before (`_load`), read when something is missing for the first time.
-
-Layer 0 goes before layer 1, and “unknown” is an entry too: it hides what lies below.
+* what the log has said in this session (`keep`, `forget`), in a temporary SQLite file, so that memory stays flat;
+* the source, for the first few that are asked of it (`ask`): it answers at once, where the topic must be read first;
+* what the topic said before, read on a thread and kept across sessions (`cdc.encode.published_values`). The loop waits
+  for it, but tends its source meanwhile.
 
 Why a value found is the row's value:
 
 1. A left-out value was not changed by its update, so it is the value after the row's previous event. By induction over
    the row's events it is the one in the last event that had it.
-2. If that event came in this session, layer 0 has it. `keep` notes every row with a hole (with what was found for it),
+2. If that event came in this session, the file has it. `keep` notes every row with a hole (with what was found for it),
    and every whole row that may be stored in `TOAST_FROM` bytes or more. A smaller whole row has nothing out of line, so
-   no later update leaves out a value of it. The size is bounded from above by the printed text (`size_bound`).
-3. If it came before, it is in the topic: every committed record holds the whole row. Of the topic count only records
-   from the `floors` (behind a gap in the log) up to the current event: a record at or behind the event's position is
-   from an aborted transaction. Where a snapshot has read the key under a view that saw the event, the topic's row is a
-   later one and layer 1 is not asked (`published`). A small record may hold an out-of-line value from the time when
+   no later update leaves out a value of it. The size is bounded from above by the printed text (`size_bound`). A row
+   that was read may be small and have a value out of line from the time when it was larger: what has been read of the
+   topic does not have it then, so it is read on (`read_again`).
+3. If it came before, it is in the topic: every committed record holds the whole row. Only records from the `floors`
+   (behind a gap in the log) count. Where a snapshot has read the key under a view that saw the event, the topic's row
+   is a later one and is not asked for (`published`). A small record may hold an out-of-line value from the time when
    the row was larger, so the topic is read a second time without the bound if the first time was not enough.
-4. A key may have had another row before. A key change takes its values from the old key and gives them to the new one;
+4. The source says what it has now, which may be later. It counts only where the transaction at hand has written the row
+   last. So no later transaction has. And the events of this transaction that follow are watched: one that writes the
+   key otherwise than by leaving out the same values takes the answer back, and the session with it
+   (`cdc.encode.event_writer`).
+5. A key may have had another row before. A key change takes its values from the old key and gives them to the new one;
    what is unknown of it is noted as unknown, so that the previous owner's value is not found. A row in the dead letters
    is unknown, because the topic has an older state of it. `SchemaVersions.carried` follows columns through DDL.
-5. An aborted Kafka transaction ends the session and layer 0 with it. Nothing here must survive: the topic has it all.
+6. An aborted Kafka transaction ends the session, and its file with it. What is kept across sessions was committed.
 
 https://www.postgresql.org/docs/current/storage-toast.html and
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html (TupleData)
@@ -36,15 +41,15 @@ from __future__ import annotations
 
 import marshal
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeAlias, cast
-
-import orjson
+from concurrent.futures import Future
+from typing import Final, TypeAlias, TypeVar, cast
 
 from cdc.config.temporary_files import TemporaryDatabase
-from cdc.encode import foreign
-from cdc.encode.dead_letters import ReadDeadLetters, Unpublished
+from cdc.encode.dead_letters import ReadDeadLetters, newest_letters
 from cdc.encode.envelope import TableEncoder
+from cdc.encode.published_values import PAGE, Kept, Part, PublishedValues, Topics, await_reading
 from cdc.encode.row_codegen import size_bound
 from cdc.model.change import UNCHANGED, Column, Row, Table
 
@@ -62,12 +67,16 @@ _HEADER: Final = 8
 _GROWTH: Final = 8
 """The most bytes that a character of a value's text takes when stored: ``[[],[]]`` as jsonb, ``{1}`` as bigint[]."""
 
-_PAGE: Final = 16 * 1024
-"""The file's page size: a value of 20 kB takes two pages instead of five of SQLite's default."""
+_ASKED_ALONE: Final = 100
+"""So many values of a topic are asked of the source in a session before reading the topic begins as well."""
 
-Records: TypeAlias = Callable[[Table], Iterator[tuple[bytes, bytes | None]]]
+Ask: TypeAlias = Callable[[], Row | None]
+"""Asks the source for the row at hand; None: its last writer is another, or it is not known."""
 Carried: TypeAlias = Callable[[TableEncoder, int], Mapping[str, str]]
 """Columns of an earlier version of a table whose values still hold, and their names now: `SchemaVersions.carried`."""
+
+
+_Value = TypeVar("_Value", bytes, bytes | None)
 
 
 class ToastValues:
@@ -75,25 +84,34 @@ class ToastValues:
 
     def __init__(
         self,
-        records: Records,
+        values: PublishedValues,
+        topics: Topics,
         carried: Carried,
         *,
+        committed: Callable[[], str],
+        tend: Callable[[], None] = lambda: None,
         floors: Mapping[str, str] | None = None,
         letters: ReadDeadLetters = lambda: iter(()),
     ) -> None:
-        """`floors`: in these topics no record before a position counts, because the log had a gap there."""
+        """`committed` gives a position before which all is committed, and `tend` keeps the source while the loop waits.
+
+        `floors`: in these topics no record before a position counts, because the log had a gap there.
+        """
+        self._values, self._topics = values, topics
         self._floors = floors or {}
-        self._records = records
         self._carried = carried
+        self._committed, self._tend = committed, tend
         self._letters = letters
+        self._unpublished: dict[str, Mapping[bytes, str]] = {}
         self._db = TemporaryDatabase(
             "what the log leaves out of updates",
-            f"PRAGMA page_size = {_PAGE};"
+            f"PRAGMA page_size = {PAGE};"
             # not WITHOUT ROWID: values would be in the tree that keys are looked for in
-            "CREATE TABLE wide (layer INT, topic TEXT, key BLOB, version INT, columns BLOB,"
-            " PRIMARY KEY (topic, key, layer))",
+            "CREATE TABLE wide (topic TEXT, key BLOB, version INT, columns BLOB, PRIMARY KEY (topic, key))",
         )
-        self._loaded: set[tuple[str, bool]] = set()
+        self._read: set[Part] = set()
+        """What has been read on in this session."""
+        self._asked: Counter[str] = Counter()
         self._columns: dict[int, tuple[Table, frozenset[str], Callable[[Row], int]]] = {}
 
     def keep(
@@ -113,7 +131,7 @@ class ToastValues:
         names, stored = self._of(encoder.table)
         if encoder.has_holes(row) or stored(row) >= TOAST_FROM:
             columns = {**encoder.fragments(row, names), **fragments, **dict.fromkeys(unknown)}
-            self._put(0, encoder.topic, key, encoder.version, columns)
+            self._put(encoder.topic, key, encoder.version, columns)
 
     def stored(self, encoder: TableEncoder) -> Callable[[Row], int] | None:
         """Give the function that bounds the bytes of a stored whole row; None: no column of the table is toastable.
@@ -125,24 +143,85 @@ class ToastValues:
     def forget(self, encoder: TableEncoder, key: bytes) -> None:
         """Make the row's toastable values unknown from here on: its event could not be written."""
         names, _ = self._of(encoder.table)
-        self._put(0, encoder.topic, key, encoder.version, dict.fromkeys(names))
+        self._put(encoder.topic, key, encoder.version, dict.fromkeys(names))
+
+    def read_again(self, topic: str) -> None:
+        """Note that rows were written that the log has not told: what was read of the topic does not have them."""
+        self._read = {part for part in self._read if part.topic != topic}
 
     def find(
-        self, encoder: TableEncoder, key: bytes, row: Row, before: str, *, published: bool = True
-    ) -> dict[str, bytes]:
+        self, encoder: TableEncoder, key: bytes, row: Row, *, published: bool = True, ask: Ask | None = None
+    ) -> tuple[dict[str, bytes], bool]:
         """Find the JSON of the columns that are UNCHANGED in `row`, as far as it is known; the row's old key was `key`.
 
-        `before` is the position of the current event: the topic's records of later ones were aborted. Not `published`:
-        a snapshot read the topic's row of `key` later than this event, and it may be another row.
+        Not `published`: a snapshot read the topic's row of `key` later than this event, and it may be another row.
+        Returns also whether the source was asked and has answered.
         """
-        wanted = [c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED]
-        known = self._get(encoder, key, published=published)
+        wanted = {c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED}
+        said = self._said(encoder, key)
+        known = _known(said)
+        if not published or wanted <= said.keys():
+            return {name: known[name] for name in wanted if name in known}, False
+        part = self._part(encoder, key, everything=False)
+        if ask is not None and (answer := self._answer(encoder, part, ask, frozenset(wanted - said.keys()))):
+            return {name: value for name, value in {**answer, **known}.items() if name in wanted}, True
         for everything in (False, True):
-            if not published or known.keys() >= set(wanted) or (encoder.topic, everything) in self._loaded:
-                continue
-            self._load(encoder, before, everything=everything)
-            known = self._get(encoder, key, published=True)
-        return {name: known[name] for name in wanted if name in known}
+            found = self._published(encoder, key, part._replace(everything=everything))
+            known = _known({**found, **said})
+            if wanted <= known.keys():
+                break
+        return {name: known[name] for name in wanted if name in known}, False
+
+    def _answer(self, encoder: TableEncoder, part: Part, ask: Ask, missing: frozenset[str]) -> dict[str, bytes] | None:
+        """Ask the source, if that is quicker than the topic."""
+        if part in self._read:
+            return None
+        self._asked[encoder.topic] += 1
+        if self._asked[encoder.topic] == _ASKED_ALONE:
+            self._begin(encoder, part)
+        row = ask()
+        self._tend()
+        try:
+            return None if row is None else encoder.fragments(row, missing)
+        except ValueError:  # it cannot be written: as one that the topic does not have
+            return None
+
+    def _part(self, encoder: TableEncoder, key: bytes, *, everything: bool) -> Part:
+        identity, number = self._topics.partition(encoder.table, key)
+        return Part(encoder.topic, identity, number, everything)
+
+    def _begin(self, encoder: TableEncoder, part: Part) -> Future[None]:
+        names, _ = self._of(encoder.table)
+
+        def least(values: Mapping[str, bytes], columns: int) -> bool:
+            return part.everything or sum(map(len, values.values())) * _GROWTH + columns * _FIXED_SIZE >= TOAST_FROM
+
+        kept = Kept(encoder.version, names, least)
+        return self._values.read_on(self._topics, encoder.table, part, kept, self._committed())
+
+    def _published(self, encoder: TableEncoder, key: bytes, part: Part) -> dict[str, bytes | None]:
+        """Find what the topic has of a key, by the columns' names of now; reads the topic on first."""
+        if part not in self._read:
+            what = f"table {encoder.table.qualified}"
+            while (begun := self._values.reading(part)) is not None:  # by a former session, which knew less
+                await_reading(begun, self._tend, what)
+            await_reading(self._begin(encoder, part), self._tend, what)
+            self._read.add(part)
+        found = self._values.find(part, key)
+        if found is None or found.position < self._floors.get(encoder.topic, ""):
+            return {}
+        if encoder.topic not in self._unpublished:
+            self._unpublished[encoder.topic] = newest_letters(self._letters, encoder.table)
+        if self._unpublished[encoder.topic].get(key, "") > found.position:
+            return {}
+        return dict(self._names_now(encoder, found.version, found.values))
+
+    def _names_now(
+        self, encoder: TableEncoder, version: int, values: Mapping[str, _Value]
+    ) -> Iterator[tuple[str, _Value]]:
+        names = self._carried(encoder, version)
+        wide, _ = self._of(encoder.table)
+        return ((names[then], value) for then, value in values.items() if names.get(then) in wide)
 
     def close(self) -> None:
         self._db.close()
@@ -158,53 +237,21 @@ class ToastValues:
             found = self._columns[id(table)] = (table, names, size_bound(least, growth))
         return found[1], found[2]
 
-    def _load(self, encoder: TableEncoder, before: str, *, everything: bool) -> None:
-        """Read the topic; `everything`: also small rows, whose values may be out of line since the row was larger."""
-        names, _ = self._of(encoder.table)
-        floor = self._floors.get(encoder.topic, "")
-        unpublished = Unpublished(self._letters, encoder, before)
-        for key, value in self._records(encoder.table):
-            if value is None:
-                continue
-            event = foreign.event_of(value)
-            if event is None:
-                foreign.tell(encoder.topic, encoder.table.qualified)
-                continue
-            if not floor <= event["source"]["position"] < before:
-                continue
-            unpublished.published(key, event["source"]["position"])
-            if event["after"] is None:
-                continue
-            version, after = event["source"]["schema_version"], event["after"]
-            kept = {
-                then: orjson.dumps(after[then])
-                for then, now in self._carried(encoder, version).items()
-                if now in names and then in after
-            }
-            stored = sum(map(len, kept.values())) * _GROWTH + len(encoder.table.columns) * _FIXED_SIZE
-            if everything or stored >= TOAST_FROM:
-                self._put(1, encoder.topic, key, version, kept)
-        for key in unpublished:
-            self._put(1, encoder.topic, key, encoder.version, dict.fromkeys(names))
-        self._loaded.add((encoder.topic, everything))
+    def _put(self, topic: str, key: bytes, version: int, columns: Mapping[str, bytes | None]) -> None:
+        self._db.run("REPLACE INTO wide VALUES (?, ?, ?, ?)", (topic, key, version, marshal.dumps(dict(columns))))
 
-    def _put(self, layer: int, topic: str, key: bytes, version: int, columns: Mapping[str, bytes | None]) -> None:
-        row = (layer, topic, key, version, marshal.dumps(dict(columns)))
-        self._db.run("REPLACE INTO wide VALUES (?, ?, ?, ?, ?)", row)
-
-    def _get(self, encoder: TableEncoder, key: bytes, *, published: bool) -> dict[str, bytes]:
-        """Merge layer 0 over layer 1 for one row, by the columns' names of now."""
-        known: dict[str, bytes | None] = {}
+    def _said(self, encoder: TableEncoder, key: bytes) -> dict[str, bytes | None]:
+        """Return what the log has said in this session, by the columns' names of now; None: that it is unknown."""
         for version, columns in self._db.rows(
-            "SELECT version, columns FROM wide WHERE topic = ? AND key = ? AND layer <= ? ORDER BY layer DESC",
-            (encoder.topic, key, int(published)),
+            "SELECT version, columns FROM wide WHERE topic = ? AND key = ?", (encoder.topic, key)
         ):
             found = cast("dict[str, bytes | None]", marshal.loads(columns))  # noqa: S302 - our own file
-            if version != encoder.version:
-                names = self._carried(encoder, version)
-                found = {names[then]: value for then, value in found.items() if then in names}
-            known |= found
-        return {name: value for name, value in known.items() if value is not None}
+            return found if version == encoder.version else dict(self._names_now(encoder, version, found))
+        return {}
+
+
+def _known(values: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _fixed_size(column: Column) -> int:

@@ -23,6 +23,8 @@ class RequestedRows:
     name: str
     """``schema.table``"""
     keys: Sequence[Key]
+    first: bool = False
+    """The view must see all that the log has told before: an event told the keys, and not what became of the rows."""
     window: Window | None = None
     """Their rows, once read, and sometimes rows of similar keys; None: they cannot be read."""
 

@@ -105,7 +105,8 @@ class Table:
 class Change(NamedTuple):
     """A change of one row. It is a tuple because one is made for every row on the hot path.
 
-    TRUNCATE has no row. READ, in the log, has none either: the table's rows have changed without events.
+    TRUNCATE has no row. READ, in the log, says that rows have changed without events: the one whose key `after` has,
+    with the rest UNCHANGED, or without it any of the table's.
     """
 
     op: Op

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
+from cdc.model.errors import OperatorError
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import Key, State
 from cdc.model.table_schema import Description
@@ -179,6 +180,14 @@ class Comparing(Protocol):
         """
 
 
+@runtime_checkable
+class Choosing(Protocol):
+    """A part of a `Source` that leaves out tables that a pattern brings and that cannot be captured."""
+
+    def left_out(self) -> Mapping[str, OperatorError]:
+        """Return them with the reason of each. One that the position has as captured is not to be left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Follower:
     """Somebody else who is at work under a connector's name."""
@@ -256,6 +265,17 @@ class Snapshotter(Protocol):
 
     def close(self) -> None:
         """Close all connections; safe to call twice."""
+
+
+@runtime_checkable
+class LastWritten(Protocol):
+    """A part of a `Snapshotter` that can tell which transaction has written a row last."""
+
+    def row_written_last(self, table: Table, key: Sequence[bytes], xid: Xid) -> Row | None:
+        """Read the row with this key as `row` does, if transaction `xid` and no later one has written it last.
+
+        None where that cannot be told. Called on the loop's thread, which waits.
+        """
 
 
 class Sink(Protocol):
@@ -345,8 +365,20 @@ class Sink(Protocol):
         read on another thread.
         """
 
+    def partition(self, table: Table, key: bytes) -> tuple[str, int]:
+        """Return the id of the table's topic, which one made again does not have, and the partition of a key."""
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Read offset, key and value from an offset up to the partition's end as it is now, whatever their outcome.
+
+        They may be read on another thread.
+        """
+
     def commands(self) -> list[tuple[bytes, bytes]]:
         """Read the commands of `cdc snapshot` that are not `answered` yet, oldest first: key and value."""
+
+    def ask(self, key: bytes, value: bytes) -> None:
+        """Add a command of the connector's own to the open transaction: it is there if that is committed."""
 
     def answered(self, key: bytes) -> None:
         """Note in the open transaction that it carries out a command."""

@@ -1,4 +1,4 @@
-"""The state a connector needs to go on: one record of its position topic.
+"""The state a connector needs to go on, and the record of it: `cdc.model.state_records` has the tables' part beside it.
 
 A record that cannot be read whole is an error, never a fresh start: a connector that forgets its position loses data.
 """
@@ -16,7 +16,8 @@ import orjson
 from cdc.model.change import Offset
 from cdc.model.errors import OperatorError
 
-VERSION = 1
+VERSION = 2
+"""1: a position record has all of its tables itself."""
 
 Key: TypeAlias = tuple[bytes, ...]
 """A key's parts as the server prints them, in key order."""
@@ -52,7 +53,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One position record: all that a connector must know to go on."""
+    """All that a connector must know to go on."""
 
     connector: str
     identity: Mapping[str, str]
@@ -83,10 +84,14 @@ class State:
     """The greatest number of a view so far: the last part of its rows' position."""
     dead_letters: int = 0
     """Events that went to the dead-letter topic instead of their own, ever."""
+    rereads: int = 0
+    """How often rows of a table, or all of them, were read again because the log did not say what changed, ever."""
     config: Mapping[str, str] = field(default_factory=dict)
     """The settings that a running state depends on, by their names in the file; none is secret."""
     sequence: int = 0
     """Counts the records; each commit adds one."""
+    beside: str = ""
+    """Of a record alone: what the records of its tables beside it sum up to; empty: it has everything itself."""
 
     def next(self, **changes: object) -> State:
         """Make the record that follows this one."""
@@ -110,7 +115,9 @@ class State:
             "reading": {name: dict(reading) for name, reading in self.reading.items()},
             "windows": self.windows,
             "dead_letters": self.dead_letters,
+            "rereads": self.rereads,
             "config": dict(self.config),
+            "beside": self.beside,
         }
         return orjson.dumps({**body, "checksum": _checksum(body)})
 
@@ -137,10 +144,15 @@ class State:
                 }
             )
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            raise OperatorError(
-                f"{where}: the position record is damaged; going on from anywhere else would lose or double changes",
-                hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
-            ) from exc
+            raise damaged(where) from exc
+
+
+def damaged(where: str) -> OperatorError:
+    """Return what it means that a position cannot be read whole."""
+    return OperatorError(
+        f"{where}: the position record is damaged; going on from anywhere else would lose or double changes",
+        hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
+    )
 
 
 def _checksum(body: Mapping[str, object]) -> str:

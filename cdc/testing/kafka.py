@@ -13,6 +13,7 @@ from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Log
 from cdc.model.ledger import TopicFacts, loss
 from cdc.model.state import State
+from cdc.model.state_records import StateReader, StateWriter, table_key
 from cdc.testing.faults import At, nothing
 
 
@@ -90,6 +91,17 @@ class MemoryKafka:
         """Return what a read_committed reader sees."""
         return [r for r in self.topics.get(topic, []) if self.outcomes[r.transaction] is Outcome.COMMITTED]
 
+    def states(self, prefix: str, connector: str) -> StateReader:
+        """Read a connector's position topic."""
+        states = StateReader(connector)
+        for record in self.committed(f"{prefix}.position-{connector}"):
+            states.hear(record.key, record.value)
+        return states
+
+    def state(self, prefix: str, connector: str) -> State | None:
+        """Return a connector's committed state, if it has one."""
+        return self.states(prefix, connector).state(where=f"topic {prefix}.position-{connector}")
+
 
 class MemorySink:
     """A `Sink` into a `MemoryKafka`; each pipeline on the same broker has its own."""
@@ -108,6 +120,7 @@ class MemorySink:
         self._transaction: int | None = None
         self._records = self._bytes = 0
         self._found: Mapping[str, TopicFacts] = {}
+        self._states = StateWriter(StateReader(connector))
         self.position_topic = f"{prefix}.position-{connector}"
         self.schema_topic = f"{prefix}.schema"
         self.signal_topic = f"{prefix}.signal-{connector}"
@@ -135,7 +148,7 @@ class MemorySink:
         for topic in list(self._kafka.topics):
             prefix, dot, name = topic.partition(".position-")
             if dot and (prefix == self._prefix) != (name == self._connector):
-                state = self._position(topic, name)
+                state = self._kafka.state(prefix, name)
                 if state is not None:
                     found.append((prefix, state))
         return found
@@ -150,10 +163,11 @@ class MemorySink:
         self._at("sink.fence")
         self._epoch = self._kafka.fence(self._producer)
         self._at("sink.fenced")
+        self._states = StateWriter(self._kafka.states(self._prefix, self._connector))
         return self.peek()
 
     def peek(self) -> State | None:
-        return self._position(self.position_topic, self._connector)
+        return self._kafka.state(self._prefix, self._connector)
 
     def recorded(self) -> Mapping[str, TopicFacts]:
         return {name.decode(): TopicFacts.from_bytes(value) for name, value in self._beside("topic").items()}
@@ -180,10 +194,6 @@ class MemorySink:
         begin, records = f"{self._connector}/{kind}/".encode(), self._kafka.topics.get(self.position_topic, [])
         lives = [r for r in records if self._kafka.outcomes[r.transaction] is not Outcome.ABORTED]
         return {r.key.removeprefix(begin): r.value or b"" for r in lives if r.key.startswith(begin)}
-
-    def _position(self, topic: str, connector: str) -> State | None:
-        found = [r.value for r in self._kafka.committed(topic) if r.key == connector.encode()]
-        return State.from_bytes(found[-1], where=f"topic {topic}") if found and found[-1] is not None else None
 
     @property
     def _producer(self) -> str:
@@ -233,7 +243,10 @@ class MemorySink:
         return self._kafka.epochs.get(self._producer) != self._epoch
 
     def commit(self, state: State) -> None:
-        self._append(self.position_topic, self._connector.encode(), state.to_bytes())
+        tables, position = self._states.records(state)
+        for name, value in tables:
+            self._append(self.position_topic, table_key(self._connector, name), value)
+        self._append(self.position_topic, self._connector.encode(), position)
         if self._fenced():
             raise OperatorError(f"another copy of connector {self._connector} has fenced this one off")
         transaction = cast("int", self._transaction)
@@ -261,14 +274,25 @@ class MemorySink:
         found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
         return iter([(r.key, r.value) for r in found])
 
+    def partition(self, table: Table, key: bytes) -> tuple[str, int]:  # noqa: ARG002 - there is one
+        return self._kafka.identities.get(self.topic(table), ""), 0
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:  # noqa: ARG002 - there is one
+        self._at("sink.records")
+        found = self._kafka.topics[self.topic(table)]
+        return iter([(at, r.key, r.value) for at, r in enumerate(found) if at >= offset])
+
     def commands(self) -> list[tuple[bytes, bytes]]:
         waiting: dict[bytes, bytes] = {}
         for record in self._kafka.topics[self.signal_topic]:
             if record.value is None and self._kafka.outcomes[record.transaction] is not Outcome.ABORTED:
                 waiting.pop(record.key, None)
-            elif record.value is not None:
+            elif record.value is not None and self._kafka.outcomes[record.transaction] is Outcome.COMMITTED:
                 waiting[record.key] = record.value
         return list(waiting.items())
+
+    def ask(self, key: bytes, value: bytes) -> None:
+        self._append(self.signal_topic, key, value)
 
     def answered(self, key: bytes) -> None:
         self._append(self.signal_topic, key, None)

@@ -66,6 +66,11 @@ class Logged:
     alone: bool = False
     """A message that belongs to no transaction, at `end`."""
 
+    def writes(self, table: Table, key: Key) -> bool:
+        """Whether it has written the row with this key, or all."""
+        written = _touched(self.changes)
+        return bool(written & {(table.qualified, key), (table.qualified, None)})
+
 
 class MemoryLog:
     """A database: rows that views see, and a log of its transactions in commit order."""

@@ -232,7 +232,11 @@ class MemorySnapshotter:
     `workers` key ranges of the tables are read in turns, each in key order.
     """
 
-    def __init__(self, log: MemoryLog, *, rows_each: int = 2, workers: int = 1, at: At = nothing) -> None:
+    def __init__(
+        self, log: MemoryLog, *, rows_each: int = 2, workers: int = 1, tells: bool = True, at: At = nothing
+    ) -> None:
+        """Not `tells`: it does not know which transaction has written a row last."""
+        self._tells = tells
         self._log = log
         self._rows_each = rows_each
         self._workers = workers
@@ -327,6 +331,13 @@ class MemorySnapshotter:
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         self._at("snapshot.row")
         return self._log.rows(table).get(tuple(key))
+
+    def row_written_last(self, table: Table, key: Sequence[bytes], xid: Xid) -> Row | None:
+        view = self._log.view()
+        for logged in reversed(self._log.transactions) if self._tells else ():
+            if view.sees(logged.xid) and logged.writes(table, tuple(key)):
+                return self._log.rows(table, view).get(tuple(key)) if logged.xid == xid else None
+        return None
 
     def close(self) -> None:
         pass

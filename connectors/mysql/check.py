@@ -11,11 +11,12 @@ from functools import partial
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
-from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.config.findings import Checked, Finding, Level, left_out, probed, refused
 from cdc.model.change import Table
 from cdc.model.errors import CdcError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
+from connectors import captured_tables
 from connectors.mysql import session
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Catalog
@@ -57,7 +58,7 @@ class _Check:
     def run(self) -> Checked:
         findings = list(self._connection())
         try:
-            connection = session.connect(self._address, statements=mapping.SETTINGS)
+            connection = session.connect(self._address)
         except CdcError as exc:
             return Checked((*findings, refused("connection", exc)))
         probes: tuple[tuple[str, Callable[[session.Connection], Iterable[Finding]]], ...] = (
@@ -177,7 +178,9 @@ class _Check:
         catalog, good = Catalog(connection), list[str]()
         for name, refusal in catalog.refusals(self._config.source.tables, self._config.source.keys):
             if refusal is not None:
-                yield refused(f"table {name}", refusal)
+                of = self._config.source.tables
+                stops = captured_tables.stops(name, of, self._state.tables if self._state is not None else ())
+                yield refused(f"table {name}", refusal) if stops else left_out(f"table {name}", refusal)
             elif name not in good:
                 good.append(name)
         for name in sorted(good):

@@ -8,20 +8,22 @@ import logging
 import ssl
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pymysql
 import pymysql.connections
 import pymysql.cursors
-from pymysql.constants import CR, ER
+from pymysql.constants import CR, ER, SERVER_STATUS
 
 from cdc.config.keep_alive import keep_alive
 from cdc.config.tls import was_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from connectors.mysql import session_settings
 
 Connection: TypeAlias = pymysql.connections.Connection
 
@@ -166,15 +168,22 @@ def _context(at: Address) -> ssl.SSLContext:
     return context
 
 
-def connect(at: Address, *, statements: Iterable[str] = (), read_timeout_s: float = STATEMENT_TIMEOUT_S) -> Connection:
+def connect(
+    at: Address,
+    *,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    statements: Iterable[str] = (),
+    read_timeout_s: float = STATEMENT_TIMEOUT_S,
+) -> Connection:
     """Open a connection in autocommit whose rows are the server's bytes. Raises OperatorError or RetryableError.
 
-    It never reconnects. `statements` are run on it first.
+    It never reconnects. Its settings are those of `session_settings`, but for what `settings` has instead; then
+    `statements` are run.
     """
     tls = _tls(at)
     try:
         connection = pymysql.connect(
-            host=at.host, port=at.port, user=at.user, password=at.password, unix_socket=at.socket, autocommit=True,
+            host=at.host, port=at.port, user=at.user, password=at.password, unix_socket=at.socket, autocommit=None,
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=read_timeout_s, write_timeout=STATEMENT_TIMEOUT_S,
             charset="utf8mb4", use_unicode=False, conv={}, program_name="cdc", **tls,
         )  # fmt: skip
@@ -182,9 +191,22 @@ def connect(at: Address, *, statements: Iterable[str] = (), read_timeout_s: floa
         raise connect_failed(at, exc) from None
     if connection._sock is not None:  # noqa: SLF001 - the library has no option for it
         keep_alive(connection._sock)  # noqa: SLF001
-    for statement in statements:
-        rows(connection, "preparing a session", statement)
+    try:
+        _prepare(connection, at, settings, statements)
+    except CdcError:
+        close(connection)
+        raise
     return connection
+
+
+def _prepare(connection: Connection, at: Address, settings: Mapping[str, str], statements: Iterable[str]) -> None:
+    doing = "preparing a session"
+    rows(connection, doing, session_settings.FIRST)
+    if connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
+        rows(connection, doing, session_settings.LEAVE)
+    session_settings.settle(functools.partial(texts, connection, doing), at.endpoint, settings)
+    for statement in statements:
+        rows(connection, doing, statement)
 
 
 def rows(connection: Connection, doing: str, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -251,6 +273,11 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
         )
     if code in (ER.HOST_NOT_PRIVILEGED, ER.HOST_IS_BLOCKED):
         return OperatorError(f"{where} admits no connection from here ({code})", hint="FLUSH HOSTS, or grant the host")
+    if "init_connect" in words:
+        return OperatorError(
+            f"{where}: the server ends each new session, as its init_connect fails: {words}",
+            hint="SHOW GLOBAL VARIABLES LIKE 'init_connect' shows what it runs; correct that",
+        )
     if "cryptography" in words:
         return OperatorError(
             f"{where}: logging in with a password needs TLS, or the package cryptography",

@@ -19,6 +19,7 @@ from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, Re
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
+from connectors.captured_tables import LeftOut
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser
 from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState, file_named
@@ -27,8 +28,9 @@ from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.replication import continuity
 from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid
+from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.relations import Followed
-from connectors.mysql.rows.statements import meaning
+from connectors.mysql.rows.temporary_tables import THREAD_SPECIFIC, Session
 from connectors.mysql.rows.transactions import Block, Committed, Grouper
 
 log = logging.getLogger("cdc")
@@ -67,10 +69,11 @@ class MysqlSource:
         self._sql: session.Connection | None = None
         self._dump: BinlogDump | None = None
         self._server = server.Server("", {}, "")
-        self._compared_s = 0.0
+        self._compared_s = time.monotonic()
         self._by_gtid = False
         """Whether views tell transactions by GTID, not by where they end."""
         self._captured: tuple[Captured, ...] = ()
+        self._left_out: Mapping[str, OperatorError] = {}
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
         self._file = fast_path.File("", b"", 0)
@@ -103,7 +106,10 @@ class MysqlSource:
                 raise refusal
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.UNLOGGED)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
-        self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys)
+        left_out = LeftOut(self._config.source.tables)
+        self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys, left_out)
+        left_out.tell(self._captured)
+        self._left_out = left_out.found
         self._compare_filters()
         for warning in filters.warnings(sql, self._server):
             log.warning("MySQL at %s: %s", self._address.endpoint, warning)
@@ -123,6 +129,9 @@ class MysqlSource:
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
+
+    def left_out(self) -> Mapping[str, OperatorError]:
+        return self._left_out
 
     def unused(self) -> None:
         position, _ = server.status(self._connected(), self._server)
@@ -305,6 +314,8 @@ class MysqlSource:
                 self._reach(BinlogPosition(file, max(event.position, FIRST)))
             case events.FormatDescription():
                 self._grouper.reset(event)
+                if event.created_at_s:
+                    self._followed.restarted()
                 self._begun(file, event.header.timestamp_s, asked)
                 self._reach(BinlogPosition(file, event.header.log_pos))
             case events.Heartbeat():
@@ -354,24 +365,35 @@ class MysqlSource:
     def _changes(self, done: Committed) -> Iterator[Change | Described | Message]:
         rows = done.rows
         described = rows.described
+        version = "" if described is None else described.server_version
         maps: dict[int, events.TableMap] = {}
+        if rows.uncertain:
+            yield from self._followed.unsure(self._touched(rows), rows.begin)
         for event, offset in rows.buffer.read(lambda raw: parser.parse(raw, described)):
             at = BinlogPosition(rows.begin.file, offset)
             self._claim.keep()
             match event:
                 case events.TableMap():
                     maps[event.table_id] = event
-                case events.Rows():
+                case events.Rows() | events.PartialUpdateRows():
                     known = self._followed.table(maps[event.table_id], at)
-                    if known is not None:
+                    if known is not None and not rows.uncertain:
                         yield from self._followed.changes(event, known, at)
                 case events.Query():
-                    said = meaning(event.statement, event.schema, event.sql_mode, mariadb=self._server.mariadb)
-                    yield from self._followed.of_statement(said, at, partial(self._catalog_with, done.block.gtid))
+                    session_ = Session(event.thread_id, bool(event.header.flags & THREAD_SPECIFIC))
+                    said = judge(event.statement, event.schema, version, event.sql_mode)
+                    asked = partial(self._catalog_with, done.block.gtid)
+                    yield from self._followed.of_statement(said, at, asked, session_)
                 case _:
                     pass
         rows.buffer.close()
         self._passed(done.block)
+
+    @staticmethod
+    def _touched(rows: Block) -> set[tuple[str, str]]:
+        """Return the tables whose rows are in a block."""
+        found = rows.buffer.read(lambda raw: parser.parse(raw, rows.described))
+        return {(event.schema, event.table) for event, _ in found if isinstance(event, events.TableMap)}
 
     def position(self) -> tuple[Offset, int]:
         position = begin = self._read_to

@@ -11,11 +11,12 @@ from functools import partial
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
-from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.config.findings import Checked, Finding, Level, left_out, probed, refused
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
+from connectors import captured_tables
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Catalog
@@ -145,7 +146,9 @@ class _Check:
         good = []
         for name, refusal in catalog.refusals(self._config.source.tables, self._config.source.keys):
             if refusal is not None:
-                yield refused(f"table {name}", refusal)
+                of = self._config.source.tables
+                stops = captured_tables.stops(name, of, self._state.tables if self._state is not None else ())
+                yield refused(f"table {name}", refusal) if stops else left_out(f"table {name}", refusal)
             elif name not in good:
                 good.append(name)
         oids = []
@@ -155,9 +158,9 @@ class _Check:
                 oids.append(captured.oid)
                 self._oids[captured.oid] = captured.table.qualified
                 yield self._table(catalog, captured.table, captured.oid)
-        for parent, left_out in identities.children(catalog.rows, oids, good).items():
-            what = f"rows of {', '.join(left_out)}, which inherit from it, are not captured"
-            yield Finding(Level.WARNING, f"table {parent}", what, f"source.tables: [{', '.join([parent, *left_out])}]")
+        for parent, others in identities.children(catalog.rows, oids, good).items():
+            what = f"rows of {', '.join(others)}, which inherit from it, are not captured"
+            yield Finding(Level.WARNING, f"table {parent}", what, f"source.tables: [{', '.join([parent, *others])}]")
 
     @staticmethod
     def _table(catalog: Catalog, table: Table, oid: int) -> Finding:

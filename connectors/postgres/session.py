@@ -10,7 +10,6 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable
 from typing import Any, Final, cast
 
 import psycopg2
@@ -19,26 +18,8 @@ import psycopg2.extensions
 from cdc.config.hosts import is_local
 from cdc.config.tls import says_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from connectors.postgres import settings
 from connectors.postgres.services import service_parameters
-
-SETTINGS: Final = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "iso_8601",
-    "TimeZone": "UTC",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "lc_monetary": "C",
-    "statement_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "idle_session_timeout": "0",
-    "search_path": "pg_catalog",
-    "synchronous_commit": "local",
-    "row_security": "off",
-}
-"""What every session sets; a value's text depends on nothing else.
-
-No standby holds up what the connector commits; where row security would leave rows out in silence, reading fails.
-"""
 
 DRIVER_ERRORS: Final = (psycopg2.Error, psycopg2.Warning, SystemError, OSError, ValueError)
 """All that psycopg2 raises: SystemError where a thread has closed it, ValueError for bytes that are no text."""
@@ -62,6 +43,8 @@ _LOOK: Final = "cdc check CONNECTOR.yaml tells what the server lets the connecto
 log = logging.getLogger("cdc")
 
 _URL = re.compile(r"postgres(?:ql)?://")
+_POOLED = re.compile(r"unsupported startup parameter|command-line options", re.IGNORECASE)
+"""PgBouncer and services built on it; a proxy of Amazon's."""
 
 
 def parameters(url: str, application: str) -> dict[str, str]:
@@ -81,7 +64,6 @@ def parameters(url: str, application: str) -> dict[str, str]:
     service = given.pop("service", "") or os.environ.get("PGSERVICE", "")
     if service:  # below the URL, above the environment, as libpq has it
         given = {**service_parameters(service), **given}
-    options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
     defaults = {
         "connect_timeout": "10",
         "keepalives_idle": "30",
@@ -94,8 +76,8 @@ def parameters(url: str, application: str) -> dict[str, str]:
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":
             defaults["sslrootcert"] = "system"
-    fixed = {"client_encoding": "UTF8", "application_name": application}
-    return {**defaults, **given, **fixed, "options": f"{given.get('options', '')} {options}".strip()}
+    fixed = {**settings.APART, "application_name": application}
+    return {**defaults, **given, **fixed, "options": f"{given.get('options', '')} {settings.options()}".strip()}
 
 
 def weakness(params: dict[str, str]) -> str | None:
@@ -137,25 +119,28 @@ def connect(params: dict[str, str]) -> psycopg2.extensions.connection:
         connection.autocommit = True
     except DRIVER_ERRORS as exc:
         raise connect_failed(params, str(exc) if isinstance(exc, psycopg2.Error) else type(exc).__name__) from None
-    refused = dropped_settings(endpoint(params), connection.get_parameter_status)
-    if refused is not None:
+    try:
+        _verify(connection, endpoint(params))
+    except CdcError:
         connection.close()
-        raise refused
+        raise
     return connection
 
 
-def dropped_settings(where: str, reported: Callable[[str], str | None]) -> OperatorError | None:
-    """Return the error of a session that is not set as it was asked to be, by what the server reports by itself."""
-    for name in ("DateStyle", "IntervalStyle", "TimeZone"):
-        found = reported(name)
-        if (found or "").partition(",")[0] != SETTINGS[name]:
-            return OperatorError(
-                f"PostgreSQL at {where}: the session has {name} {found}, and {SETTINGS[name]} was asked for: "
-                "a pooler in between drops what a session sets, and values would be printed in another way",
-                hint="write the server's own address in source.url: through a pooler in transaction mode nothing can "
-                "be replicated",
-            )
-    return None
+def _verify(connection: psycopg2.extensions.connection, where: str) -> None:
+    """Set what could not be asked for at the start, and read everything back. Raises OperatorError, RetryableError."""
+    doing = f"PostgreSQL at {where}: reading the session's settings"
+    try:
+        with connection.cursor() as cursor:
+            for statement in settings.later(connection.server_version):
+                cursor.execute(statement)
+            cursor.execute(settings.READ_BACK)
+            found = dict(cursor.fetchall())
+    except DRIVER_ERRORS as exc:
+        raise translate(exc, doing) from exc
+    refused = settings.differences(where, found)
+    if refused is not None:
+        raise refused
 
 
 def key_encoding(connection: psycopg2.extensions.connection) -> str:
@@ -194,6 +179,16 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
         return OperatorError(
             f"PostgreSQL at {where}: no trusted TLS connection: {_last_words(text)}",
             hint="add ?sslrootcert=/path/to/ca.pem to source.url; ?sslmode=require gives up checking who answers",
+        )
+    if _POOLED.search(text):
+        return OperatorError(
+            f"PostgreSQL at {where}: a pooler in between refuses what a session sets: {_last_words(text)}",
+            hint=settings.POOLED,
+        )
+    if "configuration parameter" in text or "invalid value for parameter" in text:
+        return OperatorError(
+            f"PostgreSQL at {where} refuses a setting: {_last_words(text)}",
+            hint="take it out of ?options= in source.url",
         )
     return RetryableError(
         f"PostgreSQL at {where} cannot be reached: {_last_words(text)}",

@@ -12,10 +12,11 @@ import psycopg2.extensions
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, ProtocolError, raise_first
+from cdc.model.errors import BugError, ChangedError, OperatorError, ProtocolError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
+from connectors.captured_tables import LeftOut
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
@@ -54,6 +55,7 @@ class PostgresSource:
         self._sql: psycopg2.extensions.connection | None = None
         self._replication: ReplicationConnection | None = None
         self._captured: tuple[Captured, ...] = ()
+        self._left_out: Mapping[str, OperatorError] = {}
         self._followed = Followed(config, ())
         self._look_at_s = 0.0
         self._records: dict[str, str] = {}
@@ -88,7 +90,10 @@ class PostgresSource:
         self.database, self._version = found.database, found.version
         raise_first(server.refusals(found, session.endpoint(self._params)))
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
-        self._captured = catalog.captured(self._config.source.tables, self._config.source.keys)
+        left_out = LeftOut(self._config.source.tables)
+        self._captured = catalog.captured(self._config.source.tables, self._config.source.keys, left_out)
+        left_out.tell(self._captured)
+        self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
         self._tell_of_others(catalog)
         self._replication = ReplicationConnection(self._params)
@@ -106,6 +111,9 @@ class PostgresSource:
                 "publication %s makes updates and deletes of %s fail: %s; %s",
                 self._config.publication, found.name, found.why, found.hint,
             )  # fmt: skip
+
+    def left_out(self) -> Mapping[str, OperatorError]:
+        return self._left_out
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
@@ -162,6 +170,7 @@ class PostgresSource:
     def tend(self) -> None:
         self._claim.keep()
         self._tended().tend(following=False)
+        self._walsender().status()
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         replication, upkeep = self._walsender(), self._tended()

@@ -125,7 +125,7 @@ class Connection:
         if found < oldest:
             raise OperatorError(
                 f"Kafka at {self.where} does not take {request.__name__} as it is sent (versions {oldest} to {newest})",
-                hint="brokers of 2.4 or newer are needed",
+                hint="brokers of 2.8 or newer are needed",
             )
         return found
 
@@ -258,7 +258,7 @@ class Connection:
         answer = self.ask(asked)
         self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
         if answer.error_code:
-            raise OperatorError(f"Kafka at {self.where} is too old", hint="brokers of 2.4 or newer are needed")
+            raise OperatorError(f"Kafka at {self.where} is too old", hint="brokers of 2.8 or newer are needed")
         self.features = {each.name: each.max_version_level for each in answer.finalized_features or ()}
 
     def _log_in(self, host: str) -> None:

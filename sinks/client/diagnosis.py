@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from cdc.config.tls import says_cut
 from cdc.model.errors import OperatorError, RetryableError
+from sinks.client import oidc
 from sinks.client.failures import LOGIN_HINT, TRUST_HINT
 
 _HEARD_WITHIN_S: Final = 8.0
@@ -23,6 +24,10 @@ log = logging.getLogger("cdc.kafka")
 
 def refuse_untrusted(servers: str, options: Mapping[str, str]) -> None:
     """Raise OperatorError at once for a login or a certificate that is refused; kafka-python would go on trying."""
+    if oidc.wanted(options):
+        oidc.Tokens(
+            options
+        ).token()  # who refuses is the provider, or the broker: the client tells neither from the other
     error = _complaint(servers, options) if "security.protocol" in options else None
     if error is None:
         return

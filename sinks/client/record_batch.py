@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import lz4.frame
@@ -34,6 +34,7 @@ _COUNTED: Final = HEADER.size + BEHIND.size - 12
 class Codec(NamedTuple):
     """Names a compression by Kafka's number for it, and compresses records."""
 
+    name: str
     number: int
     compress: Compress
 
@@ -49,10 +50,10 @@ def _zstd(records: bytes) -> bytes:
 
 
 CODECS: Final = {
-    "none": Codec(0, bytes),
-    "gzip": Codec(1, gzip.compress),
-    "lz4": Codec(3, _lz4),
-    "zstd": Codec(4, _zstd),
+    "none": Codec("none", 0, bytes),
+    "gzip": Codec("gzip", 1, gzip.compress),
+    "lz4": Codec("lz4", 3, _lz4),
+    "zstd": Codec("zstd", 4, _zstd),
 }
 
 
@@ -73,6 +74,11 @@ def header(records: bytes, count: int, *, codec: int, at_ms: int, identity: Iden
 
 def first(records: bytes) -> tuple[bytes, bytes | None]:
     """Return key and value of the first record of a batch that is not compressed."""
+    return next(records_of(records))
+
+
+def records_of(records: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield key and value of each record of a batch that is not compressed."""
     at = 0
 
     def number() -> int:
@@ -94,8 +100,11 @@ def first(records: bytes) -> tuple[bytes, bytes | None]:
         at += size
         return records[at - size : at]
 
-    number()
-    at += 1
-    number()
-    number()
-    return text() or b"", text()
+    while at < len(records):
+        size = number()
+        behind = at + size
+        at += 1
+        number()
+        number()
+        yield text() or b"", text()
+        at = behind

@@ -1,7 +1,7 @@
-"""Reads the position topic: a connector's position, and, under keys of their own, the ledger and the last error.
+"""Reads the position topic: a connector's position with its tables, and, under keys of their own, more beside it.
 
-Beside the position stand what is relied on of each topic (`cdc.model.ledger`), and a copy of each of the connector's
-records of the schema topic, compressed: that topic is shared, and no other place has them.
+Beside them stand the last error, what is relied on of each topic (`cdc.model.ledger`), and a copy of each of the
+connector's records of the schema topic, compressed: that topic is shared, and no other place has them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cdc.config.config import KafkaConfig
 from cdc.model.errors import CdcError, OperatorError
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
+from cdc.model.state_records import StateReader
 from sinks.client.failures import DRIVER_ERRORS
 from sinks.topics.names import position_of, position_topic
 from sinks.topics.read_back import read_to_end
@@ -43,6 +44,8 @@ class Standing:
     """What is relied on of each topic."""
     schemas: Mapping[bytes, bytes] = field(default_factory=dict)
     """The copies of the connector's records of the schema topic, by their key there."""
+    states: StateReader = field(default_factory=lambda: StateReader(""))
+    """The records of which `state` is made."""
 
 
 def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) -> Standing:
@@ -52,21 +55,21 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
     is committed now, also where a killed connector has left a transaction open.
     """
     topic = position_topic(config.prefix, connector)
-    last: bytes | None = None
+    states = StateReader(connector)
     error: Mapping[str, object] | None = None
     committed_at_ms = 0
     servers, options = config.bootstrap_servers, config.options
     begin = topic_key(connector, ""), schema_key(connector, b"")
     beside: tuple[dict[bytes, bytes], dict[bytes, bytes]] = {}, {}
     for message in read_to_end(servers, options, topic, "read_committed", open_too=fenced):
-        if message.key() == connector.encode():
-            last, committed_at_ms, error = message.value(), message.timestamp()[1], None
+        if states.hear(message.key(), message.value()):
+            committed_at_ms, error = message.timestamp()[1], None
         elif message.key() == _error_key(connector):
             value = message.value()
             error = _error_of(value) if value is not None else None
         else:
             _note_beside(message.key() or b"", message.value(), begin, beside)
-    state = State.from_bytes(last, where=f"topic {topic}") if last is not None else None
+    state = states.state(where=f"topic {topic}")
     try:
         topics = {name.decode(): TopicFacts.from_bytes(value) for name, value in beside[0].items()}
         schemas = {key: zlib.decompress(value) for key, value in beside[1].items()}
@@ -75,7 +78,7 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
             f"topic {topic}: a record beside the position is damaged: what is relied on of topics cannot be told",
             hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
         ) from exc
-    return Standing(state, committed_at_ms, error, topics, schemas)
+    return Standing(state, committed_at_ms, error, topics, schemas, states)
 
 
 def _note_beside(

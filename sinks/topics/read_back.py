@@ -76,6 +76,19 @@ def read_without_waiting(
         raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=_TOO_EARLY) from exc
 
 
+def read_partition(
+    bootstrap_servers: str, options: Mapping[str, str], topic: str, partition: int, offset: int
+) -> Generator[Message, None, None]:
+    """Give every record of a partition from an offset up to the end it had at the call, committed or not."""
+    settings = {**_reading(bootstrap_servers, options), "isolation.level": "read_uncommitted"}
+    try:
+        first, end = _bounds(bootstrap_servers, options, topic, "read_uncommitted")[partition]
+        with closing(Consumer(settings, logger=log)) as consumer:
+            yield from _read(consumer, bootstrap_servers, topic, {partition: (max(first, offset), end)})
+    except DRIVER_ERRORS as exc:
+        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=_TOO_EARLY) from exc
+
+
 def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str]:
     """Configure a consumer that reads a topic once. Memory of records fetched ahead stays taken: 64 MB by default."""
     return {

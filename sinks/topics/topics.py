@@ -17,6 +17,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 from cdc.config.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, raise_first
 from cdc.model.ledger import UNKNOWN, TopicFacts
+from sinks.client import oidc
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 
@@ -139,11 +140,16 @@ def _specs(wanted: Sequence[Wanted], replication_factor: int | None) -> dict[str
 
 def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, Any]:
     """Translate librdkafka's options to kafka-python's. Raises ConfigError for one it has no name for."""
-    unknown = sorted(o for o in options if o.startswith(_ONE_SIDED) and o not in _CLIENT)
+    unknown = sorted(o for o in options if o.startswith(_ONE_SIDED) and o not in _CLIENT and o not in oidc.OPTIONS)
     if unknown:
-        raise ConfigError(f"sink.options: {', '.join(unknown)} is not known here", hint=f"known: {', '.join(_CLIENT)}")
+        raise ConfigError(
+            f"sink.options: {', '.join(unknown)} is not known here",
+            hint=f"known: {', '.join((*_CLIENT, *oidc.OPTIONS))}",
+        )
     mapped: dict[str, Any] = {_CLIENT[name]: value for name, value in options.items() if name in _CLIENT}
     mapped["ssl_check_hostname"] = mapped.get("ssl_check_hostname", _HOST_CHECKED) == _HOST_CHECKED
+    if oidc.wanted(options):
+        mapped["sasl_oauth_token_provider"] = oidc.Tokens(options)
     tell_of_weakness(bootstrap_servers, weakness(options, bootstrap_servers))
     return {"bootstrap_servers": bootstrap_servers.split(","), **mapped}
 
@@ -153,6 +159,8 @@ def weakness(options: Mapping[str, str], bootstrap_servers: str = "localhost") -
     encrypted = options.get("security.protocol", "").upper().endswith("SSL")
     if encrypted and options.get("ssl.endpoint.identification.algorithm", _HOST_CHECKED) != _HOST_CHECKED:
         return "the broker's certificate is not checked to be that host's (ssl.endpoint.identification.algorithm)"
+    if oidc.wanted(options) and oidc.in_the_clear(options):
+        return "sasl.oauthbearer.token.endpoint.url is http: the client's secret is sent without encryption"
     if options.get("security.protocol", "").upper() == "SASL_PLAINTEXT":
         return "security.protocol=SASL_PLAINTEXT logs in without encryption and without knowing who answers"
     hosts = ",".join(server.strip().rpartition(":")[0].strip("[]") or server.strip() for server in

@@ -22,6 +22,8 @@ from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source
 
 _WITHIN_S: Final = 30.0
+OF_COPIES: Final = b"{"
+"""Keys that begin with it are of copies that are set aside (`spark_apply.events.set_aside`), and not of events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
         return found
     for message in kafka_source.committed(config.source, topic, 1):
         key, value = message.key(), message.value()
-        if isinstance(key, bytes):
+        if isinstance(key, bytes) and not key.startswith(OF_COPIES):
             found.pop(key, None)
             if value is not None:
                 found[key] = Entry.from_json(value)
@@ -104,7 +106,7 @@ class Quarantine:
 
     @property
     def limit(self) -> int:
-        """Return the number of entries it may hold."""
+        """Return the number of entries that it may hold of a copy."""
         return self.config.quarantine.limit
 
     def refresh(self) -> None:
@@ -116,17 +118,18 @@ class Quarantine:
         return [entry for entry in self._entries.values() if (entry.store, entry.topic) == (store, topic)]
 
     def put(self, entries: Iterable[Entry], *, beyond: OperatorError) -> int:
-        """Add entries; return how many are new. Raises `beyond` and adds none if they exceed the limit."""
+        """Add entries of one copy; return how many are new. Raises `beyond` and adds none if they exceed the limit."""
         self.refresh()
         known = self._entries
         told = {e.id: e for e in entries if e.id not in known or e.reason != known[e.id].reason}
-        new, held = len(told.keys() - known.keys()), len(known)
+        copies = {(e.store, e.topic) for e in told.values()}
+        new, held = len(told.keys() - known.keys()), sum(len(self.of(*copy)) for copy in copies)
         if held + new > self.limit:
             hint = beyond.hint or ""
             if self.limit:
                 hint += f"; with {held:,} in quarantine, more than quarantine.limit {self.limit:,} would be"
             raise OperatorError(beyond.message, hint=hint)
-        self._write({key: orjson.dumps(entry.as_json()) for key, entry in told.items()})
+        self.write({key: orjson.dumps(entry.as_json()) for key, entry in told.items()})
         self._entries |= told
         return new
 
@@ -143,10 +146,11 @@ class Quarantine:
 
     def _remove(self, entries: Iterable[Entry]) -> None:
         gone = {entry.id for entry in entries}
-        self._write(dict.fromkeys(gone))
+        self.write(dict.fromkeys(gone))
         self._entries = {key: entry for key, entry in self._entries.items() if key not in gone}
 
-    def _write(self, records: Mapping[bytes, bytes | None]) -> None:
+    def write(self, records: Mapping[bytes, bytes | None]) -> None:
+        """Write records durably. Raises OperatorError if the topic does not take them."""
         if not records:
             return
         config = self.config.source

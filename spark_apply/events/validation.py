@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import orjson
 from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
+from cdc.config.config import ApplySource
 from cdc.model.errors import OperatorError
+from spark_apply.events import kafka_source
 from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.events.quarantine import Entry
@@ -51,6 +54,18 @@ class PoisonRecord:
         if self.reason:
             return self.reason
         return f"a value does not fit: {', '.join(self.columns)}" if self.columns else "not an event"
+
+
+def record_ref(source: ApplySource, topic: str, partition: int, offset: int) -> RecordRef:
+    """Return the key and the position of an event that is in no batch any more, from its topic.
+
+    Without them, if compaction has removed the record: then a newer event of the key comes, or has come.
+    """
+    for record in kafka_source.records_between(source, topic, {partition: offset}, {partition: offset + 1}):
+        key, value = record.key(), record.value()
+        if record.offset() == offset and isinstance(key, bytes) and value is not None:
+            return RecordRef(partition, offset, key.decode(), str(orjson.loads(value)["source"]["position"]))
+    return RecordRef(partition, offset, None, None)
 
 
 def non_events(newest: DataFrame, topic: str, most: int) -> list[PoisonRecord]:

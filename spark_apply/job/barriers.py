@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from cdc.config.config import ApplySource
 from cdc.model.errors import BugError, CdcError, OperatorError
-from cdc.model.state import State
+from cdc.model.state_records import StateReader
 from spark_apply.events import kafka_source
 from spark_apply.model.completeness import Barrier, Barriers, complete_tables, position_of
 from spark_apply.model.target_table import TargetTable
@@ -48,7 +48,9 @@ class PositionWatcher:
             self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
         self.seen: set[str] = set()
         """The connectors that have published a position."""
-        self._newest: dict[str, State] = {}
+        self._states: dict[str, StateReader] = {}
+        self._moved: dict[str, str] = {}
+        """Connectors whose newest position has no barrier yet, with their position topic."""
         self._positions: dict[str, str] = {}
         self._read_to: dict[str, int] = {}
         """By topic, the offset behind the last record."""
@@ -58,6 +60,10 @@ class PositionWatcher:
         self._admin = AdminClient(kafka_source.client(config))
         self.failure: CdcError | None = None
         """The error that ended the thread."""
+
+    def follow(self, table: TargetTable) -> None:
+        """Take barriers for one more table of a connector that is followed."""
+        self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
 
     def _begin(self) -> None:
         there = kafka_source.topics(self._config)
@@ -145,22 +151,28 @@ class PositionWatcher:
                     msg = f"topic {topic} can be read no more ({error.name()})"
                     raise OperatorError(msg, hint="was it deleted, or may this user not read it any more?")
                 continue  # the client recovers from other errors by itself
-            self._read_to[topic] = (message.offset() or 0) + 1
-            connector = self._positions[topic]
-            if message.key() == connector.encode() and value is not None:
-                self._newest[connector] = State.from_bytes(value, where=f"topic {topic}")
+            offset, connector = message.offset() or 0, self._positions[topic]
+            if offset < self._read_to.get(topic, 0):  # a topic that was made again
+                del self._states[connector]
+            self._read_to[topic] = offset + 1
+            states = self._states.setdefault(connector, StateReader(connector))
+            if states.hear(message.key(), value) and value is not None:
+                self._moved[connector] = topic
                 self.seen.add(connector)
         return ended
 
     def _make(self) -> None:
         """Take a barrier for each State that was read; a State whose barrier fails is tried again."""
-        for connector, state in list(self._newest.items()):
+        for connector, topic in list(self._moved.items()):
+            state = self._states[connector].state(where=f"topic {topic}")
+            if state is None:
+                continue
             tables = complete_tables(state, self._followed[connector])
             if tables is not None:
                 topics = {self._followed[connector][table] for table in tables}
                 highs = self._highs(topics)
                 self.barriers.add(Barrier(connector, tables, position_of(state), state.source_ms or None, highs))
-            del self._newest[connector]
+            del self._moved[connector]
 
     def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
         there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # each time: partitions can be added

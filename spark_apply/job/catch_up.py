@@ -75,16 +75,21 @@ class SwapWatch:
         return bool(found)
 
     def _catch_up(self, topic: str) -> bool:
+        found = [self._caught_up(topic, name) for name in list(self.applier.routes[topic].stores)]
+        return any(found)
+
+    def _caught_up(self, topic: str, name: str) -> bool:
+        """Catch up one copy, if that is due."""
         routes = self.applier.routes
-        table, stores = routes[topic].table, routes[topic].stores
-        due = {name: owed for name, store in stores.items() if (owed := store.due(table)) is not None}
-        if due:
+        with self.applier.contained(topic, name):
+            owed = routes[topic].stores[name].due(routes[topic].table)
+            if owed is None:
+                return False
             route = routes[topic] = self.applier.evolve(routes[topic])
             self.applier.quarantine.refresh()  # what was resolved for the copy that was swapped in, and what was put
-            for name, owed in due.items():
-                only = Route(route.table, {name: route.stores[name]})
-                applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine)
-                end = fold(self.spark, self.source, applier, topic, owed.begin)
-                self.replaced(topic, name, end)
-                route.stores[name].caught_up(route.table, owed)
-        return bool(due)
+            only = Route(route.table, {name: route.stores[name]})
+            applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine)
+            end = fold(self.spark, self.source, applier, topic, owed.begin)
+            self.replaced(topic, name, end)
+            route.stores[name].caught_up(route.table, owed)
+        return True

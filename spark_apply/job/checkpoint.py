@@ -2,17 +2,23 @@
 
 <checkpoint>/offsets/<batch>   written before a batch runs: "v1", metadata, then each source's end offsets as JSON
 <checkpoint>/commits/<batch>   written after it
+<checkpoint>/cdc-copies.json   written by us: the identities of the copies that it is of
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from spark_apply.model.completeness import Ends
 
+Identities = Mapping[str, Mapping[str, str]]
+"""The identities of copies, by table, then by store."""
+
+_COPIES = "cdc-copies.json"
 _VERSION = "v1"
 _FIRST_SOURCE = 2
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -52,6 +58,35 @@ def ends_committed(spark: SparkSession, checkpoint: str) -> Ends | None:
     names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
     batches = [int(name) for name in names if name.isdigit()]
     return ends_of(spark, checkpoint, max(batches)) if batches else None
+
+
+def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) -> None:
+    """Write into a checkpoint which copies it is of: a start at which one cannot be opened looks there."""
+    _, files, path = _opened(spark, f"{checkpoint}/{_COPIES}")
+    if not files.exists(path):
+        stream = files.create(path, True)  # noqa: FBT003 - Java's
+        try:
+            stream.write(bytearray(json.dumps(identities, sort_keys=True).encode()))
+        finally:
+            stream.close()
+
+
+def noted_copies(spark: SparkSession, place: str) -> list[Identities]:
+    """Return the copies of all checkpoints in a folder, the last one that was written first."""
+    jvm, files, folder = _opened(spark, place)
+    if not files.exists(folder):
+        return []
+    found: list[tuple[int, Identities]] = []
+    for status in files.globStatus(jvm.org.apache.hadoop.fs.Path(folder, f"*/{_COPIES}")):
+        stream = files.open(status.getPath())
+        try:
+            text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+        commits = jvm.org.apache.hadoop.fs.Path(status.getPath().getParent(), "commits")
+        at = files.getFileStatus(commits).getModificationTime() if files.exists(commits) else 0
+        found.append((int(at), json.loads(text)))
+    return [identities for _, identities in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
 def _opened(spark: SparkSession, folder: str) -> tuple[Any, Any, Any]:

@@ -8,12 +8,13 @@ by position, that is safe. A copy that a rebuild or a rollback has swapped in ke
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import FrameType
@@ -22,30 +23,39 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.config import ApplyConfig, ApplyTable
-from cdc.model.errors import BugError, CdcError, OperatorError
+from cdc.encode.table_log import log_of
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.expressions import resolved
 from spark_apply.events.projection import check_places, projected_table
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.refusals import refuse_histories, without_log
+from spark_apply.events.set_aside import read_set_aside
 from spark_apply.job import checkpoint as checkpoints
+from spark_apply.job.aside_watch import AsideWatch
 from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.catch_up import SwapWatch
 from spark_apply.job.maintenance import MaintenanceSchedule
 from spark_apply.job.microbatch import Applier, Key, Route, TableCount
+from spark_apply.job.pace import Pace
 from spark_apply.job.retention import recovery_command, require_deletes, require_offsets
+from spark_apply.job.set_aside import AsideCopies
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Store, Visibility, open_store
 from spark_apply.model.target_table import TargetTable, Version, choose
 from spark_apply.model.upkeep import Maintained
+from spark_apply.spark.environment import require_paths
 from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.paths import located
+from spark_apply.spark.remedies import reaching, remedy
 from spark_apply.spark.session import open_session
 
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
 """The shortest time between two batches; the second for stores in which each batch leaves files to compact."""
 _LOOK_S = 0.1
+_NAMED = 10
+"""So many tables of a store are named when the job starts."""
 _TASKS, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
 _EVENTS_A_TASK = 50_000
 _EVENTS_ALONE = 10_000
@@ -66,6 +76,8 @@ class ApplySummary:
     """By table, then by store."""
     behind: bool = False
     """With `once`: a transaction was still open when the run began, and is not included."""
+    aside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By table, then by store: the copies that are set aside, and why."""
 
     def as_json(self) -> dict[str, object]:
         """Return the stable JSON of ``cdc apply --json``."""
@@ -74,6 +86,7 @@ class ApplySummary:
             "seconds": round(self.seconds, 3),
             "batches": self.batches,
             "behind": self.behind,
+            "aside": {table: dict(stores) for table, stores in self.aside.items()},
             "tables": {
                 table: {store: asdict(count) for store, count in stores.items()}
                 for table, stores in self.tables.items()
@@ -97,55 +110,169 @@ def run_apply(
     begun = time.monotonic()
     tell = progress or (lambda _line: None)
     stop = stop or threading.Event()
-    tell("reading the schema topic")
-    chosen = choose_tables(config)
-    require_topics(config, chosen)
-    tell("starting Spark")
-    spark = open_session(config.name, config.spark)
-    stores = open_stores(config, chosen, spark)
-    try:
-        applier = Applier({}, lambda route: _evolve(config, route, spark), Quarantine(config))
-        identities = {}
-        targets = projected_targets(chosen, spark)
-        following = {table: {name: stores[name] for name in chosen[table][0].stores} for table in targets}
-        followed = [(made, following[table]) for table, made in targets.items() if not (lose_history and made.history)]
-        require_deletes(config.source, followed)
-        for table, made in targets.items():
-            followers = following[table]
-            with _opening_errors(table):
-                identities[table] = {name: store.open(made) for name, store in followers.items()}
-            applier.routes[made.topic] = Route(made, followers)
-            applier.counts.update({(table, name): TableCount() for name in followers})
-        topics = sorted(applier.routes)
-        behind = once and not kafka_source.await_markers(config.source, topics)
-        watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
-        with _stopped_by_signals(stop), watcher:
-            checkpoint = checkpoint_folder(config, identities)
-            checkpoints.prepare(spark, checkpoint)
-            publisher = WatermarkPublisher(applier.routes, watcher)
-            maintenance = MaintenanceSchedule(applier.routes, tell)
-            _run(spark, config, applier, publisher, maintenance, checkpoint=checkpoint, once=once, stop=stop, tell=tell)
-    finally:
-        for store in stores.values():
-            store.close()
+    with _stopped_by_signals(stop):
+        tell(f"reading the schema topic of {config.source.topic_prefix}")
+        chosen, unusable = choose_usable(config)
+        require_topics(config, chosen)
+        tell("starting Spark")
+        spark = open_session(config.name, config.spark)
+        stores = open_stores(config, chosen, spark)
+        try:
+            asides = AsideCopies({}, Quarantine(config), tell, once)
+            asides.known = read_set_aside(config)
+            evolve = functools.partial(_evolve, config, spark, asides)
+            applier = Applier(asides.routes, evolve, asides.quarantine, asides=asides)
+            behind = False
+            if not stop.is_set():
+                start = _Start(config, spark, applier, asides, stores, tell)
+                start.open(chosen, unusable, lose_history=lose_history)
+                behind = start.follow(once=once, stop=stop)
+        finally:
+            for store in stores.values():
+                store.close()
     tables: dict[str, dict[str, TableCount]] = {}
     for (table, name), count in sorted(applier.counts.items()):
         tables.setdefault(table, {})[name] = count
-    return ApplySummary(config.name, time.monotonic() - begun, applier.batches, tables, behind)
+    aside: dict[str, dict[str, str]] = {}
+    for (_, name), of in sorted(asides.copies.items()):
+        aside.setdefault(of.table, {})[name] = of.error.message
+    return ApplySummary(config.name, time.monotonic() - begun, applier.batches, tables, behind, aside)
+
+
+@dataclass(slots=True)
+class _Start:
+    """Opens the copies, and starts to follow the topics."""
+
+    config: ApplyConfig
+    spark: SparkSession
+    applier: Applier
+    asides: AsideCopies
+    stores: Mapping[str, Store]
+    tell: Progress
+    identities: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """By table, then by store; None: the copy cannot be opened."""
+
+    def open(self, chosen: Chosen, unusable: Unusable, *, lose_history: bool) -> None:
+        """Open all copies. Raises the first error if none can go on."""
+        targets = projected_targets(chosen, self.spark)
+        copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
+        missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)])
+        if missed and len(missed) == len(copies):
+            raise next(iter(missed.values()))
+        for made, name in copies:
+            route = self.applier.routes.setdefault(made.topic, Route(made, {}))
+            self.applier.counts[made.qualified, name] = TableCount()
+            of = self.identities.setdefault(made.qualified, {})
+            of[name], error = None, missed.get((made.qualified, name))
+            try:
+                with _opening_errors(made.qualified):
+                    of[name] = self.stores[name].open(made)
+            except CdcError as exc:
+                error = error or exc
+            if error is None:
+                self.applier.routes[made.topic] = Route(made, {**route.stores, name: self.stores[name]})
+            else:
+                self.asides.refused(made.topic, name, made.qualified, self.stores[name], error)
+        for table, (settings, topic, refusal) in unusable.items():
+            self.identities[table] = dict.fromkeys(settings.stores)
+            for name in settings.stores:
+                self.asides.refused(topic, name, table, self.stores[name], refusal)
+        self.asides.require_some()
+
+    def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:
+        try:
+            require_deletes(self.config.source, [(made, {name: self.stores[name]}) for made, name in copies])
+        except CdcError:  # of which copies it is, is found out one by one
+            found = {}
+            for made, name in copies:
+                try:
+                    require_deletes(self.config.source, [(made, {name: self.stores[name]})])
+                except CdcError as exc:
+                    found[made.qualified, name] = exc
+            return found
+        return {}
+
+    def follow(self, *, once: bool, stop: threading.Event) -> bool:
+        """Follow the topics; return whether a transaction was still open when the run began."""
+        topics = sorted({*self.applier.routes, *(topic for topic, _ in self.asides)})
+        behind = once and not kafka_source.await_markers(self.config.source, topics)
+        watcher = PositionWatcher(self.config.source, [route.table for route in self.applier.routes.values()])
+        with watcher:
+            with reaching(f"checkpoint: {self.config.checkpoint}"):
+                identities = known_identities(self.spark, self.config, self.identities)
+                checkpoint = checkpoint_folder(self.config, identities)
+                checkpoints.prepare(self.spark, checkpoint)
+                checkpoints.note_copies(self.spark, checkpoint, identities)
+            publisher = WatermarkPublisher(self.applier, watcher)
+            self.asides.containing = True
+            for key in list(self.asides):
+                self.asides.note(*key)
+            _run(
+                self.spark,
+                self.config,
+                self.applier,
+                publisher,
+                maintenance=MaintenanceSchedule(self.applier.routes, self.tell),
+                asides=AsideWatch(
+                    *(self.spark, self.config.source, self.applier, self.asides, publisher),
+                    newest=functools.partial(_newest, self.config, self.spark),
+                ),
+                topics=topics,
+                checkpoint=checkpoint,
+                once=once,
+                stop=stop,
+                tell=self.tell,
+            )
+        return behind
 
 
 Chosen = dict[str, tuple[ApplyTable, list[Version]]]
 """By ``schema.table``."""
 
 
-def choose_tables(config: ApplyConfig) -> Chosen:
-    """Return the tables of apply.yaml with their versions in the schema topic. Raises CdcError for invalid ones."""
+Unusable = dict[str, tuple[ApplyTable, str, CdcError]]
+"""By ``schema.table``: tables of which no copy can be made as they are now, with their topic, and why."""
+
+
+def choose_usable(config: ApplyConfig) -> tuple[Chosen, Unusable]:
+    """Return the tables of apply.yaml with their versions in the schema topic, and those that cannot be copied.
+
+    Raises CdcError for what is wrong in the file.
+    """
+    places = [(f"stores.{name}.path", store.path) for name, store in config.stores.items() if store.path]
+    require_paths([*places, ("checkpoint", config.checkpoint)])
     versions = kafka_source.schema_versions(config.source)
-    chosen = {table: (settings, versions[table]) for table, settings in choose(config.tables, versions).items()}
-    tables = {table: (settings, projected_table(known, settings)) for table, (settings, known) in chosen.items()}
+    chosen: Chosen = {}
+    tables: dict[str, tuple[ApplyTable, TargetTable]] = {}
+    unusable: Unusable = {}
+    for table, settings in choose(config.tables, versions).items():
+        try:
+            tables[table] = (settings, projected_table(versions[table], settings))
+        except ConfigError:
+            raise
+        except CdcError as exc:
+            newest = versions[table][-1].topic
+            unusable[table] = (settings, log_of(newest) if settings.mode == "history" else newest, exc)
+        else:
+            chosen[table] = (settings, versions[table])
     refuse_histories(config, [made for _, made in tables.values()])
     check_places(tables, {name: store.type for name, store in config.stores.items()})
+    return chosen, unusable
+
+
+def choose_tables(config: ApplyConfig) -> Chosen:
+    """Do what `choose_usable` does, and raise CdcError for the first table that cannot be copied."""
+    chosen, unusable = choose_usable(config)
+    for _, _, error in unusable.values():
+        raise error
     return chosen
+
+
+def _newest(config: ApplyConfig, spark: SparkSession, table: str) -> TargetTable:
+    """Return a table at its newest version. Raises CdcError if no copy of it can be made."""
+    versions = kafka_source.schema_versions(config.source)
+    settings = choose(config.tables, versions)[table]
+    return resolved(projected_table(versions[table], settings), spark)
 
 
 def projected_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTable]:
@@ -179,17 +306,32 @@ def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
 
 def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dict[str, Store]:
     """Open the stores that the tables use, by their names in apply.yaml."""
-    used = sorted({name for settings, _ in chosen.values() for name in settings.stores})
+    used = sorted({name for settings, _ in chosen.values() for name in settings.stores} or config.stores)
     prefix = config.source.topic_prefix
     return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
 
 
-def _evolve(config: ApplyConfig, route: Route, spark: SparkSession) -> Route:
-    settings, versions = choose_tables(config)[route.table.qualified]
-    table = resolved(projected_table(versions, settings), spark)
-    for store in route.stores.values():
-        store.open(table)
-    return Route(table, route.stores)
+def _evolve(config: ApplyConfig, spark: SparkSession, asides: AsideCopies, route: Route) -> Route:
+    table, stores = _newest(config, spark, route.table.qualified), {}
+    for name, store in route.stores.items():
+        with asides.contained(table.topic, name):
+            store.open(table)
+            stores[name] = store
+    return Route(table, stores)
+
+
+def known_identities(
+    spark: SparkSession, config: ApplyConfig, identities: Mapping[str, Mapping[str, str | None]]
+) -> checkpoints.Identities:
+    """Complete the identities with those of the last checkpoint of these copies: some cannot be opened now."""
+    there = {table: {name: i for name, i in of.items() if i is not None} for table, of in identities.items()}
+    if there == identities:
+        return there
+    for noted in checkpoints.noted_copies(spark, located(config.checkpoint)):
+        same_copies = {table: set(of) for table, of in noted.items()} == {t: set(of) for t, of in identities.items()}
+        if same_copies and all(noted[table][name] == i for table, of in there.items() for name, i in of.items()):
+            return noted
+    return there
 
 
 def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
@@ -204,8 +346,10 @@ def _run(
     config: ApplyConfig,
     applier: Applier,
     publisher: WatermarkPublisher,
-    maintenance: MaintenanceSchedule,
     *,
+    maintenance: MaintenanceSchedule,
+    asides: AsideWatch,
+    topics: Sequence[str],
     checkpoint: str,
     once: bool,
     stop: threading.Event,
@@ -213,40 +357,45 @@ def _run(
 ) -> None:
     idle, ending = threading.Lock(), threading.Event()
     swaps = SwapWatch(spark, config.source, applier, publisher.replaced)
-    failures: list[Exception] = []
+    failures, pace = list[Exception](), Pace(applier.counts)
 
     def apply(records: DataFrame, batch_id: int) -> None:
         with idle:
             if stop.is_set() or ending.is_set():
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # a return would mean to Spark that the batch is done
+            began = time.monotonic()
             with _recorded(failures):
                 ends = checkpoints.ends_of(spark, checkpoint, batch_id)
-                publisher.applied(ends, _apply(applier, swaps, records, publisher, ends))
-            tell(_line(applier))
+                publisher.applied(ends, _apply(applier, swaps, records, publisher, ends, asides=asides.asides))
+            tell(pace.line(applier.batches, took_s=time.monotonic() - began, source_ms=publisher.source_ms()))
 
-    writer = kafka_source.stream(spark, config.source, sorted(applier.routes)).writeStream.queryName(config.name)
-    writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
+    writer = (
+        kafka_source.stream(spark, config.source, topics)
+        .writeStream.queryName(config.name)
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(apply)
+    )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_interval(applier.routes))
     try:
         swaps.look(now=True)
         applied = checkpoints.ends_committed(spark, checkpoint)
-        histories = [topic for topic, route in applier.routes.items() if route.table.history]
-        require_offsets(config.source, applied, checkpoint=checkpoint, logs=histories)
+        logs = [topic for topic, route in applier.routes.items() if route.table.history]
+        require_offsets(config.source, applied, checkpoint=checkpoint, logs=logs)
         publisher.begin(applied, checkpoint=checkpoint)
+        asides.asides.forget_others()
+        asides.look(now=True)
         query = writer.start()
     except CdcError:
         raise
     except Exception as exc:
         raise _translated(exc, checkpoint) from exc
-    tell("following the topics")
+    tell(f"following the topics; {_copies(applier)}")
     try:
         while query.isActive and not stop.wait(_LOOK_S):
             if idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
                 try:
-                    swaps.look()
-                    publisher.publish_pending()
-                    maintenance.look()
+                    _look(swaps, asides, publisher, maintenance)
                 finally:
                     idle.release()
     except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
@@ -260,6 +409,30 @@ def _run(
         _raise_failure(query, failures, checkpoint)
     publisher.publish_pending()
     maintenance.look(now=once and not stop.is_set())
+
+
+def _copies(applier: Applier) -> str:
+    """Name the copies that go on, by store."""
+    by_store: dict[str, list[str]] = {}
+    for _, route in sorted(applier.routes.items()):
+        for name in route.stores:
+            by_store.setdefault(name, []).append(route.table.qualified)
+    told = [
+        f"{name}: {len(of)} tables ({', '.join(of[:_NAMED])}{', …' if len(of) > _NAMED else ''})"
+        for name, of in by_store.items()
+    ]
+    return "; ".join(told)
+
+
+def _look(
+    swaps: SwapWatch, asides: AsideWatch, publisher: WatermarkPublisher, maintenance: MaintenanceSchedule
+) -> None:
+    """Do what is due between two batches."""
+    asides.asides.containing = True
+    swaps.look()
+    asides.look()
+    publisher.publish_pending()
+    maintenance.look()
 
 
 def _end(query: StreamingQuery, failures: list[Exception]) -> None:
@@ -293,9 +466,20 @@ def _recorded(failures: list[Exception]) -> Iterator[None]:
 
 
 def _apply(
-    applier: Applier, swaps: SwapWatch, records: DataFrame, publisher: WatermarkPublisher, ends: Ends
+    applier: Applier,
+    swaps: SwapWatch,
+    records: DataFrame,
+    publisher: WatermarkPublisher,
+    ends: Ends,
+    *,
+    asides: AsideCopies | None = None,
 ) -> dict[Key, Visibility]:
-    """Fold a batch in. The whole batch is retried when a copy was swapped meanwhile, and once after another failure."""
+    """Fold a batch in. The whole batch is retried when a copy was swapped meanwhile, and once after another failure.
+
+    With `asides` once after any, and then the copies that fail are set aside.
+    """
+    if asides is not None:
+        asides.containing = False
     swaps.look()
     records = _sized(records, publisher.unread(ends), most=int(swaps.spark.conf.get(_TASKS) or 1))
     tries = 0
@@ -306,9 +490,13 @@ def _apply(
         except Exception as exc:
             tries += 1
             again = swaps.look(now=True) or (tries == 1 and not isinstance(exc, CdcError))
+            if asides is not None and not again and not asides.containing:
+                again = asides.containing = True
             if not again or tries == _TRIES:
                 raise
         else:
+            if asides is not None:
+                asides.containing = True
             return visibility
 
 
@@ -320,9 +508,11 @@ def _opening_errors(table: str) -> Iterator[None]:
     except CdcError:
         raise
     except Exception as exc:
-        said = spark_failure(exc)
+        said, known = spark_failure(exc), remedy(exc)
         if said is None:
             raise
+        if known is not None:
+            raise OperatorError(f"{table}: its copies cannot be opened: {known[0]}. {said}", hint=known[1]) from exc
         hint = "nothing was applied; start again. Do two jobs write this store? Let one do it"
         raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
 
@@ -342,16 +532,12 @@ def _translated(exc: Exception, checkpoint: str) -> CdcError:
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or recreated"
         return OperatorError(msg, hint=recovery_command(checkpoint, (), ()))
-    said = spark_failure(exc)
+    said, known = spark_failure(exc), remedy(exc)
+    if said is not None and known is not None:
+        return OperatorError(f"{said}: {known[0]}", hint=known[1])
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
     return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")
-
-
-def _line(applier: Applier) -> str:
-    keys = sum(count.keys for count in applier.counts.values())
-    newest = max((count.position or "" for count in applier.counts.values()), default="")
-    return f"batch {applier.batches}: {keys} rows handed to stores, position {newest}"
 
 
 @contextmanager

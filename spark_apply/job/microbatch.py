@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame, Row
@@ -26,13 +26,15 @@ from spark_apply.events.validation import (
     misfits,
     newest,
     non_events,
+    record_ref,
     refusal,
     resolved_entries,
     superseded,
     surveyed,
     without_misfits,
 )
-from spark_apply.model.store import Applied, Batch, FilledStore, Refused, Store, Visibility, is_whole
+from spark_apply.job.set_aside import AsideCopies
+from spark_apply.model.store import Applied, Batch, CopyError, FilledStore, Refused, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import spark_failure
 
@@ -95,6 +97,8 @@ class Applier:
     counts: dict[tuple[str, str], TableCount] = field(default_factory=dict)
     """By table and store."""
     batches: int = 0
+    asides: AsideCopies | None = None
+    """The copies that are set aside, if a copy that fails may be: otherwise its failure is raised."""
     _refused: dict[Key, list[PoisonRecord]] = field(default_factory=dict)
     """The records of the running batch that stores refused."""
 
@@ -108,28 +112,31 @@ class Applier:
         a deleted row.
         """
         self._refused.clear()
+        if not any(route.stores for route in self.routes.values()):
+            return
         limits = {topic: visible.limit for (topic, _), visible in visibility.items()}
         every = {topic: "" for topic, route in self.routes.items() if route.table.history}
         with ExitStack() as stack:
             apart = {**limits, **every}
-            alone = self._in_one_pass(stack, records, apart) if len(self.routes) == 1 else None
+            alone = self._in_one_pass(stack, records, apart) if self._is_alone else None
             batches = closing(self._by_topic(stack, records, limits, apart)) if alone is None else nullcontext(alone)
             whole: dict[str, list[tuple[Batch, int]]] = {}
             for about, batch in stack.enter_context(batches):
                 topic = batch.table.topic
                 for name, store in self.routes[topic].stores.items():
-                    if is_whole(store):
-                        whole.setdefault(name, []).append((self._refusable(name, batch), about["events"]))
-                    else:
-                        again = topic in limits and not batch.table.history
-                        rows = newest(batch.rows, None) if again else batch.rows
-                        given = self._refusable(name, replace(batch, rows=rows))
-                        first = (since or {}).get((topic, name), "")
-                        late = about["first"] < first
-                        applied = _apply_since(store, given, first) if late else _apply(store, given)
-                        self._count(name, given, about["events"], applied)
+                    with self.contained(topic, name):
+                        if is_whole(store):
+                            whole.setdefault(name, []).append((self._refusable(name, batch), about["events"]))
+                        else:
+                            again = topic in limits and not batch.table.history
+                            rows = newest(batch.rows, None) if again else batch.rows
+                            given = self._refusable(name, replace(batch, rows=rows))
+                            first = (since or {}).get((topic, name), "")
+                            late = about["first"] < first
+                            applied = _apply_since(store, given, first) if late else _apply(store, given)
+                            self._count(name, given, about["events"], applied)
             for name in sorted({name for _, name in visibility}):
-                self._fold(name, whole.get(name, []), visibility)
+                self.fold(name, whole.get(name, []), visibility)
         self.batches += 1
 
     def fill(self, records: DataFrame) -> bool:
@@ -177,15 +184,52 @@ class Applier:
         """Return the number of poison records to read: one more than the quarantine may hold shows that it is full."""
         return self.quarantine.limit + 1
 
-    def _fold(self, name: str, batches: list[tuple[Batch, int]], visibility: Mapping[Key, Visibility]) -> None:
-        """Give a `WholeStore` everything that a batch has for it."""
-        routes = {topic: self.routes[topic] for topic, store in visibility if store == name}
-        store = next(route.stores[name] for route in routes.values())
-        if is_whole(store):
-            at = {route.table.qualified: visibility[topic, name] for topic, route in routes.items()}
-            applied = store.fold([batch for batch, _ in batches], at)
-            for batch, events in batches:
-                self._count(name, batch, events, applied[batch.table.qualified])
+    def contained(self, topic: str, *stores: str) -> AbstractContextManager[None]:
+        """Set copies of a topic aside if the block fails, where that may be."""
+        return nullcontext() if self.asides is None else self.asides.contained(topic, *stores)
+
+    def is_behind(self, topic: str, store: str) -> bool:
+        """Set a copy aside that an earlier run has set aside, so that it is caught up; return whether it has."""
+        return self.asides is not None and self.asides.is_behind(topic, store)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the records are of one topic, and nothing is to be contained."""
+        if self.asides is not None and (self.asides.containing or any(t not in self.routes for t, _ in self.asides)):
+            return False
+        return len(self.routes) == 1
+
+    def fold(self, name: str, batches: list[tuple[Batch, int]], visibility: Mapping[Key, Visibility]) -> None:
+        """Give a `WholeStore` everything that a batch has for it, and what each of its tables may show."""
+        while routes := self._followed(name, visibility):
+            store = next(route.stores[name] for route in routes.values())
+            given = [(batch, events) for batch, events in batches if batch.table.topic in routes]
+            waiting = {topic: self._refuser(name, route.table, None) for topic, route in routes.items()}
+            refuse = {**waiting, **{batch.table.topic: batch.refuse for batch, _ in given}}
+            at = {r.table.qualified: replace(visibility[t, name], refuse=refuse[t]) for t, r in routes.items()}
+            if not is_whole(store):
+                return
+            try:
+                applied = store.fold([batch for batch, _ in given], at)
+            except CopyError as exc:
+                (topic,) = (topic for topic, route in routes.items() if route.table.qualified == exc.table)
+                with self.contained(topic, name):
+                    raise
+            except Exception as exc:  # the whole store is away, or refuses us
+                if self.asides is None or not self.asides.contains(exc):
+                    raise
+                for topic in routes:
+                    self.asides.put(topic, name, exc)
+                return
+            else:
+                for batch, events in given:
+                    self._count(name, batch, events, applied[batch.table.qualified])
+                return
+
+    def _followed(self, name: str, visibility: Mapping[Key, Visibility]) -> dict[str, Route]:
+        """Return by topic the routes to a store, of those that `visibility` speaks of."""
+        found = {topic: self.routes[topic] for topic, store in visibility if store == name}
+        return {topic: route for topic, route in found.items() if name in route.stores}
 
     def _in_one_pass(
         self, stack: ExitStack, records: DataFrame, apart: Mapping[str, str]
@@ -212,10 +256,18 @@ class Applier:
         found = _kept(stack, latest(events, apart))
         for about in sorted(_survey(found), key=lambda row: str(row["topic"])):
             topic = about["topic"]
-            self._set_aside(topic, non_events(found, topic, self._most) if about["non_events"] else [])
-            if about["keys"]:
-                with ExitStack() as own:
-                    yield about, self._typed(stack if topic in limits else own, found, about, events, limits.get(topic))
+            stores = self.routes[topic].stores if topic in self.routes else {}
+            if not stores:
+                continue
+            with ExitStack() as own:
+                batch = None
+                with self.contained(topic, *stores):
+                    self._quarantine(topic, non_events(found, topic, self._most) if about["non_events"] else [])
+                    if about["keys"]:
+                        kept = stack if topic in limits else own
+                        batch = self._typed(kept, found, about, events, limits.get(topic))
+                if batch is not None:
+                    yield about, batch
 
     def _typed(self, stack: ExitStack, found: DataFrame, about: Row, events: DataFrame, limit: str | None) -> Batch:
         """Return the valid rows of a topic, cached until the batch ends; put poison records into quarantine first."""
@@ -224,15 +276,16 @@ class Applier:
         rows = _kept(stack, project(found.where((F.col("topic") == topic) & F.col("valid")), route.table))
         bad, keys = misfits(rows, route.table, self._most)
         if bad:
-            self._set_aside(topic, bad)
+            self._quarantine(topic, bad)
             rows = _kept(stack, without_misfits(rows, events, route.table, bad, limit))
             keys = rows.count()
         return Batch(route.table, rows, keys, about["position"])
 
-    def _set_aside(self, topic: str, bad: Sequence[PoisonRecord]) -> None:
+    def _quarantine(self, topic: str, bad: Sequence[PoisonRecord]) -> None:
         """Put events into quarantine for all stores, before any store has a later one."""
         for store in self.routes[topic].stores if bad else ():
-            self._put(store, self.routes[topic].table, bad)
+            with self.contained(topic, store):
+                self._put(store, self.routes[topic].table, bad)
 
     def _put(self, store: str, table: TargetTable, bad: Sequence[PoisonRecord]) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -244,16 +297,24 @@ class Applier:
 
     def _refusable(self, store: str, batch: Batch) -> Batch:
         """Return a batch of which the store may refuse rows."""
+        return replace(batch, refuse=self._refuser(store, batch.table, batch.rows))
+
+    def _refuser(self, store: str, table: TargetTable, rows: DataFrame | None) -> Callable[[Collection[Refused]], None]:
+        """Return what puts refused events into quarantine: those of `rows`, and those that waited in the store."""
 
         def refuse(refused: Collection[Refused]) -> None:
             said = {(one.partition, one.offset): one.reason for one in list(refused)[: self._most]}
-            rows = batch.rows.where(F.col(OFFSET).isin([offset for _, offset in said]))
-            places = [RecordRef(*row) for row in rows.select(PARTITION, OFFSET, KEY, POSITION).collect()]
-            bad = [PoisonRecord(at, reason=said[at[:2]]) for at in places if at[:2] in said]
-            self._refused.setdefault((batch.table.topic, store), []).extend(bad)
-            self._put(store, batch.table, bad)
+            there: list[RecordRef] = []
+            if rows is not None:
+                found = rows.where(F.col(OFFSET).isin([offset for _, offset in said]))
+                there = [RecordRef(*row) for row in found.select(PARTITION, OFFSET, KEY, POSITION).collect()]
+            waited = said.keys() - {at[:2] for at in there}
+            there += (record_ref(self.quarantine.config.source, table.topic, *at) for at in sorted(waited))
+            bad = [PoisonRecord(at, reason=said[at[:2]]) for at in there if at[:2] in said]
+            self._refused.setdefault((table.topic, store), []).extend(bad)
+            self._put(store, table, bad)
 
-        return replace(batch, refuse=refuse)
+        return refuse
 
     def _resolve(self, store: str, batch: Batch) -> None:
         """Resolve the entries whose event, or a newer one, the store has with this batch."""

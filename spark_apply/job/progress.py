@@ -10,7 +10,7 @@ from typing import Self
 
 from cdc.config.config import ApplyConfig
 from cdc.model.change import Position
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Complete, lowest
@@ -39,21 +39,29 @@ class Reader:
         self._open: dict[str, Store] = {}
         self._followed: dict[str, dict[str, list[TargetTable]]] = {name: {} for name in config.stores}
         versions = kafka_source.schema_versions(config.source)
+        self._unusable: dict[str, dict[str, list[str]]] = {name: {} for name in config.stores}
         for table, settings in sorted(choose(config.tables, versions).items()):
-            made = projected_table(versions[table], settings)
+            try:
+                made = projected_table(versions[table], settings)
+            except OperatorError:  # the job sets it aside
+                for store in settings.stores:
+                    self._unusable[store].setdefault(versions[table][-1].connector, []).append(table)
+                continue
             for store in settings.stores:
                 self._followed[store].setdefault(made.connector, []).append(made)
 
     def stores(self) -> dict[str, list[str]]:
         """Return by store the connectors whose tables it follows."""
-        return {store: sorted(connectors) for store, connectors in self._followed.items() if connectors}
+        both = {store: {*connectors, *self._unusable[store]} for store, connectors in self._followed.items()}
+        return {store: sorted(connectors) for store, connectors in both.items() if connectors}
 
     def read(self, store: str, connector: str) -> StoreProgress:
         """Return how far a store has applied a connector now."""
-        tables = self._followed[store][connector]
+        tables, unusable = self._followed[store].get(connector, []), self._unusable[store].get(connector, [])
         marks = [self._store(store).mark(table) for table in tables]
         silent = [table.qualified for table, mark in zip(tables, marks, strict=True) if not (mark and mark.complete)]
-        return StoreProgress(lowest(marks), [table.qualified for table in tables], silent)
+        complete = None if unusable else lowest(marks)
+        return StoreProgress(complete, [*(table.qualified for table in tables), *unusable], [*silent, *unusable])
 
     def await_position(
         self, connector: str, position: str, stores: Sequence[str], *, timeout_s: float

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cdc.model.errors import OperatorError
 from spark_apply.job.barriers import PositionWatcher
-from spark_apply.job.microbatch import Key, Route
+from spark_apply.job.microbatch import Applier, Key, Route
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
 from spark_apply.model.store import EVERYTHING, Visibility, is_whole
 from spark_apply.spark.paths import removal
@@ -16,9 +16,9 @@ from spark_apply.spark.paths import removal
 class WatermarkPublisher:
     """Writes marks. Not thread-safe, and not to be called while a batch is applied."""
 
-    def __init__(self, routes: Mapping[str, Route], watcher: PositionWatcher) -> None:
-        """`routes` is the applier's own mapping, by topic."""
-        self._routes = routes
+    def __init__(self, applier: Applier, watcher: PositionWatcher) -> None:
+        self._applier = applier
+        self._routes = applier.routes
         self._watcher = watcher
         self._ends: Ends = {}
         self._marks: dict[Key, Mark] = {}
@@ -32,23 +32,44 @@ class WatermarkPublisher:
         """
         self._ends = applied or {}
         for (topic, name), route in self._followers():
-            table, store = route.table, route.stores[name]
-            mark = store.mark(table)
-            if applied is None:
-                if mark is not None or is_whole(store):
-                    store.set_mark(table, Mark({}, None))
-                continue
-            if mark is None or not mark.holds(applied.get(topic, {})):
-                msg = f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
-                hint = f"was it restored from a backup? {removal(checkpoint)}: the job then fills it from the topics"
-                raise OperatorError(msg, hint=hint)
+            with self._applier.contained(topic, name):
+                self._begin(topic, name, route, applied, checkpoint)
+
+    def _begin(self, topic: str, name: str, route: Route, applied: Ends | None, checkpoint: str) -> None:
+        table, store = route.table, route.stores[name]
+        mark = store.mark(table)
+        if applied is None:
+            if mark is not None or is_whole(store):
+                store.set_mark(table, Mark({}, None))
+        elif mark is not None and mark.holds(applied.get(topic, {})):
             self._marks[topic, name] = mark
+        elif not self._applier.is_behind(topic, name):
+            msg = f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
+            hint = f"was it restored from a backup? {removal(checkpoint)}: the job then fills it from the topics"
+            raise OperatorError(msg, hint=hint)
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        """Return up to where the copies that go on have a topic."""
+        return self._ends.get(topic, {})
+
+    def source_ms(self) -> int | None:
+        """Return the time of the source up to which all copies that go on are complete; None: not known."""
+        marks = [self._marks.get(follower) for follower, _ in self._followers()]
+        times = [mark.complete.source_ms if mark and mark.complete else None for mark in marks]
+        known = [at for at in times if at is not None]
+        return min(known) if known and len(known) == len(times) else None
+
+    def joined(self, topic: str, store: str, mark: Mark) -> None:
+        """Note that a copy that was set aside goes on with this mark, which it has already."""
+        self._watcher.follow(self._routes[topic].table)
+        self._marks[topic, store] = mark
+        self._watcher.barriers.news.set()
 
     def visibility(self, ends: Ends) -> dict[Key, Visibility]:
         """Return what each `WholeStore` may show once the batch that ends at `ends` is folded in."""
         marks = self._due(ends)
         return {
-            (topic, name): self._visible(route, marks[topic, name])
+            (topic, name): self.visible(route, marks[topic, name])
             for (topic, name), route in self._followers()
             if is_whole(route.stores[name])
         }
@@ -66,6 +87,7 @@ class WatermarkPublisher:
             (topic, name): mark.complete.late_before
             for (topic, name), mark in self._marks.items()
             if mark.complete is not None
+            and name in self._routes[topic].stores
             and not is_whole(self._routes[topic].stores[name])
             and not self._routes[topic].table.history
         }
@@ -96,20 +118,19 @@ class WatermarkPublisher:
     def _publish(self) -> None:
         """Write the changed marks."""
         self._watcher.barriers.news.clear()
-        together: dict[str, dict[str, Visibility]] = {}
+        together: dict[str, dict[Key, Visibility]] = {}
         for (topic, name), mark in self._due(self._ends).items():
             route = self._routes[topic]
             if mark == self._marks.get((topic, name)):
                 continue
             if is_whole(route.stores[name]):
-                together.setdefault(name, {})[route.table.qualified] = self._visible(route, mark)
+                together.setdefault(name, {})[topic, name] = self.visible(route, mark)
             else:
-                route.stores[name].set_mark(route.table, mark)
+                with self._applier.contained(topic, name):
+                    route.stores[name].set_mark(route.table, mark)
             self._marks[topic, name] = mark
         for name, visibility in together.items():
-            store = next(route.stores[name] for route in self._routes.values() if name in route.stores)
-            if is_whole(store):
-                store.fold((), visibility)
+            self._applier.fold(name, [], visibility)
 
     def _due(self, ends: Ends) -> dict[Key, Mark]:
         """Return the marks that are true once all copies hold everything below `ends`."""
@@ -127,8 +148,11 @@ class WatermarkPublisher:
             found[topic, name] = Mark(ends.get(topic, {}), complete)
         return found
 
-    def _visible(self, route: Route, mark: Mark) -> Visibility:
-        """Nothing is shown before the connector publishes a position; one that never does is not waited for."""
+    def visible(self, route: Route, mark: Mark) -> Visibility:
+        """Return what a copy may show with this mark.
+
+        Nothing is shown before the connector publishes a position; one that never does is not waited for.
+        """
         if mark.complete is not None:
             return Visibility(mark, mark.complete.position)
         return Visibility(mark, "" if route.table.connector in self._watcher.seen else EVERYTHING)

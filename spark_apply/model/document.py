@@ -18,7 +18,7 @@ Years beyond 9999 are written ``+10000``, those before year 1 ``-0043`` (44 BC),
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -38,15 +38,20 @@ def document_id(key: str) -> str:
     return key if len(encoded) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
 
-def with_document(rows: DataFrame, table: TargetTable) -> DataFrame:
-    """Return `rows` (any DataFrame with the table's typed columns) and ``_cdc_document STRING``: each row's JSON."""
-    return rows.withColumn(DOCUMENT, document(rows, table))
+def with_document(rows: DataFrame, table: TargetTable, named: Callable[[str], str] = str) -> DataFrame:
+    """Return `rows` (any DataFrame with the table's typed columns) and ``_cdc_document STRING``: each row's JSON.
+
+    `named` gives the name of a column in the document.
+    """
+    return rows.withColumn(DOCUMENT, document(rows, table, named=named))
 
 
-def document(rows: DataFrame, table: TargetTable, *, only: Collection[str] | None = None) -> Column:
+def document(
+    rows: DataFrame, table: TargetTable, *, only: Collection[str] | None = None, named: Callable[[str], str] = str
+) -> Column:
     """Return the JSON of each of `rows`, or of `only` these columns."""
     fields = [
-        readable(F.col(quoted(column.name)), column.kind, rows.schema[column.name].dataType).alias(column.name)
+        readable(F.col(quoted(column.name)), column.kind, rows.schema[column.name].dataType).alias(named(column.name))
         for column in table.columns
         if only is None or column.name in only
     ]

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, StoreConfig
-from cdc.model.errors import BugError, ConfigError
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
@@ -36,6 +36,16 @@ class Refused(NamedTuple):
     partition: int
     offset: int
     reason: str
+
+
+class CopyError(OperatorError):
+    """One table of a store that takes several at once cannot go on; the others could."""
+
+    def __init__(self, table: str, error: CdcError) -> None:
+        """`table` is its ``schema.table``."""
+        super().__init__(error.message, hint=error.hint)
+        self.table = table
+        self.error = error
 
 
 def _none_refused(refused: Collection[Refused]) -> None:
@@ -102,6 +112,8 @@ class Visibility:
     """The mark that the store then sets."""
     limit: str
     """Source transactions are whole up to this position; `EVERYTHING` where the connector publishes no position."""
+    refuse: Callable[[Collection[Refused]], None] = _none_refused
+    """As `Batch.refuse`; also for rows that waited in the store, which are in no batch."""
     again: bool = False
     """The events are a retry of what the store refused: neither old offsets nor old positions mean it has them."""
 
@@ -197,7 +209,7 @@ class WholeStore(Store, Protocol):
 
         `visibility` has an entry by ``schema.table`` for each table of `batches`, and maybe for others; the result has
         the same keys. A batch holds the newest event of each key before the table's limit, and every event from it on;
-        a batch of a history holds every event.
+        a batch of a history holds every event. Raises CopyError for a table without which the others could be folded.
         """
 
     def hold(self, table: TargetTable) -> None:

@@ -117,6 +117,14 @@ class TargetTable:
         return self.projection.reads.key if self.projection else self.key
 
 
+def other_target(table: TargetTable) -> str:
+    """Return the hint for a copy whose table cannot be altered in place: make another one, and keep this one."""
+    return (
+        f"target: {table.copy_name}_2 under tables.{table.qualified} makes another table beside it, filled from the "
+        "topics; the present one stays as it is"
+    )
+
+
 def parse_version(value: bytes) -> Version:
     """Read one record of the schema topic."""
     record = json.loads(value)

@@ -9,6 +9,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
+from cdc.model.errors import BugError, CdcError
+
 _CAUSES: Final = 4
 _ENDS_WITHIN_S: Final = 5.0
 _FULL: Final = 52
@@ -34,6 +36,13 @@ def spark_failure(exc: Exception) -> str | None:
     words = (word.rstrip(":") for word in str(exc).split())
     causes = list(dict.fromkeys(word for word in words if word.endswith(("Exception", "Error"))))
     return f"Spark stopped: {condition or 'no condition given'} ({', '.join(causes[:_CAUSES]) or type(exc).__name__})"
+
+
+def concerns_spark(exc: Exception) -> bool:
+    """Whether a failure is not of one table: Spark has ended, its heap is full, or nobody knows what it is."""
+    if isinstance(exc, CdcError):
+        return isinstance(exc, BugError)
+    return _out_of_memory(exc) or _exit_status(exc) is not None or not isinstance(exc, PySparkException | Py4JJavaError)
 
 
 def _out_of_memory(exc: Exception) -> bool:

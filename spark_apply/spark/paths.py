@@ -10,20 +10,29 @@ import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from cdc.model.errors import ConfigError
+
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # Hadoop prints file:/x for file:///x
 
 
 def located(place: str) -> str:
-    """Return a path as Spark takes it: a URI as it is, other paths made absolute."""
-    return place.rstrip("/") if _URI.match(place) else str(Path(place).absolute())
+    """Return a path as Spark takes it: a URI as it is, other paths made absolute, ``~`` too."""
+    return place.rstrip("/") if _URI.match(place) else str(_absolute(place))
 
 
 def local(place: str) -> Path | None:
     """Return the local path; None for a URI that only Hadoop's file systems reach."""
     if not _URI.match(place):
-        return Path(place).absolute()
+        return _absolute(place)
     parts = urlsplit(place)
     return Path(unquote(parts.path)) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
+
+
+def _absolute(place: str) -> Path:
+    try:
+        return Path(place).expanduser().absolute()
+    except RuntimeError as exc:
+        raise ConfigError(f"{place}: there is no such user on this machine", hint="~/… is your own folder") from exc
 
 
 def removal(place: str) -> str:

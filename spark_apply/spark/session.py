@@ -21,10 +21,11 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from cdc.dev import jars
-from cdc.dev.java import java
 from cdc.model.errors import OperatorError
 from spark_apply.spark.class_archive import options as class_options
+from spark_apply.spark.environment import require_environment
 from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.remedies import remedy
 
 _EXTENSIONS = "spark.sql.extensions"
 
@@ -44,6 +45,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",  # Delta has no other
     "spark.databricks.delta.snapshotPartitions": "2",  # tasks for the state of a log, of 50 before
     "spark.sql.streaming.stopTimeout": "30s",
+    "spark.hadoop.ipc.client.connect.max.retries": "3",  # HDFS that is away is told in seconds, not in 15 minutes
+    "spark.hadoop.ipc.client.connect.max.retries.on.timeouts": "1",
 }
 """The defaults of a session; apply.yaml and `spark-submit` override them."""
 
@@ -104,7 +107,7 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     logging.getLogger().addFilter(_not_py4j)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _built(name, settings_of(_submitted(), spark or {})).newSession()
-    java()
+    require_environment()
     # Python workers run no module of the current folder. By a setting: our own environment is our caller's too.
     settings = {"spark.executorEnv.PYTHONSAFEPATH": "1", **settings_of({}, spark or {})}
     settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
@@ -137,6 +140,10 @@ def _built(name: str, settings: Mapping[str, str]) -> SparkSession:
     try:
         return builder.getOrCreate()
     except (Py4JError, PySparkException) as exc:
+        told = remedy(exc)
+        if told is not None:
+            msg = f"Spark did not start, because of a place in its settings: {told[0]}. {spark_failure(exc)}"
+            raise OperatorError(msg, hint=told[1]) from exc
         msg = f"Spark did not start on {settings['spark.master']}. {spark_failure(exc)}"
         hint = "is the master up, and do its workers have the memory and the cores that the job asks for?"
         raise OperatorError(msg, hint=hint) from exc
@@ -174,7 +181,10 @@ def _launch(settings: Mapping[str, str]) -> None:
             gateway = launch_gateway(conf, {"cwd": _folder(), "stderr": writing})  # type: ignore[no-untyped-call]
         except PySparkException as exc:
             msg = f"the JVM of Spark did not start. {spark_failure(exc)}"
-            hint = f"is spark.driver.memory, {settings['spark.driver.memory']}, what Java can have here?"
+            hint = (
+                f"Java's own words are above; with less memory: spark: {{spark.driver.memory: 1g}} "
+                f"(it is {settings['spark.driver.memory']} now)"
+            )
             raise OperatorError(msg, hint=hint) from exc
         finally:
             os.close(writing)

@@ -17,7 +17,7 @@ from spark_apply.events.history import CURRENT, history_type
 from spark_apply.events.typed import OP, POSITION, READ_JSON, row_type
 from spark_apply.model.document import DOCUMENT, document, with_document
 from spark_apply.model.store import Due, StoredRow
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.spark.names import quoted
 from spark_apply.spark.paths import located
 
@@ -125,8 +125,7 @@ def not_widened(copy: str, table: TargetTable, wanted: T.StructField, there: T.D
     """Return the error of a column that cannot be altered in place; `copy` names the lake table."""
     found, kind = there.simpleString(), wanted.dataType.simpleString()
     msg = f"{copy}, column {wanted.name}: it is {found} and would have to be {kind}"
-    way_out = f"types: {{{wanted.name}: string}} under tables.{table.qualified}, and a new path for the store"
-    return OperatorError(msg, hint=f"{way_out}: it is filled again from the topics")
+    return OperatorError(msg, hint=other_target(table))
 
 
 def widens(there: T.DataType, wanted: T.DataType) -> bool:

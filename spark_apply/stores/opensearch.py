@@ -7,7 +7,8 @@ Alias ``<prefix>.<schema>.<table>`` (names made to fit as topics' are, in lower 
 ``<alias>.<number>``; ``<alias>.previous`` and ``<alias>.beside`` name others, and one request moves them.
 
 ``_id`` is the key's JSON, or its SHA-256 where it is over 512 bytes; the document is `spark_apply.model.document`'s.
-Text columns are ``text`` with a ``keyword`` beside it; a value that an index field cannot take (NaN, the year 12000)
+`spark_apply.stores.opensearch_fields` says which field a column is. Text columns are ``text`` with a ``keyword`` beside
+it; a value that an index field cannot take (NaN, the year 12000)
 stays in the document and is not searchable.
 
 **The guard.** A version is 63 bits and a position 128, so the version is ``epoch << 52 | commit``: it orders source
@@ -30,68 +31,52 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import ConnectionError as NotReached
-from opensearchpy.exceptions import NotFoundError, OpenSearchException, RequestError, TransportError
+from opensearchpy.exceptions import NotFoundError, OpenSearchException, RequestError
 from opensearchpy.helpers import scan
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 from cdc.config.config import StoreConfig
 from cdc.config.hosts import is_local
-from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.completeness import Mark
-from spark_apply.model.document import DOCUMENT, document_id, with_document
+from spark_apply.model.document import document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
 from spark_apply.model.target_table import TargetTable
-from spark_apply.model.types import spark_type
 from spark_apply.spark.names import index_name
+from spark_apply.stores.opensearch_bulk import MISSING, SENT, STALE, Bulk, reason, requests, translated
+from spark_apply.stores.opensearch_fields import (
+    ENCODED,
+    NAMES,
+    column_name,
+    field_name,
+    fields_needed,
+    mapping,
+)
 
 MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
-COMMIT_BITS, EPOCH_BITS = 52, 11
 
-_REQUEST_BYTES = 4 << 20
-_REQUEST_ACTIONS = 2_000
-_TRIES = 8
+_READ_AT_ONCE = 2_000
 _FIRST_WAIT_S = 0.1
+_LIMIT, _LIMIT_DEFAULT, _LIMIT_ROOM = "index.mapping.total_fields.limit", 1_000, 500
 _READY_WITHIN_S = 5.0
 _IDENTITY = "cdc_identity"
 _FIRST = "0" * 32
 """The number of a table's first index, which replaces no other."""
-_UNFIT, _STALE, _BUSY, _MISSING = 400, 409, 429, 404
-_CLOSED = "index_closed_exception"
-"""An error of the whole index, not of one document."""
 _NO_INDEX, _NOT_READY = "index_not_found_exception", "no_shard_available_action_exception"
 _Note = Mapping[str, str]
 _POSITION, _COMPLETE, _DUE, _CAUGHT_UP, _REPLACED = "", "complete", "due", "caught-up", "replaced"
 """The kinds of notes that are kept about an index."""
-_SENT = (KEY, POSITION, OP, DOCUMENT, PARTITION, OFFSET)
 
 _OPTIONS = ("username", "password", "ca_certs", "verify_certs", "shards", "replicas")
-
-_MAPPINGS: dict[str, dict[str, Any]] = {
-    "boolean": {"type": "boolean"},
-    "integer": {"type": "long"},  # as wide as the column may become: a mapping cannot be widened
-    "long": {"type": "long"},
-    "decimal": {"type": "double", "ignore_malformed": True},
-    "float": {"type": "double", "ignore_malformed": True},
-    "double": {"type": "double", "ignore_malformed": True},
-    "date": {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True},
-    "timestamp": {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True},
-    "timestamp_ntz": {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True},
-    "binary": {"type": "binary"},
-    "string": {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}},
-    "struct": {"type": "object", "enabled": False},
-}
 
 log: Final = logging.getLogger("cdc.apply")
 
@@ -102,10 +87,14 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     only_options(config, name, _OPTIONS)
     if config.url is None:
         raise ConfigError(f"stores.{name}: url is missing", hint="url: http://127.0.0.1:9200")
+    url = urlsplit(config.url)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(
+            f"stores.{name}.url does not begin with http:// or https://", hint="url: http://127.0.0.1:9200"
+        )
     if prefix[0] in "-_":
         msg = f"stores.{name}: an index cannot be named after topic_prefix “{prefix}”"
         raise ConfigError(msg, hint="a prefix that begins with a letter or a digit")
-    url = urlsplit(config.url)
     if url.scheme == "http" and not is_local(url.hostname or "", ""):
         log.warning(
             "OpenSearch of stores.%s: http sends password and rows to another host unencrypted; use https", name
@@ -119,7 +108,7 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     try:
         client.info()
     except OpenSearchException as exc:
-        msg = f"OpenSearch of stores.{name} does not answer ({_reason(exc)})"
+        msg = f"OpenSearch of stores.{name} does not answer ({reason(exc)})"
         raise OperatorError(msg, hint="is it up, are url, username and password right? cdc dev up opensearch") from exc
     return OpenSearchStore(client, prefix, settings)
 
@@ -142,15 +131,25 @@ class OpenSearchStore:
                 return Foreseen(None)
             (about,) = self._client.indices.get_mapping(index=alias).values()
             identity = identity_of(self._identity(alias), table, f"index {alias}")
-        there, changes = about["mappings"].get("properties", {}), []
-        for name, field in _mapping(table).get("properties", {}).items():
-            had, wanted = (of.get("type", "object") for of in (there.get(name, {}), field))
-            if name not in there:
-                changes.append(f"add column {name} {wanted}")
-            elif had != wanted:
-                msg = f"index {alias}, column {name}: it is {had} and would have to be {wanted}"
+        added = self._added(table, alias, about["mappings"])
+        return Foreseen(identity, tuple(f"add column {name} {_type_of(field)}" for name, field in added.items()))
+
+    @staticmethod
+    def _added(table: TargetTable, alias: str, there: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that a table's index lacks. Raises OperatorError for one that has another type."""
+        had, added = there.get("properties", {}), {}
+        encoded = any(field_name(column.name) != column.name for column in table.columns)
+        if encoded and there["_meta"].get(NAMES) != ENCODED:
+            msg = f"index {alias} was made by an earlier release, which named the fields of some columns otherwise"
+            raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+        for name, field in mapping(table)["properties"].items():
+            if name not in had:
+                added[name] = field
+            elif _type_of(had[name]) != _type_of(field):
+                is_, would = _type_of(had[name]), _type_of(field)
+                msg = f"index {alias}, column {column_name(name)}: it is {is_} and would have to be {would}"
                 raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
-        return Foreseen(identity, tuple(changes))
+        return added
 
     def open(self, table: TargetTable) -> str:
         alias = self.index(table)
@@ -159,25 +158,38 @@ class OpenSearchStore:
                 with _ignore_existing():  # two jobs give the first index the same name
                     self._make(table, alias, stamp(table), _FIRST)
             identity_of(self._identity(alias), table, f"index {alias}")
-            self._client.indices.put_mapping(index=alias, body=_mapping(table))
+            self._evolve(table, alias)
             if not self._client.indices.exists(index=self._positions):  # many servers do not create it by themselves
                 with _ignore_existing():
                     self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
             return identity_of(self._identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
-            msg = f"index {alias} cannot hold {table.qualified} ({_reason(exc)})"
-            hint = f"curl -X DELETE <url>/{alias}.*: it is filled again from the topics"
-            raise OperatorError(msg, hint=hint) from exc
+            error = translated(exc, f"index {alias} cannot hold {table.qualified}", alias)
+            hint = error.hint or f"cdc rebuild APPLY.yaml --table {table.qualified}  # another index, beside this one"
+            raise type(error)(error.message, hint=hint) from exc
+
+    def _evolve(self, table: TargetTable, alias: str) -> None:
+        """Add fields for new columns, and let the index have so many."""
+        (about,) = self._client.indices.get_mapping(index=alias).values()
+        added = self._added(table, alias, about["mappings"])
+        if not added:
+            return
+        needed = fields_needed(about["mappings"].get("properties", {}) | added)
+        (settings,) = self._client.indices.get_settings(index=alias, name=_LIMIT, flat_settings=True).values()
+        if needed > int(settings["settings"].get(_LIMIT, _LIMIT_DEFAULT)):
+            self._client.indices.put_settings(index=alias, body={_LIMIT: needed + _LIMIT_ROOM})
+        self._client.indices.put_mapping(index=alias, body={"properties": added})
 
     def apply(self, batch: Batch) -> Applied:
         index = self.index(batch.table)
         with _translated(f"index {index} cannot be looked at"):
             identity_of(self._identity(index), batch.table, f"index {index}")  # a rebuild may have swapped another in
-        rows = with_document(batch.rows, batch.table).select(*_SENT).toLocalIterator()
+        rows = with_document(batch.rows, batch.table, field_name).select(*SENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
-        for request in _requests(rows):
+        bulk = Bulk(self._client, index)
+        for request in requests(rows):
             refused = []
-            for outcome in self._send(index, request):
+            for outcome in bulk.send(request):
                 if isinstance(outcome, Refused):
                     refused.append(outcome)
                 else:
@@ -188,9 +200,9 @@ class OpenSearchStore:
         self._note(batch.table, {"position": newest, "index": index}, _POSITION)
 
         def count(wanted: str) -> int:
-            return sum(n for (action, status), n in statuses.items() if action == wanted and status < _MISSING)
+            return sum(n for (action, status), n in statuses.items() if action == wanted and status < MISSING)
 
-        stale = sum(n for (_, status), n in statuses.items() if status == _STALE)
+        stale = sum(n for (_, status), n in statuses.items() if status == STALE)
         return Applied(count("index"), count("delete"), stale)
 
     def position(self, table: TargetTable) -> str | None:
@@ -207,15 +219,16 @@ class OpenSearchStore:
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = self.index(table)
         asked = list(ids or ())
-        parts = [asked[at : at + _REQUEST_ACTIONS] for at in range(0, len(asked), _REQUEST_ACTIONS)]
+        parts = [asked[at : at + _READ_AT_ONCE] for at in range(0, len(asked), _READ_AT_ONCE)]
         queries = [{"match_all": {}}] if ids is None else [{"ids": {"values": part}} for part in parts]
         try:
             self._client.indices.refresh(index=index)
             for query in queries:
-                for hit in scan(self._client, index=index, query={"query": query}, size=_REQUEST_ACTIONS):
-                    yield StoredRow(hit["_id"], orjson.dumps(hit["_source"]).decode())
+                for hit in scan(self._client, index=index, query={"query": query}, size=_READ_AT_ONCE):
+                    document = {column_name(name): value for name, value in hit["_source"].items()}
+                    yield StoredRow(hit["_id"], orjson.dumps(document).decode())
         except OpenSearchException as exc:
-            msg = f"index {index} cannot be read ({_reason(exc)})"
+            msg = f"index {index} cannot be read ({reason(exc)})"
             raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
 
     def id_of(self, event_key: str, document_key: str) -> str:
@@ -286,9 +299,10 @@ class OpenSearchStore:
     def _make(self, table: TargetTable, alias: str, identity: str, number: str) -> str:
         """Create an index, named by `alias`; returns its own name."""
         name = f"{alias.removesuffix('.beside')}.{number}"
-        limit = {"mapping.total_fields.limit": max(1000, 3 * len(table.columns))}
-        mapping = {**_mapping(table), "_meta": {_IDENTITY: identity}}
-        body = {"settings": {"index": {**self._settings, **limit}}, "mappings": mapping, "aliases": {alias: {}}}
+        fields = mapping(table)
+        limit = {_LIMIT: max(_LIMIT_DEFAULT, fields_needed(fields["properties"]) + _LIMIT_ROOM)}
+        mappings = {**fields, "_meta": {_IDENTITY: identity, NAMES: ENCODED}}
+        body = {"settings": {"index": self._settings, **limit}, "mappings": mappings, "aliases": {alias: {}}}
         self._client.indices.create(index=name, body=body)
         return name
 
@@ -298,7 +312,7 @@ class OpenSearchStore:
 
     def _named(self, alias: str) -> list[str]:
         """Return the indexes that an alias names: one or none."""
-        return list(self._client.indices.get_alias(name=alias, ignore=_MISSING)) if self._exists(alias) else []
+        return list(self._client.indices.get_alias(name=alias, ignore=MISSING)) if self._exists(alias) else []
 
     def _exists(self, alias: str) -> bool:
         return bool(self._client.indices.exists_alias(name=alias))
@@ -336,47 +350,14 @@ class OpenSearchStore:
                 raise OperatorError(msg, hint=hint)
             time.sleep(_FIRST_WAIT_S)
 
-    def _send(self, index: str, request: list[_Action]) -> Iterator[tuple[str, int] | Refused]:
-        """Send until every action has a final answer; yields (action, status). Retries with backoff while busy."""
-        wait_s = _FIRST_WAIT_S
-        for last in (*[False] * (_TRIES - 1), True):
-            body = b"".join(line + b"\n" for action in request for line in (action.about, action.document) if line)
-            try:
-                items = self._client.bulk(body=body, index=index, require_alias=True)["items"]
-            except (NotReached, TransportError) as exc:
-                if last or not (isinstance(exc, NotReached) or exc.status_code == _BUSY):
-                    raise OperatorError(f"index {index}: a bulk request failed ({_reason(exc)})") from exc
-                items = [{"index": {"status": _BUSY}}] * len(request)
-            again = []
-            for action, item in zip(request, items, strict=True):
-                ((verb, answer),) = item.items()
-                if answer["status"] == _BUSY:
-                    again.append(action)
-                elif answer["status"] == _UNFIT and answer["error"].get("type") != _CLOSED:
-                    reason = f"OpenSearch does not take it: {answer['error'].get('type', 'error')}"
-                    yield Refused(action.partition, action.offset, reason)
-                elif "error" in answer and answer["status"] != _STALE:
-                    kind = answer["error"].get("type", "error")
-                    msg = f"index {index} refused a document: {kind} (status {answer['status']})"
-                    raise OperatorError(msg, hint="the server's log names field and reason")
-                else:
-                    yield verb, answer["status"]
-            if not again:
-                return
-            request = again
-            time.sleep(wait_s)
-            wait_s *= 2
-        msg = f"index {index}: {len(request)} documents were still refused as too many after {_TRIES} tries"
-        raise OperatorError(msg, hint="the server is overloaded; run the job again when it is not")
-
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Translate the driver's exceptions to OperatorError."""
+    """Translate the driver's exceptions to ours."""
     try:
         yield
     except OpenSearchException as exc:
-        raise OperatorError(f"{what} ({_reason(exc)})") from exc
+        raise translated(exc, what) from exc
 
 
 @contextmanager
@@ -389,6 +370,10 @@ def _ignore_existing() -> Iterator[None]:
             raise
 
 
+def _type_of(field: Mapping[str, Any]) -> str:
+    return str(field.get("type", "object"))
+
+
 def _note_id(number: str, kind: str) -> str:
     return ".".join(filter(None, (number, kind)))
 
@@ -397,63 +382,3 @@ def _due(owed: _Note | None, done: _Note | None) -> Due | None:
     """Return the catch-up that these notes say is due."""
     due = None if owed is None else Due.from_json(owed["due"])
     return None if due is None or (done is not None and done["id"] == due.id) else due
-
-
-def version(position: str) -> int:
-    """Return the external version of an event: epoch and commit position, without its number in the transaction."""
-    parsed = Position.parse(position)
-    if parsed.epoch >> EPOCH_BITS or parsed.commit >> COMMIT_BITS:
-        msg = f"position {position} is beyond what an index version can hold"
-        raise OperatorError(msg, hint="use another store type for this table")
-    return parsed.epoch << COMMIT_BITS | parsed.commit
-
-
-class _Action(NamedTuple):
-    """Two lines of a bulk request, and the place of their event in the topic."""
-
-    about: bytes
-    document: bytes
-    """Empty for a delete."""
-    partition: int
-    offset: int
-
-
-def _requests(rows: Iterable[Row]) -> Iterator[list[_Action]]:
-    """Divide rows with the columns `_SENT` into bulk requests."""
-    request: list[_Action] = []
-    size_bytes = 0
-    for key, position, op, document, partition, offset in rows:
-        about = {"_id": document_id(key), "version": version(position), "version_type": "external_gte"}
-        line = orjson.dumps({"delete" if op == "d" else "index": about})
-        body = b"" if op == "d" else document.encode()
-        if request and (len(request) >= _REQUEST_ACTIONS or size_bytes + len(body) > _REQUEST_BYTES):
-            yield request
-            request, size_bytes = [], 0
-        request.append(_Action(line, body, partition, offset))
-        size_bytes += len(line) + len(body)
-    if request:
-        yield request
-
-
-def _mapping(table: TargetTable) -> dict[str, Any]:
-    fields = {column.name: _field(column.kind) for column in table.columns if "." not in column.name.strip(".")}
-    return {"dynamic": False, "properties": {name: field for name, field in fields.items() if not name.startswith("_")}}
-
-
-def _field(kind: Kind) -> dict[str, Any]:
-    if kind.name == "array" and kind.element is not None:
-        return _field(kind.element)
-    if kind.name == "vector":
-        return {"type": "float", "index": False}
-    if kind.name == "decimal":
-        return _MAPPINGS["decimal"]
-    if kind.name == "uint64":
-        return {"type": "unsigned_long"}
-    return _MAPPINGS[spark_type(kind).typeName()]
-
-
-def _reason(exc: OpenSearchException) -> str:
-    """Tell what failed, without the document or the url that may be in the driver's text."""
-    if isinstance(exc, TransportError) and not isinstance(exc, NotReached):
-        return f"status {exc.status_code}, {exc.error}"
-    return type(exc).__name__

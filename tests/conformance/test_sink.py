@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pytest
 
-from cdc.config.config import KafkaConfig, LogConfig
+from cdc.config.config import PRODUCERS, KafkaConfig, LogConfig
 from cdc.encode.table_log import log_of
 from cdc.model.change import Table
 from cdc.model.errors import BugError, OperatorError, RetryableError, TooLargeError
@@ -22,7 +22,10 @@ from tests.text_tables import text_table
 
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
 LOGGED = text_table("logged", ["id"])
-STATE = State(connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7)
+STATE = State(
+    connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7,
+    tables=("s.b", "s.a"), carried={"s.a": "1", "s.b": "2"}, reading={"s.b": {"rows": 1}, "s.a": {"rows": 0}},
+)  # fmt: skip
 LOGS: tuple[Log, ...] = ("message", "transaction", "dead-letter")
 LIMIT = 32 * 1024 * 1024  # a topic of events takes records up to this size
 
@@ -57,10 +60,12 @@ class InMemory:
 class Real:
     """The server."""
 
-    def __init__(self, servers: str, prefix: str) -> None:
+    def __init__(self, servers: str, prefix: str, producer: str) -> None:
         self.prefix = prefix
         log = LogConfig(tables=(LOGGED.qualified,), retention="1d")
-        self._config = KafkaConfig(bootstrap_servers=servers, topic_prefix=prefix, partitions=2, log=log)
+        self._config = KafkaConfig(
+            bootstrap_servers=servers, topic_prefix=prefix, producer=producer, partitions=2, log=log
+        )
 
     def sink(self, connector: str = "c") -> Sink:
         from sinks.kafka import open_sink
@@ -74,12 +79,12 @@ class Real:
             return [(message.key() or b"", message.value()) for message in messages]
 
 
-@pytest.fixture(params=["memory", "kafka"])
+@pytest.fixture(params=["memory", *PRODUCERS])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Each test runs against both."""
+    """Each test runs against the twin, and against the server through each client."""
     if request.param == "memory":
         return InMemory()
-    return Real(request.getfixturevalue("kafka"), request.getfixturevalue("prefix"))
+    return Real(request.getfixturevalue("kafka"), request.getfixturevalue("prefix"), request.param)
 
 
 @pytest.fixture

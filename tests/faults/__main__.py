@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from cdc.config.config import PRODUCERS
 from tests.faults.soak import ORIGINS, Plan, soak
 
 
@@ -17,6 +18,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--source", choices=ORIGINS, default="postgres18")
+    parser.add_argument("--producer", choices=PRODUCERS, default=PRODUCERS[0])
     parser.add_argument("--json", type=Path, help="where the report goes")
     parser.add_argument("--folder", type=Path, help="where the servers live and the connector's logs stay")
     given = parser.parse_args()
@@ -24,7 +26,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = given.folder or Path(tempfile.mkdtemp(prefix="cdc-soak-"))
     print(f"seed {given.seed}, logs in {folder}", file=sys.stderr)
-    report = soak(Plan(seconds=given.seconds, seed=given.seed, folder=folder, source=given.source))
+    plan = Plan(seconds=given.seconds, seed=given.seed, folder=folder, source=given.source, producer=given.producer)
+    report = soak(plan)
     if given.json is not None:
         report.keep(given.json)
     print(report.table())

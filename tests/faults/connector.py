@@ -88,6 +88,7 @@ class Connector:
     kafka: str
     chunk_rows: int = 2_000
     name: str = NAME
+    producer: str = "own"
     copies: list[Copy] = field(default_factory=list)
     expected_ends: int = 0
     alarms: list[str] = field(default_factory=list)
@@ -102,7 +103,13 @@ class Connector:
         config = {
             "name": self.name,
             "source": {**self.captured, "url": "${TEST_DATABASE_URL}"},
-            "sink": {"type": "kafka", "bootstrap_servers": self.kafka, "partitions": 3, "options": OPTIONS},
+            "sink": {
+                "type": "kafka",
+                "bootstrap_servers": self.kafka,
+                "producer": self.producer,
+                "partitions": 3,
+                "options": OPTIONS,
+            },
             "snapshot": {"chunk_rows": self.chunk_rows},
         }
         self.file = self.folder / "connector.yaml"

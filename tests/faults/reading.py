@@ -13,6 +13,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.model.state import State
+from cdc.model.state_records import StateReader
 from sinks.topics.names import position_topic, table_topic
 from tests.faults.workload import TABLES
 
@@ -111,7 +112,7 @@ class Positions(threading.Thread):
 
     def __init__(self, servers: str, prefix: str, name: str) -> None:
         super().__init__(name="positions", daemon=True)
-        self._connector = name.encode()
+        self._states = StateReader(name)
         self._topic = position_topic(prefix, name)
         self._servers = servers
         self._over = threading.Event()
@@ -157,8 +158,9 @@ class Positions(threading.Thread):
                 self._reached = max(self._reached, offset)
             return
         self._reached = offset + 1
-        if message.key() == self._connector:
-            state = State.from_bytes(message.value(), where="the position topic")
+        if self._states.hear(message.key(), message.value()):
+            state = self._states.state(where="the position topic")
+            assert state is not None
             self.all.append(Published(state, message.timestamp()[1] / 1000, time.time()))
 
     @property

@@ -53,6 +53,7 @@ class Plan:
     folder: Path
     source: str = "postgres18"
     accounts: int = 20_000
+    producer: str = "own"
 
 
 def soak(plan: Plan) -> Report:
@@ -65,7 +66,13 @@ def soak(plan: Plan) -> Report:
         report.source = origin.version()
         workload = Workload(origin.writer, origin.url, seed=plan.seed, accounts=plan.accounts)
         workload.prepare()
-        connector = Connector(plan.folder / "connector", origin.captured(), origin.proxied_url, servers.proxied_kafka)
+        connector = Connector(
+            plan.folder / "connector",
+            origin.captured(),
+            origin.proxied_url,
+            servers.proxied_kafka,
+            producer=plan.producer,
+        )
         with Positions(servers.kafka.url, NAME, NAME) as positions, closing(connector):
             stage = Stage(servers, connector, positions, random.Random(plan.seed))
             _run(plan, stage, workload, report)

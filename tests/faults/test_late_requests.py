@@ -1,6 +1,7 @@
 """A request that was sent again, and whose first copy arrives when another transaction is open.
 
-By version 1 of the transaction protocol, and by version 2 (KIP-890), in which each transaction has an epoch of its own.
+By version 1 of the transaction protocol, and by version 2 (KIP-890), in which each transaction has an epoch of its own;
+and through librdkafka, which speaks version 1 and sends requests again by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
 from sinks.producer import coordinator
+from sinks.producer.librdkafka import LibrdkafkaProducer
+from sinks.producer.producer import Producer
 from sinks.topics.read_back import read_to_end
 from tests.faults import proxy
 from tests.faults.proxy import Proxy, Trap
@@ -28,7 +31,7 @@ from tests.text_tables import text_table
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
 STATE = State(connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7)
 PATIENCE_S = 1.5
-FIRST, SECOND = 1, 2
+FIRST, SECOND, LIBRDKAFKA = 1, 2, 3
 
 
 class Broker:
@@ -44,13 +47,15 @@ class Broker:
     def url(self) -> str:
         return self._server.url
 
-    def sink(self, prefix: str) -> KafkaSink:
+    def sink(self, prefix: str, version: int) -> KafkaSink:
         """One whose requests go through the proxy, and which waits for no answer for long."""
         options = {"socket.timeout.ms": str(int(PATIENCE_S * 1000)), "reconnect.backoff.max.ms": "200"}
         servers = f"127.0.0.1:{self.way.port}"
-        return KafkaSink(
-            KafkaConfig(bootstrap_servers=servers, topic_prefix=prefix, partitions=1, options=options), "c"
+        producer = "librdkafka" if version == LIBRDKAFKA else "own"
+        config = KafkaConfig(
+            bootstrap_servers=servers, topic_prefix=prefix, producer=producer, partitions=1, options=options
         )
+        return KafkaSink(config, "c")
 
     def committed(self, topic: str) -> list[bytes | None]:
         """What can be read now; nobody is waited for."""
@@ -68,7 +73,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     made.close()
 
 
-@pytest.fixture(params=[FIRST, SECOND])
+@pytest.fixture(params=[FIRST, SECOND, LIBRDKAFKA])
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of the protocol: the broker has the second, unless it is taken for one that has not."""
     if request.param == FIRST:
@@ -79,7 +84,9 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def _speaks(sink: KafkaSink) -> int:
     """The version by which a fenced sink's transactions go."""
-    assert sink._producer is not None
+    if isinstance(sink._producer, LibrdkafkaProducer):
+        return LIBRDKAFKA
+    assert isinstance(sink._producer, Producer)
     return SECOND if sink._producer._coordinator.version_2 else FIRST
 
 
@@ -116,19 +123,19 @@ def _goes_on_whole(broker: Broker, sink: KafkaSink) -> None:
 
 def test_an_end_that_comes_late_ends_no_other_transaction(broker: Broker, prefix: str, version: int) -> None:
     """Whole or not at all, also in the transaction after the one whose EndTxn was sent twice."""
-    with closing(broker.sink(prefix)) as sink:
+    with closing(broker.sink(prefix, version)) as sink:
         assert not _half_seen(broker, sink)
         assert _speaks(sink) == version
         _goes_on_whole(broker, sink)
 
 
-@pytest.mark.parametrize("version", [FIRST], indirect=True)
+@pytest.mark.parametrize("version", [FIRST, LIBRDKAFKA], indirect=True)
 def test_without_a_new_epoch_it_would(
     broker: Broker, prefix: str, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: by version 1, a sink that goes on in its epoch after an interruption shows half a transaction."""
     monkeypatch.setattr(KafkaSink, "_renew", lambda *_: None)
-    with closing(broker.sink(prefix)) as sink:
+    with closing(broker.sink(prefix, version)) as sink:
         assert _half_seen(broker, sink)
         assert _speaks(sink) == version
 
@@ -139,7 +146,7 @@ def test_in_version_2_it_does_not_even_then(
 ) -> None:
     """The epoch that the EndTxn gave to the next transaction shuts out its first copy."""
     monkeypatch.setattr(KafkaSink, "_renew", lambda *_: None)
-    with closing(broker.sink(prefix)) as sink:
+    with closing(broker.sink(prefix, version)) as sink:
         assert not _half_seen(broker, sink)
         assert _speaks(sink) == version
         _goes_on_whole(broker, sink)
@@ -147,7 +154,7 @@ def test_in_version_2_it_does_not_even_then(
 
 def test_a_copy_that_took_over_meanwhile_is_noticed(broker: Broker, prefix: str, version: int) -> None:
     """A new epoch would shut out the other copy: what that one has committed says that it is there."""
-    with closing(broker.sink(prefix)) as sink, closing(broker.sink(prefix)) as other:
+    with closing(broker.sink(prefix, version)) as sink, closing(broker.sink(prefix, version)) as other:
         sink.create([A, B])
         sink.fence()
         assert _speaks(sink) == version

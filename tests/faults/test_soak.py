@@ -16,12 +16,20 @@ _SECONDS: Final = 600 if FULL else 20
 
 @pytest.mark.every_server
 @pytest.mark.timeout(_SECONDS + 600)
-@pytest.mark.parametrize("source", ["postgres18", "mysql", "mariadb"])
-def test_minutes_of_faults(source: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "producer"),
+    [
+        ("postgres18", "own"),
+        ("mysql", "own"),
+        pytest.param("mariadb", "own", marks=pytest.mark.full),
+        pytest.param("postgres18", "librdkafka", marks=pytest.mark.full),
+    ],
+)
+def test_minutes_of_faults(source: str, producer: str, tmp_path: Path) -> None:
     """Whatever breaks, in whatever order: nothing is lost, doubled, torn or out of order, the slot never ahead."""
     seed = random.SystemRandom().randrange(1_000_000)
-    print(f"again by make soak SOURCE={source} SECONDS={_SECONDS} SEED={seed}")
-    report = soak(Plan(seconds=_SECONDS, seed=seed, folder=tmp_path, source=source))
+    print(f"again by make soak SOURCE={source} SECONDS={_SECONDS} SEED={seed} PRODUCER={producer}")
+    report = soak(Plan(seconds=_SECONDS, seed=seed, folder=tmp_path, source=source, producer=producer))
     print(report.table())
     assert report.good
     assert report.faults.total() >= 2

@@ -14,6 +14,7 @@ from cdc.model.change import Value
 from connectors.mysql.binlog import parser
 from connectors.mysql.binlog.events import Event, FormatDescription, Rows, TableMap, TransactionPayload
 from connectors.mysql.rows import row_images
+from connectors.mysql.session_settings import SETTINGS, assigned
 from connectors.mysql.values import mapping
 from tests.integration.mysql_raw import Server
 
@@ -348,8 +349,8 @@ def compare(server: Server, flavour: str) -> Parity:
     mine = [case for case in cases() if case.only in (None, flavour)]
     database = f"parity_{uuid.uuid4().hex[:10]}"
     with server.connect() as connection, connection.cursor() as cursor:
-        for statement in mapping.SETTINGS:
-            cursor.execute(statement)
+        ours = (assigned(name, SETTINGS[name]) for name in ("time_zone", "collation_connection"))
+        cursor.execute(f"SET NAMES utf8mb4, {', '.join(ours)}")
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO'")
         cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
         cursor.execute(f"USE {database}")

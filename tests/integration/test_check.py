@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -19,6 +20,7 @@ from cdc.dev.process import Launch, Server, free_port
 from tests.conftest import Database
 from tests.integration import test_bad_input as bad
 from tests.integration.connector import Connector
+from tests.integration.pooler import pooler
 from tests.integration.running import Running, rows
 
 place = bad.place
@@ -78,6 +80,24 @@ def test_logins_that_fail(case: str, both: Both, place: Place) -> None:
     found = both.agree()
     assert all(word in errors(found) for word in words)
     assert any(f["about"] == f"topic {both.name}.public.orders" for f in found)
+
+
+POOLERS: dict[str, str] = {
+    "options": "the session has",
+    "replication": "a pooler in between has made an ordinary session of it",
+}
+
+
+@pytest.mark.parametrize("dropped", POOLERS)
+def test_poolers_that_drop_what_a_session_asks_for(dropped: str, both: Both, place: Place) -> None:
+    """The first setting that would differ tells; a pooler in transaction mode, which cannot replicate, is named."""
+    port = urlsplit(place.database.url).port
+    assert port is not None
+    with pooler(port, dropped) as front:
+        both.write(url=place.url(host=f"127.0.0.1:{front}"))
+        found = errors(both.agree())
+    assert POOLERS[dropped] in found
+    assert "a pooler cannot replicate in transaction mode" in found
 
 
 @pytest.mark.parametrize("table", bad.TABLE_CASES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.integration.certificates import Authority
 from tests.integration.connector import Connector
 from tests.integration.running import Running, same
 from tests.integration.tls_front import tls_front
+from tests.integration.token_provider import TokenProvider
 
 COMMANDS = (
     ("run", "FILE", "--until-caught-up"),
@@ -26,6 +28,15 @@ COMMANDS = (
     ("tail", "FILE", "--from-beginning", "--max", "1"),
     ("check", "FILE"),
 )
+
+
+BY_TOKEN = """
+sasl.enabled.mechanisms=SCRAM-SHA-512,OAUTHBEARER
+listener.name.secure.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule \
+  required unsecuredLoginStringClaim_sub="broker";
+connections.max.reauth.ms=3600000
+"""
+"""The broker takes any token that has not expired, as Kafka does that is told of no provider's keys."""
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +61,8 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
-    server = Server(
-        "kafka", folder, functools.partial(dev_kafka.prepare, certificate=authority.certificate("localhost"))
-    )
+    certificate = authority.certificate("localhost")
+    server = Server("kafka", folder, functools.partial(dev_kafka.prepare, certificate=certificate, more=BY_TOKEN))
     plain = server.start()
     try:
         login = UserScramCredentialUpsertion(
@@ -115,6 +125,61 @@ def test_kafka_by_tls_and_scram(kit: Kit) -> None:
     kit.database.execute(f"SELECT pg_drop_replication_slot('cdc_{connector.name}')")
     assert connector.here("run", "FILE", "--until-caught-up").returncode == 1
     assert "slot missing" in json.loads(connector.here("status", "FILE", "--json").stdout)["last_error"]["message"]
+
+
+@pytest.fixture
+def provider() -> Iterator[TokenProvider]:
+    with TokenProvider(("127.0.0.1", 0)) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def _by_token(kit: Kit, secured: Secured, provider: TokenProvider) -> None:
+    config = json.loads(kit.connector.file.read_text())
+    config["sink"]["options"] = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": config["sink"]["options"]["ssl.ca.location"],
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "cdc",
+        "sasl.oauthbearer.client.secret": "${KAFKA_PASSWORD}",
+        "sasl.oauthbearer.scope": "kafka",
+        "sasl.oauthbearer.token.endpoint.url": provider.url,
+    }
+    kit.connector.file.write_text(json.dumps(config))
+
+
+def test_kafka_by_a_token(kit: Kit, secured: Secured, provider: TokenProvider) -> None:
+    """Each client asks the provider for tokens by the secret, and for others when they expire; nobody tells them."""
+    _by_token(kit, secured, provider)
+    connector = kit.connector
+    connector.catch_up()
+    kit.database.execute("INSERT INTO t VALUES (2)")
+    connector.catch_up()
+    same(connector, kit.database, "public.t")
+    assert provider.asked == {("cdc", CANARY, "kafka")}
+    for command in COMMANDS:
+        done = connector.cdc(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert CANARY not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "word"), [(401, "refuses: HTTP 401"), (200, "gives no token")], ids=["refused", "another page"]
+)
+def test_a_provider_that_gives_no_token(
+    status: int, word: str, kit: Kit, secured: Secured, provider: TokenProvider
+) -> None:
+    _by_token(kit, secured, provider)
+    provider.status = status
+    provider.lifetime_s = 0
+    for command in (COMMANDS[0], COMMANDS[3]):
+        done = kit.connector.cdc(*command)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert word in done.stdout + done.stderr
+        assert CANARY not in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def _wrong_password(kit: Kit, secured: Secured, stranger: Authority) -> None:

@@ -51,6 +51,7 @@ VALUES: Final[tuple[tuple[str, object], ...]] = (
     ("daterange('2024-02-29', NULL)", "[2024-02-29,)"),
     ("ROW(1, NULL)::pair", "(1,)"),
     ("ROW(1, '')::pair", '(1,"")'),
+    ("'pg_class'::regclass", "pg_class"),
 )
 
 SETTINGS: Final = {
@@ -61,12 +62,48 @@ SETTINGS: Final = {
     "bytea_output": "escape",
     "lc_monetary": "C.utf8",
     "xmlbinary": "hex",
+    "quote_all_identifiers": "on",
 }
+
+OF_THE_ROLE: Final = {
+    **SETTINGS,
+    "client_encoding": "LATIN1",
+    "statement_timeout": "1ms",
+    "lock_timeout": "1ms",
+    "idle_in_transaction_session_timeout": "1ms",
+    "idle_session_timeout": "1ms",
+    "tcp_user_timeout": "1ms",
+    "default_transaction_isolation": "serializable",
+    "default_transaction_read_only": "on",
+    "default_transaction_deferrable": "on",
+    "standard_conforming_strings": "off",
+    "array_nulls": "off",
+    "transform_null_equals": "on",
+    "xmloption": "document",
+    "exit_on_error": "on",
+    "row_security": "on",
+    "client_min_messages": "debug5",
+    "session_replication_role": "replica",
+    "synchronous_commit": "remote_apply",
+    "jit": "on",
+    "jit_above_cost": "0",
+    "enable_indexscan": "off",
+    "enable_seqscan": "off",
+    "enable_sort": "off",
+    "parallel_setup_cost": "0",
+    "min_parallel_table_scan_size": "0",
+    "work_mem": "64kB",
+    "logical_decoding_work_mem": "64kB",
+}
+OF_A_NEWER_SERVER: Final = {"transaction_timeout": "2s"}
 
 
 @pytest.mark.every_server
 def test_values_that_must_be_told_apart(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
-    """`r` and `c` of the same values are the same bytes, and they are exact, whatever the database is set to print."""
+    """`r` and `c` of the same values are the same bytes, and they are exact, whatever database and role are set to.
+
+    The role's settings would also end each of our sessions, make it read only, or let it say things while it streams.
+    """
     database.execute(
         *(f"ALTER DATABASE {database.name} SET {name} = {value!r}" for name, value in SETTINGS.items()),
         f"ALTER DATABASE {database.name} SET search_path = public, pg_catalog",
@@ -79,11 +116,21 @@ def test_values_that_must_be_told_apart(database: Database, kafka: str, prefix: 
         "ALTER TABLE t ADD PRIMARY KEY (id)",
     )
     connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    role = f"cdc_capture_{database.name}"
+    ((newer,),) = database.rows("SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'")
+    hostile = {**OF_THE_ROLE, **(OF_A_NEWER_SERVER if newer else {})}
+    database.execute(*(f"ALTER ROLE {role} SET {name} = {value!r}" for name, value in hostile.items()))
     connector.catch_up()
     database.execute("CREATE TEMP TABLE was AS SELECT * FROM t; UPDATE was SET id = 2; INSERT INTO t SELECT * FROM was")
     connector.catch_up()
-    read, created = (event["after"] for event in connector.events("public.t"))
+    for words in (["check", "FILE"], ["status", "FILE"], ["snapshot", "start", "FILE", "--table", "public.t"]):
+        done = connector.here(*words)
+        assert done.returncode == 0, done
+    said = connector.catch_up()
+    assert "DEBUG" not in said
+    read, created, again, _ = (event["after"] for event in connector.events("public.t"))
     assert json.dumps({**read, "id": 2}) == json.dumps(created)
+    assert json.dumps(read) == json.dumps(again)
     for n, (expression, expected) in enumerate(VALUES):
         assert read[f"c{n}"] == expected, expression
 

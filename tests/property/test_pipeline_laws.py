@@ -27,6 +27,7 @@ from cdc.model.change import UNCHANGED, Change, Column, Kind, Offset, Op, Positi
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Sink, Snapshotter, Source
 from cdc.model.state import Phase, State
+from cdc.model.state_records import StateReader
 from cdc.testing import (
     POINTS,
     Faults,
@@ -196,8 +197,9 @@ class World:
 
     def states(self) -> list[State]:
         records = self.kafka.committed(f"{PREFIX}.position-{CONNECTOR}")
-        ours = [record for record in records if record.key == CONNECTOR.encode()]  # the ledger stands beside them
-        return [State.from_bytes(record.value or b"", where="here") for record in ours]
+        reader = StateReader(CONNECTOR)
+        heard = (reader.state(where="here") for record in records if reader.hear(record.key, record.value))
+        return [state for state in heard if state is not None]
 
 
 def _filled(row: Row, was: Row) -> Row:
@@ -227,7 +229,13 @@ class Parts:
 
     source: Callable[[World], Source] = CheckedSource
     snapshotter: Callable[[World], Snapshotter] = field(
-        default=lambda world: MemorySnapshotter(world.log, rows_each=1, workers=world.scenario.workers, at=world.at)
+        default=lambda world: MemorySnapshotter(
+            world.log,
+            rows_each=1,
+            workers=world.scenario.workers,
+            tells=world.scenario.quiet % 2 == 0,
+            at=world.at,
+        )
     )
     sink: Callable[[World], Sink] = field(
         default=lambda world: MemorySink(world.kafka, CONNECTOR, PREFIX, at=world.at, logged=[ORDERS.qualified])
@@ -721,8 +729,8 @@ def test_control_wide_values_of_a_later_row_are_caught(monkeypatch: pytest.Monke
     """The row a snapshot read under a key may be a later one than the row that left that key in the log."""
     find = ToastValues.find
 
-    def careless(self: ToastValues, *args: Any, published: bool) -> dict[str, bytes]:
-        return find(self, *args, published=True)
+    def careless(self: ToastValues, *args: Any, published: bool, **more: Any) -> tuple[dict[str, bytes], bool]:
+        return find(self, *args, published=True, **more)
 
     run(MOVED_WHILE_UNREAD)
     monkeypatch.setattr(ToastValues, "find", careless)

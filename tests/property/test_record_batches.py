@@ -15,7 +15,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from sinks.client.connection import error_codes
 from sinks.client.produce_request import IMPLICIT, NEWEST, OLDEST, codes, request
-from sinks.client.record_batch import CODECS, Identity, first, header
+from sinks.client.record_batch import CODECS, Identity, first, header, records_of
 from sinks.producer.batches import Batch, Batches, PlainBatches, partition_of
 from sinks.producer.batches import murmur2 as our_murmur2
 
@@ -121,6 +121,7 @@ def test_batches_that_are_cut_have_all_records_in_order(
 def test_the_first_record_of_a_batch_is_found(kind: Any, records: Any) -> None:
     (batch,) = batches_of(kind, records)
     assert first(batch.records) == records[0]
+    assert list(records_of(batch.records)) == records
 
 
 @given(st.binary(max_size=40), st.integers(1, 2**31 - 1))

@@ -16,7 +16,8 @@ from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
-from spark_apply.stores.opensearch import OpenSearchStore, open_store, version
+from spark_apply.stores.opensearch import OpenSearchStore, open_store
+from spark_apply.stores.opensearch_bulk import version
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import Law, Record, Setting, laws_of, order
 from tests.spark_records import SourceTable, position
@@ -119,11 +120,11 @@ def test_versions_order_transactions() -> None:
 
 def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting, opensearch: str) -> None:
     """A mapping that another hand has made; in an index without it, which a rebuild makes, the document is taken."""
-    table, publisher = setting.table(columns={"id": {"kind": "int64"}, "a.b": {"kind": "string"}}), setting.publisher()
+    table, publisher = setting.table(columns={"id": {"kind": "int64"}, "code": {"kind": "string"}}), setting.publisher()
     publisher.create([table], partitions=1)
 
     def change(number: int, text: str, at: int) -> list[Record]:
-        return table.event("u", {"id": number, "a.b": text}, position(at))
+        return table.event("u", {"id": number, "code": text}, position(at))
 
     def refused() -> dict[str | None, str]:
         return {entry.key: entry.reason for entry in read_entries(setting.config()).values()}
@@ -131,7 +132,8 @@ def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting,
     taken = [*change(1, "11", 10), *change(2, "12", 11)]
     publisher.publish(taken)
     setting.apply()
-    integer = {"properties": {"a": {"properties": {"b": {"type": "integer"}}}}}
+    own = {"keyword": {"type": "keyword", "ignore_above": 256}, "number": {"type": "integer"}}
+    integer = {"properties": {"code": {"type": "text", "fields": own}}}
     OpenSearch(opensearch).indices.put_mapping(index=_store(setting).index(setting.target(table)), body=integer)
     bad, more = [*change(1, "no number 4711", 12), *change(2, "none either", 13)], change(3, "13", 14)
     publisher.publish([*bad, *more])

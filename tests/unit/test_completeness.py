@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -142,7 +143,8 @@ def _publisher(*copies: Copy) -> tuple[WatermarkPublisher, Barriers]:
     table = TargetTable("shop", "public", "a", "shop.public.a", ("id",), (), 1)
     barriers = Barriers()
     routes = {table.topic: Route(table, cast("Any", {f"copy{n}": copy for n, copy in enumerate(copies)}))}
-    return WatermarkPublisher(routes, cast("Any", SimpleNamespace(barriers=barriers, failure=None))), barriers
+    applier: Any = SimpleNamespace(routes=routes, contained=lambda *_: nullcontext(), is_behind=lambda *_: False)
+    return WatermarkPublisher(applier, cast("Any", SimpleNamespace(barriers=barriers, failure=None))), barriers
 
 
 def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:

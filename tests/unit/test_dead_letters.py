@@ -12,7 +12,6 @@ from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.encode.dead_letters import PIECE_BYTES
 from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
 from cdc.model.errors import OperatorError
-from cdc.model.state import State
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, update
 from tests.text_tables import text_column, text_table
 
@@ -43,7 +42,9 @@ class Bench:
         return [orjson.loads(r.value or b"") for r in self.kafka.committed("p.dead-letter-c")]
 
     def count(self) -> int:
-        return State.from_bytes(self.kafka.committed("p.position-c")[-1].value or b"", where="here").dead_letters
+        state = self.kafka.state("p", "c")
+        assert state is not None
+        return state.dead_letters
 
     def fold(self, table: Table) -> dict[str, dict[str, Any]]:
         last = {r.key: r.value for r in self.kafka.committed(f"p.{table.qualified}")}

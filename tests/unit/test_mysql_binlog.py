@@ -97,7 +97,7 @@ EVENTS: list[Event] = [
     Rows(header(166), Op.CREATE, 7, 1, 3, b"", b"\7", b"images" * 100),
     Rows(header(167), Op.UPDATE, 7, 1, 3, b"\7", b"\7", b"i"),
     Rows(header(171), Op.DELETE, 7, 1, 3, b"\7", b"", b"images" * 20_000),
-    PartialUpdateRows(header(39), 116),
+    PartialUpdateRows(header(39), 116, 1, 3, b"\7", b"\5", b"both images"),
     TransactionPayload(header(40), 0, 10_368, b"zstd"),
     TransactionPayload(header(40), 255, 3, b"abc"),
     Heartbeat(header(27), "binlog.000001", 1234),

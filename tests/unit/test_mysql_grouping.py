@@ -146,18 +146,29 @@ def test_prepared_rows_rolled_back_and_committed_in_one_phase() -> None:
     assert isinstance(one_phase, Committed)
 
 
+def test_what_does_not_say_which_rows_it_changed_is_held_with_the_rest() -> None:
+    """Statements in the place of rows, and parts of rows: whose tables they concern is for the one who knows them."""
+    log, group = Log(), grouper()
+    begin, part = [log.gtid(), log.query("BEGIN"), log.map()], events.PartialUpdateRows(log.header(39), 1, 1, 1, *"xyz")
+    statements = ["INSERT INTO t VALUES (1)", "CALL p()", "SET STATEMENT x = 1 FOR UPDATE t SET v = 1", "SAVEPOINT `s`"]
+    (done,) = fed(group, [*begin, part, *map(log.query, statements), log.xid()])
+    assert isinstance(done, Committed)
+    assert names(done) == ["TableMap", "PartialUpdateRows", "Query", "Query", "Query"]
+    assert not done.block.uncertain
+
+
+def test_a_part_that_was_rolled_back_makes_the_rest_uncertain() -> None:
+    log, group = Log(), grouper()
+    made = [log.gtid(), log.query("BEGIN"), log.map(), log.rows(), log.query("ROLLBACK TO `s`"), log.xid()]
+    (done,) = fed(group, made)
+    assert isinstance(done, Committed)
+    assert done.block.uncertain
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda log: [log.gtid(), log.query("BEGIN"), log.query("INSERT INTO t VALUES (1)")], "binlog_format"),
         (lambda log: [log.gtid(), log.query("XA COMMIT X'79',X'',1")], "prepared before the log was followed"),
-        (
-            lambda log: [
-                log.gtid(), log.query("BEGIN"), log.map(), log.rows(), log.query("ROLLBACK TO `s`"), log.xid()
-            ],
-            "rolled back in part",
-        ),
-        (lambda log: [events.PartialUpdateRows(log.header(39), 1)], "PARTIAL_JSON"),
         (lambda log: [events.Unknown(log.header(99))], "type 99 .* at b.000001:4"),
         (lambda log: [log.map(), log.rows()], "outside a transaction"),
         (lambda log: [log.gtid(), log.gtid(2)], "has no end"),
@@ -240,9 +251,7 @@ def test_what_is_prepared_and_compressed_comes_at_its_commit() -> None:
 @pytest.mark.parametrize(
     ("inner", "said"),
     [
-        ([mapped(), events.PartialUpdateRows(header(39), 1)], "PARTIAL_JSON"),
         ([mapped(), events.Unknown(header(99))], "type 99"),
-        ([BEGIN._replace(statement="UPDATE t SET v = 1")], "in the place of rows"),
         ([mapped(), ROWS], "has no end"),
         ([mapped(), ROWS, events.Xid(header(16), 5), mapped()], "behind its end"),
     ],

@@ -135,14 +135,14 @@ def test_meaning(statement: str, expected: Any) -> None:
 )  # fmt: skip
 def test_names_as_the_session_wrote_them(statement: str, sql_mode: int, expected: Any) -> None:
     """What a quote is, and what ends it, is up to the session's sql_mode; above ASCII nothing is a space."""
-    assert meaning(statement, "d", sql_mode) == expected
-    assert meaning(statement, "d", sql_mode, mariadb=True) == expected
+    assert meaning(statement, "d", "9.7.0", sql_mode) == expected
+    assert meaning(statement, "d", "10.11.18-MariaDB", sql_mode) == expected
 
 
 def test_what_one_server_alone_reads() -> None:
     statement = "CREATE /*M! OR REPLACE */ TABLE /*!80000 IF NOT EXISTS */ t (id INT)"
-    assert meaning(statement, "d") == Altered(T)
-    assert meaning(statement.replace("!8", " 8"), "d", mariadb=True) == emptied(T, dropped=True)
+    assert meaning(statement, "d", "9.7.0") == Altered(T)
+    assert meaning(statement, "d", "10.11.18-MariaDB") == emptied(T, dropped=True)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,10 @@ def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.Captu
     """With the time of that, which tells a job that stands still from one that goes on."""
     told = _Told("shop")
     told("batch 7: 12 rows handed to stores")
+    assert capsys.readouterr().err == "", "of batches once a minute"
+    told.say()
+    line = capsys.readouterr().err
+    assert line.rstrip().endswith("INFO    shop: batch 7: 12 rows handed to stores")
     told.say()
     line = capsys.readouterr().err
     instants = re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", line)
@@ -146,3 +150,9 @@ def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.Captu
     assert line.rstrip().endswith(
         "INFO    shop: running; last told at " + instants[1] + ": batch 7: 12 rows handed to stores"
     )
+    told("following the topics")
+    told("warning: public.a in copy is set aside")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        *("INFO    shop: following the topics", "WARNING shop: public.a in copy is set aside"),
+    ]

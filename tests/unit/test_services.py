@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdc.model.errors import ConfigError
-from connectors.postgres.session import dropped_settings, parameters, weakness
+from connectors.postgres.session import parameters, weakness
 
 FILE = "[remote]\nhost=db.example\nport=5433\n\n[weak]\nhost=db.example\nsslmode=require\n\n[here]\nhost=localhost\n"
 
@@ -37,12 +37,3 @@ def test_what_a_service_or_url_says_itself_stays() -> None:
 def test_a_service_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="is in no service file"):
         parameters("postgresql:///shop?service=other", "t")
-
-
-def test_a_pooler_that_drops_settings_is_named() -> None:
-    said = {"DateStyle": "ISO, MDY", "IntervalStyle": "iso_8601", "TimeZone": "UTC"}
-    assert dropped_settings("db", said.get) is None
-    for name, other in (("DateStyle", "German, DMY"), ("TimeZone", "Europe/Oslo"), ("IntervalStyle", None)):
-        refused = dropped_settings("db", {**said, name: other}.get)
-        assert refused is not None
-        assert "pooler" in refused.message

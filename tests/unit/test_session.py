@@ -9,7 +9,7 @@ import pytest
 from psycopg2 import errors
 
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
-from connectors.postgres import session
+from connectors.postgres import session, settings
 from connectors.postgres.session import connect, connect_failed, endpoint, identifier, parameters, translate
 
 SECRET = "s3cr3t"
@@ -51,7 +51,8 @@ def test_every_session_prints_values_the_same_way() -> None:
     """COPY and the log give the same bytes because these are set; a user's own options come first, so ours win."""
     found = _parameters("localhost/d?options=-c%20DateStyle%3DGerman&client_encoding=LATIN1&application_name=x")
     assert found["options"].startswith("-c DateStyle=German -c DateStyle=ISO -c ")
-    assert all(f"-c {name}={value}" in found["options"] for name, value in session.SETTINGS.items())
+    escaped = {name: value.replace(" ", "\\ ") for name, value in settings.SETTINGS.items()}
+    assert all(f"-c {name}={value}" in found["options"] for name, value in escaped.items())
     assert (found["client_encoding"], found["application_name"]) == ("UTF8", "cdc test")
 
 
@@ -221,3 +222,44 @@ def test_a_weaker_connection_is_said_aloud_once(rest: str, said: str | None, cap
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == (said is not None)
     assert all((said or "") in message and SECRET not in message for message in messages)
+
+
+_AS_ASKED = {**settings.SETTINGS, **settings.APART, "DateStyle": "ISO, MDY"}
+
+
+@pytest.mark.parametrize("name", [*settings.SETTINGS, *settings.APART, *settings.LATER])
+def test_a_session_that_is_not_set_as_asked_is_refused(name: str) -> None:
+    """Whichever setting it is, and whether the server has another value or says nothing of it."""
+    assert settings.differences("db", _AS_ASKED) is None
+    refused = settings.differences("db", {**_AS_ASKED, name: "other"})
+    assert refused is not None
+    assert f"the session has {name} other" in refused.message
+    assert "transaction mode" in (refused.hint or "")
+    if name in settings.SETTINGS:
+        assert settings.differences("db", {n: value for n, value in _AS_ASKED.items() if n != name}) is not None
+
+
+def test_an_older_server_is_not_asked_for_what_it_does_not_know() -> None:
+    assert settings.later(160014) == []
+    assert settings.later(180004) == ["SET transaction_timeout = '0'"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL:  unsupported startup parameter: options",
+        "FATAL:  unsupported startup parameter in options: search_path",
+        "FATAL:  Feature not supported: RDS Proxy currently doesn\u2019t support command-line options.",
+    ],
+)
+def test_a_pooler_that_refuses_settings_is_named(said: str) -> None:
+    refused = connect_failed({"host": "h"}, f'connection to server at "h", port 6432 failed: {said}')
+    assert isinstance(refused, OperatorError)
+    assert "pooler" in refused.message
+    assert refused.hint == settings.POOLED
+
+
+def test_an_option_of_the_url_that_the_server_does_not_know_is_no_outage() -> None:
+    refused = connect_failed({}, 'connection failed: FATAL:  unrecognized configuration parameter "nonsense"')
+    assert isinstance(refused, OperatorError)
+    assert "nonsense" in refused.message

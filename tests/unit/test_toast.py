@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
 
 import orjson
 import pytest
 
 from cdc.encode.envelope import TableEncoder
+from cdc.encode.published_values import PublishedValues
 from cdc.encode.toast import ToastValues
 from cdc.model.change import UNCHANGED, Position, Row, Table, Value
+from cdc.testing import Inline
 from tests.text_tables import encoder, text_column, text_table
 
 LONG = b"w" * 2_100
@@ -24,7 +30,9 @@ class Topic:
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes, bytes | None]] = []
+        self.identity = "made once"
         self.read = 0
+        self.offsets: list[int] = []
 
     def add(self, key: bytes, after: dict[str, object] | None, position: str = Position(0, 0, 0).text) -> None:
         event = {
@@ -34,9 +42,13 @@ class Topic:
         }
         self.records.append((key, orjson.dumps(event)))
 
-    def __call__(self, _table: Table) -> Iterator[tuple[bytes, bytes | None]]:
+    def partition(self, _table: Table, _key: bytes) -> tuple[str, int]:
+        return self.identity, 0
+
+    def records_from(self, _table: Table, _number: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
         self.read += 1
-        return iter(list(self.records))
+        self.offsets.append(offset)
+        return iter([(at, *record) for at, record in enumerate(self.records) if at >= offset])
 
 
 def carried(encoder: TableEncoder, version: int) -> Mapping[str, str]:
@@ -52,10 +64,26 @@ def topic() -> Topic:
 
 
 @pytest.fixture
-def toast(topic: Topic) -> Iterator[ToastValues]:
-    made = ToastValues(topic, carried)
-    yield made
-    made.close()
+def values() -> Iterator[PublishedValues]:
+    """What outlives sessions."""
+    with closing(PublishedValues(Inline)) as made:
+        yield made
+
+
+def session(values: PublishedValues, topic: Topic, **more: Any) -> ToastValues:
+    return ToastValues(values, topic, carried, **{"committed": lambda: NOW, **more})
+
+
+@pytest.fixture
+def toast(values: PublishedValues, topic: Topic) -> Iterator[ToastValues]:
+    with closing(session(values, topic)) as made:
+        yield made
+
+
+def find(toast: ToastValues, encoder: TableEncoder, key: bytes, row: Row, **more: Any) -> dict[str, bytes]:
+    found, asked = toast.find(encoder, key, row, **more)
+    assert asked == ("ask" in more)
+    return found
 
 
 def _row(doc: Value, more: Value = None) -> Row:
@@ -66,7 +94,7 @@ def test_a_value_kept_by_this_process_is_found_without_reading_the_topic(toast: 
     """The last one said, null included."""
     toast.keep(DOCS, b"k", _row(LONG, b"m"), {})
     toast.keep(DOCS, b"k", _row(b"v" * 2_100, None), {})
-    found = toast.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW)
+    found = find(toast, DOCS, b"k", _row(UNCHANGED, UNCHANGED))
     assert found == {"doc": orjson.dumps("v" * 2_100), "more": b"null"}
     assert topic.read == 0
 
@@ -76,8 +104,8 @@ def test_a_value_left_out_again_and_again_stays_known(toast: ToastValues) -> Non
     toast.keep(DOCS, b"k", _row(LONG, b"m"), {})
     for _ in range(3):
         row = _row(UNCHANGED, b"m2")
-        toast.keep(DOCS, b"k", row, toast.find(DOCS, b"k", row, NOW))
-    assert toast.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW) == {
+        toast.keep(DOCS, b"k", row, find(toast, DOCS, b"k", row))
+    assert find(toast, DOCS, b"k", _row(UNCHANGED, UNCHANGED)) == {
         "doc": orjson.dumps(LONG.decode()),
         "more": b'"m2"',
     }
@@ -91,36 +119,36 @@ def test_a_value_published_before_is_read_from_the_topic_once(toast: ToastValues
     topic.add(b"k", None)
     topic.add(b"k", {"doc": "aborted" * 900, "more": None}, position=NOW)
     for _ in range(2):
-        assert toast.find(DOCS, b"k", _row(UNCHANGED), NOW) == {"doc": orjson.dumps("new" * 900)}
+        assert find(toast, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps("new" * 900)}
     assert topic.read == 1
 
 
 def test_a_small_value_stored_apart_in_wider_times_is_found_after_a_restart(toast: ToastValues, topic: Topic) -> None:
     """A value stays TOASTed when the rest of its row shrinks: size says nothing then, and the topic has it."""
     topic.add(b"k", {"doc": "small", "more": None})
-    assert toast.find(DOCS, b"k", _row(UNCHANGED), NOW) == {"doc": b'"small"'}
+    assert find(toast, DOCS, b"k", _row(UNCHANGED)) == {"doc": b'"small"'}
 
 
 def test_what_was_said_here_goes_before_the_topic(toast: ToastValues, topic: Topic) -> None:
     """Column by column: a hidden event may have said one of them only."""
     topic.add(b"k", {"doc": "topic" * 900, "more": "topic"})
     row = _row(UNCHANGED, b"log")
-    toast.keep(DOCS, b"k", row, toast.find(DOCS, b"k", row, NOW, published=False))
-    found = toast.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW)
+    toast.keep(DOCS, b"k", row, find(toast, DOCS, b"k", row, published=False))
+    found = find(toast, DOCS, b"k", _row(UNCHANGED, UNCHANGED))
     assert found == {"doc": orjson.dumps("topic" * 900), "more": b'"log"'}
 
 
 def test_what_the_topic_has_of_a_later_row_is_not_taken(toast: ToastValues, topic: Topic) -> None:
     """Not `published`: only what the log said counts, even if the topic was read before."""
     topic.add(b"k", {"doc": "of another row" * 900, "more": None})
-    assert toast.find(DOCS, b"k", _row(UNCHANGED), NOW)
-    assert toast.find(DOCS, b"k", _row(UNCHANGED), NOW, published=False) == {}
+    assert find(toast, DOCS, b"k", _row(UNCHANGED))
+    assert find(toast, DOCS, b"k", _row(UNCHANGED), published=False) == {}
 
 
 def test_a_value_nobody_knows_is_not_guessed(toast: ToastValues, topic: Topic) -> None:
     """Neither null nor another row's."""
     topic.add(b"other", {"doc": "another row's" * 900, "more": None})
-    assert toast.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW) == {}
+    assert find(toast, DOCS, b"k", _row(UNCHANGED, UNCHANGED)) == {}
 
 
 def test_what_is_unknown_stays_so_whatever_was_said_before(toast: ToastValues, topic: Topic) -> None:
@@ -128,9 +156,9 @@ def test_what_is_unknown_stays_so_whatever_was_said_before(toast: ToastValues, t
     topic.add(b"k", {"doc": "of the row before" * 900, "more": "topic"})
     toast.keep(DOCS, b"k", _row(LONG, b"m"), {})
     toast.keep(DOCS, b"k", _row(UNCHANGED, b"m2"), {}, unknown=frozenset({"doc"}))
-    assert toast.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW) == {"more": b'"m2"'}
+    assert find(toast, DOCS, b"k", _row(UNCHANGED, UNCHANGED)) == {"more": b'"m2"'}
     toast.keep(DOCS, b"k", _row(b"now said", UNCHANGED), {"more": b'"m2"'})
-    assert toast.find(DOCS, b"k", _row(UNCHANGED, UNCHANGED), NOW) == {"doc": b'"now said"', "more": b'"m2"'}
+    assert find(toast, DOCS, b"k", _row(UNCHANGED, UNCHANGED)) == {"doc": b'"now said"', "more": b'"m2"'}
 
 
 RENAMED = encoder(
@@ -146,7 +174,7 @@ def test_a_value_follows_its_column_to_a_new_name(toast: ToastValues, topic: Top
         topic.add(b"k", {"doc": LONG.decode(), "more": "old"})
     else:
         toast.keep(DOCS, b"k", _row(LONG, b"old"), {})
-    assert toast.find(RENAMED, b"k", _row(UNCHANGED, UNCHANGED), NOW) == {"text": orjson.dumps(LONG.decode())}
+    assert find(toast, RENAMED, b"k", _row(UNCHANGED, UNCHANGED)) == {"text": orjson.dumps(LONG.decode())}
 
 
 def test_topics_and_keys_are_apart(toast: ToastValues) -> None:
@@ -154,8 +182,8 @@ def test_topics_and_keys_are_apart(toast: ToastValues) -> None:
     other = encoder(text_table("other", ["id", "note", text_column("doc", toastable=True), "more"]))
     toast.keep(DOCS, b"k", _row(LONG), {})
     toast.keep(other, b"k", _row(b"o" * 2_100), {})
-    assert toast.find(DOCS, b"k", _row(UNCHANGED), NOW) == {"doc": orjson.dumps(LONG.decode())}
-    assert toast.find(DOCS, b"l", _row(UNCHANGED), NOW) == {}
+    assert find(toast, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps(LONG.decode())}
+    assert find(toast, DOCS, b"l", _row(UNCHANGED)) == {}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +201,7 @@ def test_a_value_that_grows_when_stored_is_kept(toast: ToastValues, topic: Topic
     """Whatever PostgreSQL may store apart is kept, also where its text is shorter than what is stored."""
     table = encoder(text_table("grown", ["id", text_column("v", type_, toastable=True)]))
     toast.keep(table, b"k", (b"1", text), {})
-    assert toast.find(table, b"k", (b"1", UNCHANGED), NOW) == {"v": orjson.dumps(text.decode())}
+    assert find(toast, table, b"k", (b"1", UNCHANGED)) == {"v": orjson.dumps(text.decode())}
     assert topic.read == 0
 
 
@@ -182,7 +210,7 @@ def test_many_narrow_columns_count_with_their_headers(toast: ToastValues, topic:
     names = [f"c{n}" for n in range(600)]
     table = encoder(text_table("many", ["id", *(text_column(n, toastable=True) for n in names)]))
     toast.keep(table, b"k", (b"1", *[b"abc"] * 599, b"x" * 60), {})
-    found = toast.find(table, b"k", (b"1", *[b"abc"] * 599, UNCHANGED), NOW)
+    found = find(toast, table, b"k", (b"1", *[b"abc"] * 599, UNCHANGED))
     assert found == {"c599": orjson.dumps("x" * 60)}
     assert topic.read == 0
 
@@ -192,3 +220,92 @@ def test_rows_that_cannot_be_stored_apart_take_no_room(toast: ToastValues) -> No
     for n in range(100):
         toast.keep(DOCS, b"%d" % n, _row(b"small", b"too"), {})
     assert list(toast._db.rows("SELECT count(*) FROM wide")) == [(0,)]
+
+
+def _published(n: int, position: Position) -> dict[str, Any]:
+    return {"after": {"doc": f"{n}" * 2_100, "more": None}, "position": position.text}
+
+
+def test_a_session_reads_on_where_the_one_before_it_has_got_to(values: PublishedValues, topic: Topic) -> None:
+    """What was read was committed; what was open or aborted then is read again, as it is by now."""
+    committed = Position(1, 50, 0)
+    topic.add(b"k", **_published(1, Position(1, 10, 1)))
+    topic.add(b"l", **_published(2, Position(1, 60, 1)))  # open, and then aborted
+    with closing(session(values, topic, committed=lambda: committed.text)) as first:
+        assert find(first, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps("1" * 2_100)}
+        assert find(first, DOCS, b"l", _row(UNCHANGED)) == {}
+    topic.add(b"l", **_published(3, Position(1, 60, 1)))  # its transaction again
+    topic.add(b"k", **_published(4, Position(1, 70, 1)))
+    with closing(session(values, topic)) as second:
+        assert find(second, DOCS, b"l", _row(UNCHANGED)) == {"doc": orjson.dumps("3" * 2_100)}
+        assert find(second, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps("4" * 2_100)}
+    assert topic.offsets == [0, 0, 1], "twice from its beginning, and then from what was open"
+
+
+def test_a_topic_that_was_made_again_is_read_from_its_beginning(values: PublishedValues, topic: Topic) -> None:
+    """Nothing of the one that had its name is found."""
+    topic.add(b"k", {"doc": "old" * 900, "more": None})
+    with closing(session(values, topic)) as first:
+        assert find(first, DOCS, b"k", _row(UNCHANGED))
+    topic.records.clear()
+    topic.identity = "made again"
+    with closing(session(values, topic)) as second:
+        assert find(second, DOCS, b"k", _row(UNCHANGED)) == {}
+
+
+def test_rows_that_were_read_since_are_found_though_they_are_small(toast: ToastValues, topic: Topic) -> None:
+    """A row that a window has written may have a value out of line from when it was larger."""
+    topic.add(b"k", {"doc": "old" * 900, "more": None})
+    assert find(toast, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps("old" * 900)}
+    topic.add(b"k", {"doc": "new" * 900, "more": None})
+    toast.read_again(DOCS.topic)
+    assert find(toast, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps("new" * 900)}
+
+
+def test_the_source_is_asked_first_and_the_topic_not_read(toast: ToastValues, topic: Topic) -> None:
+    """As long as it answers; what it answers for is noted, and what is known already is not asked for."""
+    row = _row(UNCHANGED, b"m")
+    assert find(toast, DOCS, b"k", row, ask=lambda: (b"1", b"n", b"now", b"other")) == {"doc": b'"now"'}
+    toast.keep(DOCS, b"k", row, {"doc": b'"now"'})
+    assert toast.find(DOCS, b"k", row, ask=lambda: pytest.fail("asked"))[0] == {"doc": b'"now"'}
+    assert topic.read == 0
+
+
+def test_the_topic_is_read_where_the_source_cannot_tell(toast: ToastValues, topic: Topic) -> None:
+    topic.add(b"k", {"doc": "topic" * 900, "more": None})
+    found, asked = toast.find(DOCS, b"k", _row(UNCHANGED), ask=lambda: None)
+    assert (found, asked) == ({"doc": orjson.dumps("topic" * 900)}, False)
+    assert topic.read == 1
+
+
+class _Stop(Exception):  # noqa: N818 - not an error
+    pass
+
+
+def test_while_the_topic_is_read_the_source_is_tended_and_the_reading_outlives_the_session(topic: Topic) -> None:
+    """A session that ends meanwhile does not begin it again: the next one waits for what is being read."""
+    go_on, tended = threading.Event(), list[str]()
+    topic.add(b"k", {"doc": "slow" * 900, "more": None})
+    read = topic.records_from
+
+    def slowly(*of: Any) -> Iterator[tuple[int, bytes, bytes | None]]:
+        go_on.wait(30)
+        return read(*of)
+
+    topic.records_from = slowly  # type: ignore[method-assign]
+
+    def stop() -> None:
+        raise _Stop
+
+    def tend() -> None:
+        tended.append("")
+        if len(tended) > 1:
+            go_on.set()
+
+    with closing(PublishedValues(lambda: ThreadPoolExecutor(1))) as values:
+        with closing(session(values, topic, tend=stop)) as first, pytest.raises(_Stop):
+            first.find(DOCS, b"k", _row(UNCHANGED))
+        with closing(session(values, topic, tend=tend)) as second:
+            assert find(second, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps("slow" * 900)}
+    assert len(tended) > 1
+    assert topic.offsets == [0, 1], "once from its beginning, then what came since"

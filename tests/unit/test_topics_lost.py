@@ -133,7 +133,9 @@ def test_versions_keep_their_numbers(bench: Bench, how: str) -> None:
 def test_copies_of_descriptions_that_an_older_release_published(bench: Bench) -> None:
     """They are made at the next start, so that the one after it can do without the topic."""
     bench.run()
-    bench.kafka.topics[POSITION][:] = [r for r in bench.kafka.topics[POSITION] if r.key == b"c"]
+    bench.kafka.topics[POSITION][:] = [
+        r for r in bench.kafka.topics[POSITION] if not r.key.startswith((b"c/topic/", b"c/schema/"))
+    ]
     bench.run()
     kept = {r.key for r in bench.kafka.committed(POSITION)}
     assert {b"c", b"c/topic/p.s.a", b'c/schema/{"schema":"s","table":"a","version":1}'} <= kept
@@ -164,7 +166,9 @@ def test_topics_of_the_twin_that_are_lost(bench: Bench, topic: str, caplog: pyte
 
 
 def test_the_ledger_costs_nothing_where_nothing_changes(bench: Bench) -> None:
-    """Its records are written once."""
+    """Its records are written once, and those of the tables again when the snapshot is behind all events."""
+    bench.run()
+    bench.log.commit(insert(A, (b"8", b"n")))
     bench.run()
     bench.log.commit(insert(A, (b"9", b"n")))
     already = len(bench.kafka.committed(POSITION))

@@ -51,7 +51,9 @@ def run(
         open_snapshotter=lambda: MemorySnapshotter(log),
         sink=MemorySink(kafka, name, prefix),
     ).run(until_caught_up=True)
-    return State.from_bytes(kafka.committed(f"{prefix}.position-{name}")[-1].value or b"", where="here")
+    state = kafka.state(prefix, name)
+    assert state is not None
+    return state
 
 
 def test_after_a_fail_over_a_new_epoch_begins() -> None:

@@ -50,7 +50,7 @@ def test_a_request_that_the_broker_does_not_know_is_the_operators(connect: Conne
     assert connection.version(ProduceRequest, 11) == 2
     with pytest.raises(OperatorError, match="does not take InitProducerIdRequest") as refused:
         connection.version(InitProducerIdRequest)
-    assert "2.4 or newer" in str(refused.value.hint)
+    assert "2.8 or newer" in str(refused.value.hint)
 
 
 def test_a_request_in_a_version_older_than_its_oldest_is_the_operators(connect: Connecting) -> None:
@@ -64,7 +64,7 @@ def test_a_broker_that_cannot_tell_its_versions_is_too_old(connect: Connecting) 
     """It answers in the oldest version there is, with the error in it."""
     with pytest.raises(OperatorError, match=r"127\.0\.0\.1:[0-9]+ is too old") as refused:
         connect({API_VERSIONS: partial(agree, error=35, version=0)})
-    assert "2.4 or newer" in str(refused.value.hint)
+    assert "2.8 or newer" in str(refused.value.hint)
 
 
 def test_a_broker_that_ends_the_connection_at_once_is_lost(connect: Connecting) -> None:

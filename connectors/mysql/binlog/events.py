@@ -301,6 +301,13 @@ class PartialUpdateRows(NamedTuple):
 
     header: Header
     table_id: int
+    flags: int
+    column_count: int
+    before: bytes
+    """Which columns the old rows have, as in `Rows`."""
+    after: bytes
+    body: bytes
+    """The old row, and what `rows.partial_images` reads of the new one, for each row."""
 
 
 class Section(NamedTuple):
@@ -421,7 +428,7 @@ class ViewChange(NamedTuple):
 
 
 class Ignorable(NamedTuple):
-    """Is not known here, and the server has marked it as of no consequence."""
+    """Is of no consequence: the server has marked it so, or it is a parameter of the statement that follows it."""
 
     header: Header
 

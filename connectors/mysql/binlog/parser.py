@@ -73,6 +73,8 @@ from connectors.mysql.binlog.table_map import table_map
 HEADER_SIZE: Final = 19
 _HEADER: Final = Struct("<IBIIIH")
 _QUERY: Final = Struct("<IIBHH")
+_LOAD_SIZE: Final = 13
+"""Bytes of LOAD DATA's own: file, where its name begins and ends in the statement, what is done with duplicates."""
 _CRC_SIZE: Final = 4
 _CRC_OF_ALL: Final = 0x2144DF1C
 """The CRC32 of bytes that end in their own CRC32, and of no others."""
@@ -366,7 +368,7 @@ def _rows(first: int, *, extra: bool, compressed: bool = False) -> dict[int, _Re
     return {first + i: _rows_reader(op, extra=extra, compressed=compressed) for i, op in enumerate(_OPS)}
 
 
-def _rows_reader(op: Op, *, extra: bool, compressed: bool) -> _Reader:
+def _rows_reader(op: Op, *, extra: bool, compressed: bool) -> Callable[[Header, Cursor], Rows]:
     def read(header: Header, body: Cursor) -> Rows:
         table_id, flags = body.uint(6), body.uint(2)
         if extra:
@@ -404,7 +406,27 @@ def _inflated(data: bytes) -> bytes:
 
 
 def _partial_update_rows(header: Header, body: Cursor) -> PartialUpdateRows:
-    return PartialUpdateRows(header, body.uint(6))
+    _, _, table_id, flags, count, before, after, images = _whole_update(header, body)
+    return PartialUpdateRows(header, table_id, flags, count, before, after, images)
+
+
+_whole_update: Final[Callable[[Header, Cursor], Rows]] = _rows_reader(Op.UPDATE, extra=True, compressed=False)
+
+
+def _execute_load_query(header: Header, body: Cursor) -> Query:
+    """Read LOAD DATA as a statement: behind what every statement has stands where the name of the file does.
+
+    https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Execute__load__query__event.html
+    """
+    head = body.take(_QUERY.size)
+    body.take(_LOAD_SIZE)
+    data = head + body.rest()
+    return _query(header, Cursor(data, 0, len(data)))
+
+
+def _parameter(header: Header, _body: Cursor) -> Ignorable:
+    """Pass over what the next statement is given: variables, or a part of the file that it loads."""
+    return Ignorable(header)
 
 
 def _fields(body: Cursor) -> dict[int, Cursor]:
@@ -481,7 +503,9 @@ _READERS: Final[dict[int, _Reader]] = {
     2: _query,
     3: _stop,
     4: _rotate,
+    **dict.fromkeys((5, 9, 11, 13, 14, 17), _parameter),
     16: _xid,
+    18: _execute_load_query,
     27: _heartbeat,
     29: _rows_query,
     33: gtid_events.gtid,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final
 
-from cdc.config.config import matches
+from cdc.config.config import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import ChangedError, OperatorError, raise_first
 from connectors import captured_tables
@@ -16,6 +16,7 @@ from connectors.mysql import session
 from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.catalog.names import as_compared
+from connectors.mysql.catalog.reach import Reach
 from connectors.mysql.values import mapping
 
 _ROW_END: Final = b"ROW END"
@@ -92,11 +93,19 @@ class Catalog:
         self._connection = connection
 
     def captured(
-        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+        self,
+        patterns: Sequence[str],
+        keys: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        leave: captured_tables.Leave = captured_tables.refuse,
     ) -> tuple[Captured, ...]:
-        """Return the tables the patterns name, sorted by name. Raises OperatorError for one that cannot be captured."""
-        chosen = captured_tables.chosen(self._matched(patterns), _refusals)
-        return tuple(self.describe(found, self._key_of(found, keys)) for found in chosen)
+        """Return the tables the patterns name, sorted by name. `leave` is called for those that cannot be captured."""
+        captured = []
+        for found in captured_tables.chosen(self._matched(patterns), _refusals, leave):
+            try:
+                captured.append(self.describe(found, self._key_of(found, keys)))
+            except OperatorError as exc:
+                leave(found, exc)
+        return tuple(captured)
 
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -115,11 +124,13 @@ class Catalog:
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[Found | OperatorError]:
         everything = self._tables()
-        folds = self.folds
+        compared = partial(as_compared, folds=self.folds)
+        left = captured_tables.not_left_out(everything, patterns, compared)
         for pattern in patterns:
-            wanted = as_compared(pattern, folds=folds)
-            matched = [f for f in everything if matches(wanted, as_compared(f.qualified, folds=folds))]
-            if set("*?") & set(pattern):
+            if pattern.startswith(LEFT_OUT):
+                continue
+            matched = [f for f in left if matches(compared(pattern), compared(f.qualified))]
+            if is_pattern(pattern):
                 matched = [f for f in matched if f.type in _BASE]
             if not matched:
                 yield _nothing_matches(pattern, [f.qualified for f in everything])
@@ -189,6 +200,10 @@ class Catalog:
     def exists(self, schema: str, name: str) -> bool:
         """Tell whether a table has this name now; a view is none, nor is a sequence."""
         return any(found.type in _BASE for found in self._tables(schema, name))
+
+    def reach(self, captured: Iterable[tuple[str, str]]) -> Reach:
+        """Return what tells which of the captured tables hang on others."""
+        return Reach(self._connection, captured)
 
     def describe(self, found: Found, wanted: Sequence[str]) -> Captured:
         """Describe a table with its columns and key. Raises OperatorError where it has no key."""

@@ -163,7 +163,7 @@ def unlogged(connection: session.Connection, server: Server, where: str) -> Iter
             f"{name} is OFF at {where}, which is a replica: {UNLOGGED}",
             hint=f"point source.url at the server it replicates; or start it with --{name.replace('_', '-')} (my.cnf: "
             f"{name} = ON), and where there is a position already: cdc snapshot start CONNECTOR.yaml --after-gap; or, "
-            f"if it replicates no more: RESET {'SLAVE' if server.mariadb else 'REPLICA'} ALL",
+            "if it replicates no more, let its administrator take the settings of the replica away",
         )
     elif found is None:
         yield None
@@ -189,8 +189,8 @@ def status(connection: session.Connection, server: Server) -> tuple[BinlogPositi
 
 
 def clock_ms(connection: session.Connection) -> int:
-    """Return the server's time in ms since 1970."""
-    statement = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
+    """Return the server's time in ms since 1970: SYSDATE, as the setting `timestamp` holds all other clocks."""
+    statement = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) DIV 1000"  # time_zone is UTC
     ((now_ms,),) = session.texts(connection, "reading the clock", statement)
     return int(now_ms)
 

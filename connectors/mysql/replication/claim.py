@@ -60,8 +60,7 @@ class Claim:
 
     def _take(self) -> Follower | None:
         if self._connection is None:
-            statements = [f"SET SESSION wait_timeout = {IDLE_S}"]
-            self._connection = session.connect(self._address, statements=statements)
+            self._connection = session.connect(self._address, settings={"wait_timeout": str(IDLE_S)})
         if self._held:
             return None
         locks = (self._lock, f"{self._lock} {_THIS_PROCESS}")

@@ -86,12 +86,11 @@ class BinlogDump:
             "SET @source_binlog_checksum = @@global.binlog_checksum",
             f"SET @master_heartbeat_period = {HEARTBEAT_S * 10**9}, @source_heartbeat_period = {HEARTBEAT_S * 10**9}",
             f"SET @slave_uuid = '{uuid}', @replica_uuid = '{uuid}'",
-            f"SET SESSION net_write_timeout = {_SEND_S}",
         ]
         if mariadb:
             settings += ["SET @mariadb_slave_capability = 4", "SET @slave_gtid_strict_mode = 1"]
             settings += ["SET @slave_gtid_ignore_duplicates = 0"]
-        self._connection: Any = session.connect(at, statements=settings)
+        self._connection: Any = session.connect(at, settings={"net_write_timeout": str(_SEND_S)}, statements=settings)
         self._flags = 0 if waits else _NON_BLOCK
         if waits:
             self._register()

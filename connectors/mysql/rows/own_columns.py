@@ -103,6 +103,12 @@ class RowReader(Protocol):
 
     def changes(self, rows: Rows, table: Table, offset: int) -> Iterable[Change]: ...
 
+    def own(self, images: Iterable[Images]) -> Iterable[Images]:
+        """Return of images of all columns what is the table's own."""
+
+    def __call__(self, rows: Rows) -> Iterable[Images]:
+        """Return the images of one event, which may not be whole."""
+
 
 class OwnReader:
     """A `Reader` that gives of each row what is the table's own, and of history nothing."""
@@ -112,6 +118,16 @@ class OwnReader:
 
     def whole(self) -> Read | None:
         return None
+
+    def own(self, images: Iterable[Images]) -> list[Images]:
+        return [
+            (self._own.cut(old), self._own.cut(new))
+            for old, new in images
+            if self._own.change(Op.UPDATE, old, new) is not None
+        ]
+
+    def __call__(self, rows: Rows) -> list[Images]:
+        return self.own(self._reader(rows))
 
     def changes(self, rows: Rows, table: Table, offset: int) -> Sequence[Change]:
         images: list[Images] = self._reader(rows)

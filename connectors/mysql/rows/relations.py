@@ -12,26 +12,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdc.config.config import SourceConfig, matches
-from cdc.model.change import UNCHANGED, Change, Described, Op, Row, Table
+from cdc.config.config import SourceConfig, chooses
+from cdc.model.change import Change, Described, Op, Table
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured, Catalog, unreadable_key
 from connectors.mysql.catalog.names import as_compared
-from connectors.mysql.rows import own_columns, row_images
+from connectors.mysql.rows import holes, own_columns, partial_images, row_images
+from connectors.mysql.rows.judgement import Both, Judgement, Temporary, tables_of
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.rows.statements import (
     Altered,
+    ChangesRows,
     Dropped,
     Emptied,
     Filled,
     Granted,
-    Meaning,
     Partitions,
     Renamed,
 )
+from connectors.mysql.rows.temporary_tables import NOBODY, Session, TemporaryTables
 from connectors.mysql.rows.tokens import Name
 from connectors.mysql.values import mapping
 
@@ -65,6 +67,8 @@ class Followed:
         """What the catalog has said of each."""
         self._may_not: dict[Name, bool] = {}
         self._known: dict[Name, Description] = {}
+        self._holes = holes.Holes(stops=config.on_hole == "stop")
+        self._temporary = TemporaryTables()
         self._described: dict[object, tuple[Table, RowReader]] = {}
         self._last: dict[Name, tuple[events.TableMap, tuple[Table, RowReader]]] = {}
         """Holds what was found last, since looking up a description takes as long as reading a row."""
@@ -153,31 +157,78 @@ class Followed:
         names = frozenset(column.name or "" for column in shown.columns)
         return own_columns.compare(told, Shown(names, shown.row_end), restricted, mariadb=self._mariadb)
 
-    def changes(self, event: events.Rows, known: tuple[Table, RowReader], at: BinlogPosition) -> Iterable[Change]:
-        """Give the rows of one event, which begins at `at`."""
+    def changes(
+        self, event: events.Rows | events.PartialUpdateRows, known: tuple[Table, RowReader], at: BinlogPosition
+    ) -> Iterable[Change]:
+        """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
         try:
-            if event.whole:
+            if isinstance(event, events.PartialUpdateRows):
+                told = self._last[self._name((table.schema, table.name))][0]
+                images = read.own(partial_images.images(event, told.columns))
+            elif event.whole:
                 return read.changes(event, table, at.offset)
-            found = [*read.changes(event, table, at.offset)]
+            else:
+                images = read(event)
         except ValueError as exc:
             raise OperatorError(
                 f"table {table.qualified}, the log at {at}: {exc}",
                 hint="repair the row (its bytes are not of the column's character set), or leave the table out",
             ) from None
-        if any(UNCHANGED in _needed(table, change.before, change.after) for change in found):
-            raise GapError(
-                f"table {table.qualified}: a row in the log at {at} is not whole: a session has set "
-                "binlog_row_image to MINIMAL or NOBLOB",
-                hint="SET GLOBAL binlog_row_image = FULL; find the session that sets it; then "
-                "cdc snapshot start CONNECTOR.yaml --after-gap",
-            )
-        return found
+        partial = isinstance(event, events.PartialUpdateRows)
+        op = Op.UPDATE if isinstance(event, events.PartialUpdateRows) else event.op
+        return list(self._holes.of_images(op, table, images, at, partial=partial))
+
+    def unsure(self, names: Iterable[Name], at: BinlogPosition) -> Iterator[Change]:
+        """Give what follows of a transaction, begun at `at`, of which a part was rolled back: its tables are read."""
+        for name in sorted(set(map(self._name, names)) & self._now.keys()):
+            yield self._holes.rolled_back(self._now[name], at)
+
+    def restarted(self) -> None:
+        """Note that the server has started again: no session goes on."""
+        self._temporary.clear()
 
     def of_statement(
-        self, said: Meaning, at: BinlogPosition, catalog: Callable[[], Catalog]
+        self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog], session: Session = NOBODY
     ) -> Iterator[Change | Described]:
         """Give what a statement does to the captured tables. Raises for what no event tells of."""
+        match said:
+            case Both(filled, written):
+                yield from self.of_statement(filled, at, catalog, session)
+                yield from self.of_statement(written, at, catalog, session)
+            case Temporary(tables, made):
+                for name in map(self._name, tables) if made else ():
+                    self._temporary.made(session, name)
+                self._temporary.dropped(session, () if made else tuple(map(self._name, tables)))
+            case ChangesRows(verb, tables):
+                if tables is not None:
+                    tables = tuple(n for n in map(self._name, tables) if not self._temporary.has(session, n))
+                yield from self._holes.of_statement(verb, tables, self._now, at, catalog)
+            case _:
+                self._holes.altered()
+                names = {self._name(name) for name in tables_of(said)}
+                hidden = {name for name in names if self._temporary.has(session, name)}
+                if hidden or (session.specific and self._now.keys() & names):
+                    self._note_temporary(said, hidden, session)
+                    others = tuple(sorted((names - hidden) & self._now.keys()))
+                    yield from self._holes.of_statement("DDL of a temporary table", others, self._now, at, catalog)
+                else:
+                    yield from self._of_ddl(said, at, catalog)
+
+    def _note_temporary(self, said: Judgement, hidden: set[Name], session: Session) -> None:
+        """Follow what DDL does to a session's temporary tables, which `hidden` are."""
+        if isinstance(said, Emptied) and said.dropped:
+            self._temporary.dropped(session, hidden)
+        elif isinstance(said, Renamed):
+            pairs = [(self._name(old), self._name(new)) for old, new in said.tables]
+            self._temporary.dropped(session, [old for old, _ in pairs if old in hidden])
+            for old, new in pairs:
+                if old in hidden:
+                    self._temporary.made(session, new)
+
+    def _of_ddl(
+        self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog]
+    ) -> Iterator[Change | Described]:
         match said:
             case Emptied(tables, dropped):
                 for name in map(self._name, tables):
@@ -294,13 +345,20 @@ class Followed:
             yield Described(now.table)
 
     def _take_up(self, name: Name, catalog: Callable[[], Catalog]) -> None:
-        """Note a table that is new, and of a name that is to be captured."""
-        if self._matches(name) and catalog().exists(*name):
+        """Note a table that is new, and of a name that is to be captured; one that cannot be is left out."""
+        if not self._matches(name) or not catalog().exists(*name):
+            return
+        try:
+            found = catalog().find(*name, self._config.keys)
+        except OperatorError as exc:
+            log.warning("%s; it is left out of what source.tables names; %s", exc.message, exc.hint)
+            return
+        if found is not None:
             self.new.add(".".join(name))
 
     def _matches(self, name: Name) -> bool:
-        named = as_compared(".".join(name), folds=self._folds)
-        return any(matches(as_compared(pattern, folds=self._folds), named) for pattern in self._config.tables)
+        patterns = [as_compared(pattern, folds=self._folds) for pattern in self._config.tables]
+        return chooses(patterns, as_compared(".".join(name), folds=self._folds))
 
 
 def _recalled(name: Name, description: Description) -> Table:
@@ -310,8 +368,3 @@ def _recalled(name: Name, description: Description) -> Table:
         for column, type_ in description.columns
     )
     return Table(*name, columns, description.key, description.marks)
-
-
-def _needed(table: Table, before: Row | None, after: Row | None) -> Row:
-    """Return what must be there of a change: the new row, or the key of one that is gone."""
-    return after if after is not None else tuple(before[index] for index in table.key_indexes) if before else ()

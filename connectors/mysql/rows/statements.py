@@ -67,6 +67,8 @@ class ChangesRows:
     """Is a statement in the place of rows: binlog_format was not ROW."""
 
     verb: str
+    tables: tuple[Name, ...] | None = None
+    """Those that it may write itself, besides what triggers and foreign keys do; None: that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,9 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class Began:
     """Begins a transaction: BEGIN, START TRANSACTION, XA START."""
+
+
+BEGAN: Final = Began()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +132,19 @@ Meaning: TypeAlias = (
 )
 
 
-def meaning(statement: str, database: str, sql_mode: int = 0, *, mariadb: bool = False) -> Meaning:
-    """Return what a statement says, run in `database` under `sql_mode`; None: nothing of rows, tables or rights."""
+def meaning(statement: str, database: str, server: str = "", sql_mode: int = 0) -> Meaning:
+    """Return what a statement says, run in `database`; None: nothing of rows or tables, or it is not known here."""
     head = statement[:10].upper()
     if head == "BEGIN":
-        return Began()
+        return BEGAN
     if head == "COMMIT":
         return Ended(committed=True)
-    tokens = _tokens(statement, sql_mode, mariadb=mariadb)
-    if not tokens:
-        return None
+    found = _tokens(statement, server, sql_mode)
+    return of_tokens(found, statement, database) if found else None
+
+
+def of_tokens(tokens: list[Token], statement: str, database: str) -> Meaning:
+    """Return the same of a statement whose tokens were read, and its prefixes stripped."""
     first = tokens[0].text.upper()
     second = tokens[1] if len(tokens) > 1 else Token("")
     match first:

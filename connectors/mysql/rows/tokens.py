@@ -8,8 +8,7 @@ What closes a quote is up to the session's sql_mode, which the log tells with ea
 | NO_BACKSLASH_ESCAPES | a backslash is a character like others in every string |
 | MSSQL (MariaDB) | ``[…]`` is a name too |
 
-``/*! … */`` is for the server to read, and ``/*M! … */`` for MariaDB alone. One that a server has not read, because it
-is of a newer version, is a plain comment by the time it is logged.
+``/*! … */`` is for the server to read, and ``/*M! … */`` for MariaDB alone; with a number, for servers that are so new.
 
 https://dev.mysql.com/doc/refman/8.4/en/lexical-structure.html
 """
@@ -17,6 +16,7 @@ https://dev.mysql.com/doc/refman/8.4/en/lexical-structure.html
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -29,12 +29,13 @@ MSSQL: Final = 1 << 10
 """MariaDB's; MySQL 8.0 and newer have nothing by this bit."""
 NO_BACKSLASH_ESCAPES: Final = 1 << 20
 
-_MOST_TOKENS: Final = 10_000
+MOST_TOKENS: Final = 10_000
+"""No more of a statement is read."""
 _WITH_ESCAPES: Final = r"""(?:[^{0}\\]|{0}{0}|\\.)*+)(?:{0}|\\?\Z)"""
 _WITHOUT: Final = r"""(?:[^{0}]|{0}{0})*+)(?:{0}|\Z)"""
 _TOKENS: Final = r"""
-    (?P<space>[ \t\n\r\f\v\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?!MARIADB!)(?:[^*]|\*(?!/))*+(?:\*/|\Z))
-  | (?P<open>/\*MARIADB!\d*)
+    (?P<space>[ \t\n\r\f\v\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?![!M])(?:[^*]|\*(?!/))*+(?:\*/|\Z))
+  | (?P<open>/\*M?!(?:\d{5,6})?)  # what follows is for the servers to read that are so new
   | (?P<close>\*/)
   | `(?P<quoted>(?:[^`]|``)*+)(?:`|\Z)
   | "(?P<double>DOUBLE
@@ -60,39 +61,61 @@ class Token:
 
 
 @lru_cache(maxsize=16)
-def _pattern(sql_mode: int, *, mariadb: bool) -> re.Pattern[str]:
+def _pattern(sql_mode: int) -> re.Pattern[str]:
     single = _WITHOUT if sql_mode & NO_BACKSLASH_ESCAPES else _WITH_ESCAPES
     double = _WITHOUT if sql_mode & ANSI_QUOTES else single
-    text = _TOKENS.replace("MARIADB", "M?" if mariadb else "").replace("DOUBLE", double.format('"'))
-    text = text.replace("SINGLE", single.format("'")).replace("BRACKETS", _BRACKETS if sql_mode & MSSQL else "")
-    return re.compile(text, re.VERBOSE | re.DOTALL)
+    text = _TOKENS.replace("DOUBLE", double.format('"')).replace("SINGLE", single.format("'"))
+    return re.compile(text.replace("BRACKETS", _BRACKETS if sql_mode & MSSQL else ""), re.VERBOSE | re.DOTALL)
 
 
-def tokens(statement: str, sql_mode: int = 0, *, mariadb: bool = False) -> list[Token]:
-    """Return the words of a statement, without spaces and comments; of a very long one, the first of them."""
-    found = []
-    quotes = sql_mode & (ANSI_QUOTES | MSSQL | NO_BACKSLASH_ESCAPES)
-    for match in _pattern(quotes, mariadb=mariadb).finditer(statement):
+def tokens(statement: str, server: str = "", sql_mode: int = 0) -> list[Token]:
+    """Read a statement as a server of this version does, or any if it is not told; no more than `MOST_TOKENS`."""
+    found: list[Token] = []
+    end = 0
+    for match in _pattern(sql_mode & (ANSI_QUOTES | MSSQL | NO_BACKSLASH_ESCAPES)).finditer(statement):
         kind = match.lastgroup
+        if match.start() < end:
+            continue  # in a comment for other servers
         if kind in ("space", "open", "close"):
+            if kind == "open" and server and not _is_read(match["open"], server):
+                closes = statement.find("*/", match.end())
+                end = len(statement) if closes < 0 else closes + 2
             continue
         text = match[kind] if kind else ""
-        if kind == "quoted":
-            found.append(Token(text.replace("``", "`"), quoted=True))
-        elif kind == "double":
-            found.append(Token(text.replace('""', '"'), quoted=True))
-        elif kind == "bracketed":
-            found.append(Token(text.replace("]]", "]"), quoted=True))
+        if kind in _DOUBLED:
+            found.append(Token(text.replace(_DOUBLED[kind] * 2, _DOUBLED[kind]), quoted=True))
         elif kind == "string":
             found.append(Token("'"))
         else:
             found.append(Token(text))
-        if len(found) >= _MOST_TOKENS:
+        if len(found) >= MOST_TOKENS:
             break
     return found
 
 
-def name(words: list[Token], at: int, database: str) -> tuple[Name, int]:
+_DOUBLED: Final[dict[str | None, str]] = {"quoted": "`", "double": '"', "bracketed": "]"}
+"""What ends a name, and stands in it twice."""
+
+
+def _is_read(comment: str, server: str) -> bool:
+    """Tell whether a server reads what such a comment holds: MySQL none of MariaDB's, MariaDB not all of MySQL's."""
+    digits = comment.lstrip("/*M!")
+    mariadb = "mariadb" in server.lower()
+    if comment.startswith("/*M") and not mariadb:
+        return False
+    if not digits:
+        return True
+    version = [int(part) for part in re.findall(r"\d+", server.replace("5.5.5-", "", 1))[:3]]
+    number = sum(part * scale for part, scale in zip(version, (10_000, 100, 1), strict=False))
+    of_mysql = mariadb and comment.startswith("/*!") and int(digits) in _NEWER_MYSQL
+    return int(digits) <= number and not of_mysql
+
+
+_NEWER_MYSQL: Final = range(50_700, 100_000)
+"""Versions of MySQL that MariaDB does not claim to be."""
+
+
+def name(words: Sequence[Token], at: int, database: str) -> tuple[Name, int]:
     """Read ``[database.]table`` beginning at `at`; return also where the next token is."""
     if at >= len(words):
         return (database, ""), at
@@ -104,7 +127,7 @@ def name(words: list[Token], at: int, database: str) -> tuple[Name, int]:
     return (database, first), at + 1
 
 
-def after(words: list[Token], at: int, *said: str) -> int:
+def after(words: Sequence[Token], at: int, *said: str) -> int:
     """Skip the words `said`, if they stand at `at`."""
     there = [token.text.upper() for token in words[at : at + len(said)] if not token.quoted]
     return at + len(said) if there == list(said) else at

@@ -17,21 +17,13 @@ from cdc.model.errors import GapError, OperatorError
 from connectors.mysql.binlog import events, parser
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.binlog.spill import on_disk, open_file
+from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.statements import (
-    Altered,
     Began,
-    ChangesRows,
-    Dropped,
-    Emptied,
     Ended,
-    Filled,
-    Granted,
-    Partitions,
-    Renamed,
     RolledBackTo,
     XaEnded,
     XaId,
-    meaning,
 )
 
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
@@ -116,7 +108,7 @@ class Block:
     alone: bool = False
     """One statement by itself (MariaDB says so)."""
     uncertain: bool = False
-    """A part of it was rolled back, which only the server can tell from the rest."""
+    """A part of it was rolled back, which only the server can tell from the rest: its tables are to be read again."""
 
     @property
     def commit(self) -> int:
@@ -155,6 +147,10 @@ class Grouper:
         self._described: events.FormatDescription | None = None
         self.prepared: dict[XaId, Block] = {}
         """What XA has prepared and nobody has ended, oldest first."""
+
+    @property
+    def _server(self) -> str:
+        return "" if self._described is None else self._described.server_version
 
     @property
     def between(self) -> bool:
@@ -211,7 +207,7 @@ class Grouper:
                 wanted = self._maps[event.table_id] = self._wanted(event)
                 if wanted:
                     self._in_hand(at, event).buffer.add(event, raw, at.offset)
-            case events.Rows():
+            case events.Rows() | events.PartialUpdateRows():
                 if self._maps.get(event.table_id):
                     self._in_hand(at, event).buffer.add(event, raw, at.offset)
             case events.Gtid() | events.AnonymousGtid() | events.MariadbGtid():
@@ -222,14 +218,6 @@ class Grouper:
                 return self._end(self._in_hand(at, event), header, committed=True)
             case events.XaPrepare():
                 return self._prepare(event, self._in_hand(at, event), header)
-            case events.PartialUpdateRows():
-                if not self._maps.get(event.table_id, True):
-                    return None
-                raise GapError(
-                    f"a part of a row in the log at {at}: a session has set binlog_row_value_options = PARTIAL_JSON",
-                    hint="SET GLOBAL binlog_row_value_options = ''; and leave it so in every session; then "
-                    "cdc snapshot start CONNECTOR.yaml --after-gap",
-                )
             case events.RowsQuery() | events.AnnotateRows() | events.Ignorable() | events.StartEncryption():
                 pass
             case events.PreviousGtids() | events.MariadbGtidList() | events.BinlogCheckpoint() | events.Stop():
@@ -269,8 +257,7 @@ class Grouper:
         self, event: events.Query, raw: bytes, at: BinlogPosition, header: events.Header
     ) -> Committed | Passed | None:
         block = self._block
-        mariadb = self._described is not None and self._described.mariadb
-        said = meaning(event.statement, event.schema, event.sql_mode, mariadb=mariadb)
+        said = judge(event.statement, event.schema, self._server, event.sql_mode)
         if block is None:  # no GTID before it: it begins a block all the same
             block = self._block = Block(at, None, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
             block.described = self._described
@@ -285,17 +272,10 @@ class Grouper:
                 return None
             case XaEnded(xid, committed):
                 return self._end_prepared(block, header, xid, committed=committed)
-            case ChangesRows(verb):
-                raise GapError(
-                    f"a statement ({verb}) in the place of rows in the log at {at}: a session has set binlog_format to "
-                    "STATEMENT or MIXED",
-                    hint="SET GLOBAL binlog_format = ROW; find the session that sets it; then close the gap: "
-                    "cdc snapshot start CONNECTOR.yaml --after-gap",
-                )
-            case Emptied() | Dropped() | Renamed() | Altered() | Filled() | Partitions() | Granted():
-                block.buffer.add(event, raw, at.offset)
             case None:
                 pass
+            case _:
+                block.buffer.add(event, raw, at.offset)
         if not block.begun:
             return self._end(block, header, committed=True)
         return None
@@ -305,13 +285,6 @@ class Grouper:
         if not committed or not block.buffer:
             block.buffer.close()
             return Passed(block)
-        if block.uncertain:
-            raise GapError(
-                f"the transaction at {block.begin} was rolled back in part, and wrote tables without transactions too: "
-                "which of its rows are left cannot be told from the log",
-                hint="cdc check names such tables: ALTER TABLE … ENGINE=InnoDB; to go on: "
-                "cdc snapshot start CONNECTOR.yaml --after-gap",
-            )
         return Committed(block, block)
 
     def _close(self, block: Block, header: events.Header) -> None:

@@ -1,7 +1,7 @@
 """Turns values of MySQL and MariaDB from the server's text into JSON text, type by type. Pure; bytes to bytes.
 
-The text is what `rows.Reader` makes of the log and what a SELECT prints, if the session ran `SETTINGS` and selects each
-column by its `select_expression`. NULL never comes here.
+The text is what `rows.Reader` makes of the log and what a SELECT prints, if the session has the `session_settings` and
+selects each column by its `select_expression`. NULL never comes here.
 
 | type | kind | JSON |
 |---|---|---|
@@ -39,13 +39,6 @@ from connectors.mysql.binlog.events import TableColumn, TableMap
 from connectors.mysql.values import temporal
 
 Encode: TypeAlias = Callable[[bytes], bytes]
-
-SETTINGS: Final = (
-    "SET NAMES utf8mb4",
-    "SET time_zone = '+00:00'",
-    "SET sql_mode = ''",
-)
-"""What a session sets before it reads rows: text as UTF-8, TIMESTAMP in UTC, no PAD_CHAR_TO_FULL_LENGTH."""
 
 _MILLIS_DIGITS: Final = 3
 _BIGGEST_BIT: Final = 64

@@ -13,7 +13,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2 import sql
 
-from cdc.config.config import matches
+from cdc.config.config import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description
@@ -232,16 +232,19 @@ class Catalog:
         return statement.as_string(self._connection)
 
     def captured(
-        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
+        self,
+        patterns: Sequence[str],
+        keys: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        leave: captured_tables.Leave = captured_tables.refuse,
     ) -> tuple[Captured, ...]:
         """Return the tables the patterns name, sorted by name; `keys` has those the configuration gives by table.
 
-        Raises OperatorError for one that cannot be captured.
+        `leave` is called for those that cannot be captured.
         """
         self._seen_at = self.end()
-        chosen = captured_tables.chosen(self._matched(patterns), _refusals)
+        chosen = captured_tables.chosen(self._matched(patterns), _refusals, leave)
         self._seen = self._today([found.oid for found in chosen])
-        return self._describe(chosen, self._seen, keys)
+        return self._describe(chosen, self._seen, keys, leave)
 
     def end(self) -> int:
         """Return where the log ends, which may be inside a record's padding or a page's header."""
@@ -266,10 +269,12 @@ class Catalog:
     def _matched(self, patterns: Sequence[str]) -> Iterator[_Found | OperatorError]:
         """Give what the patterns name, in their order; for one that names nothing, the error."""
         everything = [_Found(*row) for row in self.rows("reading the catalog", _RELATIONS)]
+        left = captured_tables.not_left_out(everything, patterns)
         for pattern in patterns:
-            matched = [f for f in everything if matches(pattern, f.qualified)]
-            exact = not set("*?") & set(pattern)
-            if not exact:
+            if pattern.startswith(LEFT_OUT):
+                continue
+            matched = [f for f in left if matches(pattern, f.qualified)]
+            if is_pattern(pattern):
                 matched = [f for f in matched if f.kind in "rp" and f.persistence == "p"]
             if not matched:
                 yield _nothing_matches(pattern, [f.qualified for f in everything if f.kind in "rp"])
@@ -284,22 +289,38 @@ class Catalog:
         return next(iter(self._describe(found, self._today([f.oid for f in found]), keys)), None)
 
     def _describe(
-        self, found: Sequence[_Found], today: Mapping[int, Today], keys: Mapping[str, Sequence[str]]
+        self,
+        found: Sequence[_Found],
+        today: Mapping[int, Today],
+        keys: Mapping[str, Sequence[str]],
+        leave: captured_tables.Leave = captured_tables.refuse,
     ) -> tuple[Captured, ...]:
         captured = []
         parts = identities.identities(self.rows, [f.oid for f in found])
         generated = self._carries_generated_columns()
         for f in found:
-            now, key = today[f.oid], keys.get(f.qualified, ())
-            if key:
-                self._must_tell_rows_apart(f, now, key)
-            elif not now.primary_key and f.identity != "i":
-                raise captured_tables.no_primary_key(f, [c.name for c in now.columns])
-            relation = Relation(f.oid, f.schema, f.name, f.identity, now.columns)
-            table = table_of(relation, self._types, now, wanted=key)
-            raise_first(identities.refusals(table, parts[f.oid], generated=generated))
-            captured.append(Captured(f.oid, table, f.kind == "p"))
+            try:
+                captured.append(self._describe_one(f, today[f.oid], keys.get(f.qualified, ()), parts[f.oid], generated))
+            except OperatorError as exc:
+                leave(f, exc)
         return tuple(captured)
+
+    def _describe_one(
+        self,
+        found: _Found,
+        now: Today,
+        key: Sequence[str],
+        parts: Sequence[identities.Identity],
+        generated: bool,  # noqa: FBT001
+    ) -> Captured:
+        if key:
+            self._must_tell_rows_apart(found, now, key)
+        elif not now.primary_key and found.identity != "i":
+            raise captured_tables.no_primary_key(found, [c.name for c in now.columns])
+        relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
+        table = table_of(relation, self._types, now, wanted=key)
+        raise_first(identities.refusals(table, parts, generated=generated))
+        return Captured(found.oid, table, found.kind == "p")
 
     def _must_tell_rows_apart(self, found: _Found, now: Today, key: Sequence[str]) -> None:
         """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from cdc.config.config import ConnectorConfig, matches
+from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.table_schema import Description
@@ -67,7 +67,7 @@ class Followed:
     def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> OperatorError | RetryableError:
         old, new = ".".join(was), ".".join(now)
         said = f"table renamed: {old} is {new} now"
-        if any(matches(pattern, new) for pattern in self._config.source.tables):
+        if self._config.source.captures(new):
             return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
         take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
         publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE ONLY {identifier(*was)}"

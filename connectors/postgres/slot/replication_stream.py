@@ -24,6 +24,7 @@ from psycopg import pq
 
 from cdc.model.change import Change
 from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
+from connectors.postgres import settings
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
@@ -45,6 +46,8 @@ _DATA_START: Final = 1 + _DATA.size
 
 _UNDEFINED: Final = b"42704"
 """undefined_object: while the log is sent, a publication."""
+_SYNTAX: Final = "42601"
+"""syntax_error: only a walsender knows the commands of replication."""
 _LONG_S: Final = 5.0
 _GATHER_S: Final = 0.001
 _GATHER_MOST_S: Final = 0.008
@@ -58,6 +61,7 @@ Or, if that is longer, its own wal_sender_timeout, within which it speaks also w
 SILENT_UNLIMITED_S: Final = 600.0
 """The same where wal_sender_timeout is 0."""
 
+_TOLD_TIMES: Final = 4
 STATUS_EVERY_S: Final = 10.0
 """Well under the server's wal_sender_timeout (60 s by default)."""
 
@@ -85,10 +89,26 @@ class ReplicationConnection:
         self._sent_at_s = 0.0
         self._asked_at_s: float | None = None
         self._silent_s = SILENT_S
+        self._patience_s = float("inf")
+        """The server's wal_sender_timeout."""
         self._streaming = self._over = False
+        try:
+            self._verify()
+        except CdcError:
+            self._pg.finish()
+            raise
         if self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII":
             # the server would check text only when it sends it to us: one row that is not UTF-8 would end the stream
             self.query("SET client_encoding TO 'SQL_ASCII'", "setting client_encoding")
+
+    def _verify(self) -> None:
+        """Set what could not be asked for at the start, and read everything back, as every session does."""
+        doing = f"PostgreSQL at {self._endpoint}: reading the replication session's settings"
+        for statement in settings.later(self._pg.server_version):
+            self.query(statement, doing)
+        refused = settings.differences(self._endpoint, dict(self.query(settings.READ_BACK, doing)))
+        if refused is not None:
+            raise refused
 
     def query(self, statement: str, doing: str, *, within_s: float | None = SILENT_S) -> list[list[str]]:
         """Run a replication command (simple protocol) and give its rows as text.
@@ -146,6 +166,7 @@ class ReplicationConnection:
         ((limit_ms,),) = self.query(
             "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'", "reading wal_sender_timeout"
         )
+        self._patience_s = int(limit_ms) / 1000 or float("inf")
         self._silent_s = max(SILENT_S, int(limit_ms) / 1000) if int(limit_ms) else SILENT_UNLIMITED_S
         try:
             result = self._result(statement, f"starting replication from slot {slot}", self._silent_s)
@@ -268,9 +289,12 @@ class ReplicationConnection:
         self._flushed = max(self._flushed, lsn)
 
     def status(self, *, every_s: float = STATUS_EVERY_S, reply: bool = False) -> None:
-        """Tell the server how far we are, unless it was told less than `every_s` ago; `reply` asks for a keepalive."""
+        """Tell the server how far we are, unless it was told less than `every_s` ago; `reply` asks for a keepalive.
+
+        It is told sooner where its patience is short: it hears us also while nothing is read of what it sends.
+        """
         clock_s = time.monotonic()
-        if not self._streaming or clock_s - self._sent_at_s < every_s:
+        if not self._streaming or clock_s - self._sent_at_s < min(every_s, self._patience_s / _TOLD_TIMES):
             return
         at_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         written = max(self._written, self._flushed)
@@ -330,6 +354,10 @@ def _translate(result: pq.abc.PGresult, doing: str) -> CdcError:
             hint="another copy of this connector runs, or its connection has not timed out yet; "
             "SELECT pid, application_name, client_addr FROM pg_stat_replication",
             at_start=True,
+        )
+    if code == _SYNTAX:
+        return OperatorError(
+            f"{doing}: {reason}: a pooler in between has made an ordinary session of it", hint=settings.POOLED
         )
     if code == "42501":
         return OperatorError(f"{doing}: {reason}", hint="ALTER ROLE … REPLICATION")

@@ -1,6 +1,6 @@
 """Turns values of PostgreSQL from the server's text into JSON text, type by type, as docs/values.md says. Pure.
 
-The text is the same from COPY (unescaped) and from pgoutput when both sessions have `session.SETTINGS` and UTF-8. NULL
+The text is the same from COPY (unescaped) and from pgoutput when both sessions have `settings.SETTINGS` and UTF-8. NULL
 never comes here.
 
 Encoders trust the server for what the type itself rules out (an integer's text is digits) and raise ValueError, without

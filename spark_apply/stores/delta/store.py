@@ -44,7 +44,7 @@ from spark_apply.events.typed import OP, POSITION, SOURCE_MS
 from spark_apply.model.completeness import Mark
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.store import Applied, Batch, Due, StoredRow, only_options
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.model.upkeep import CLEAN_EVERY_S, NEVER, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.session import open_session
@@ -343,7 +343,7 @@ class DeltaStore:
             if exc.getCondition() not in _TAKEN:
                 raise
             msg = f"the folder {self.path(table)} is there already and holds no Delta table"
-            raise OperatorError(msg, hint="give the store another path, or remove the folder") from exc
+            raise OperatorError(msg, hint=f"give the store another path; or {other_target(table)}") from exc
 
     def _evolve(self, table: TargetTable) -> None:
         name, wanted = self.table_name(table), lake_row_type(_stored(table))
@@ -370,7 +370,7 @@ def _identity(log: DeltaLog, table: TargetTable) -> str:
     stamped = log.properties().get(IDENTITY)
     if stamped is None:
         msg = f"Delta table {log.path} is there already and was not made by this toolkit"
-        raise OperatorError(msg, hint="give the store another path, or remove the table")
+        raise OperatorError(msg, hint=f"give the store another path; or {other_target(table)}")
     return identity_of(stamped, table, f"Delta table {log.path}")
 
 

@@ -41,7 +41,7 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.store import Applied, Batch, Due, StoredRow, only_options
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.model.upkeep import CLEAN_EVERY_S, HOUR_MS, NEVER, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import local
@@ -165,7 +165,7 @@ class IcebergStore:
         identity = properties.get(IDENTITY)
         if identity is None:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
-            raise OperatorError(msg, hint="give the store another path, or drop the table")
+            raise OperatorError(msg, hint=f"give the store another path; or {other_target(table)}")
         return identity_of(str(identity), table, f"Iceberg table {name}")
 
     def apply(self, batch: Batch) -> Applied:

@@ -12,7 +12,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.identity import stamp
 from spark_apply.model.store import Due
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.tables import OURS, Cursor, Tables, check_names, columns_of
 
@@ -205,4 +205,4 @@ class Copies:
     def foreign(table: TargetTable) -> OperatorError:
         """Return the error of a table that something else has created."""
         msg = f"PostgreSQL table {table.schema}.{table.copy_name} is there already and was not made by this toolkit"
-        return OperatorError(msg, hint="give the store another database, or drop the table")
+        return OperatorError(msg, hint=f"give the store another database; or {other_target(table)}")

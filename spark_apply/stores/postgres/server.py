@@ -30,6 +30,15 @@ _SETTINGS = {
 }
 _PASSING = ("08", "57", "53", "40")
 """SQLSTATE classes to retry: connection lost, operator intervention, resources, serialization."""
+_UNQUOTED = {
+    "22": "a value does not fit",
+    "P0": "a trigger or a function refuses it",
+    "38": "a function refuses it",
+    "39": "a function refuses it",
+}
+"""Words for SQLSTATE classes whose messages quote values."""
+_LOCKED = "55P03"
+"""What a ``lock_timeout`` of the role or the database says."""
 
 
 class Server:
@@ -57,7 +66,7 @@ class Server:
             with connection, connection.cursor() as cur:
                 yield cur
         except psycopg2.Error as exc:
-            error = self._translated(exc, doing)
+            error = self.translated(exc, doing)
             if connection.closed:
                 self.close()
             raise error from exc
@@ -67,7 +76,7 @@ class Server:
         try:
             return self._connected().cursor()
         except psycopg2.Error as exc:
-            raise self._translated(exc, doing) from exc
+            raise self.translated(exc, doing) from exc
 
     @contextmanager
     def reading(self, doing: str) -> Iterator[tuple[Cursor, Cursor]]:
@@ -79,7 +88,7 @@ class Server:
                 many.itersize = _ROWS_AT_ONCE
                 yield cur, many
         except psycopg2.Error as exc:
-            raise self._translated(exc, doing) from exc
+            raise self.translated(exc, doing) from exc
         finally:
             connection.close()
 
@@ -113,7 +122,7 @@ class Server:
                     lost = [name for name in self._locks if not _locked(cur, name)]
             except psycopg2.Error as exc:
                 self.close()
-                raise self._translated(exc, "connecting") from exc
+                raise self.translated(exc, "connecting") from exc
             if lost:
                 self.close()
                 msg = f"{self._where}: another job took this one's place while the connection was lost"
@@ -138,17 +147,24 @@ class Server:
             else:
                 return connection
 
-    def _translated(self, exc: psycopg2.Error, doing: str) -> CdcError:
+    def translated(self, exc: psycopg2.Error, doing: str = "applying a batch") -> CdcError:
         """Translate an error without the server's DETAIL and without messages of data exceptions: they quote values."""
         code = exc.pgcode or ""
-        lost = not code and isinstance(exc, psycopg2.OperationalError | psycopg2.InterfaceError)
-        if lost or code[:2] in _PASSING:
+        if passes(exc):
             said = f"{exc.diag.message_primary} ({code})" if code else "the connection was lost"
             hint = "is PostgreSQL up, with room on its disk? Start again: what was done is whole, the rest comes again"
             return RetryableError(f"{self._where}: {doing}: {said}", hint=hint)
-        reason = f"a value does not fit ({code})" if code[:2] == "22" else f"{exc.diag.message_primary} ({code})"
+        reason = _UNQUOTED.get(code[:2]) or str(exc.diag.message_primary)
+        reason = f"{reason} ({code})"
         missing = "grant what is missing to this user" if code == "42501" else None
         return OperatorError(f"{self._where}: {doing}: {reason}", hint=missing)
+
+
+def passes(exc: psycopg2.Error) -> bool:
+    """Whether the same may succeed later: the connection was lost, or the server is short of something."""
+    code = exc.pgcode or ""
+    lost = not code and isinstance(exc, psycopg2.OperationalError | psycopg2.InterfaceError)
+    return lost or code[:2] in _PASSING or code == _LOCKED
 
 
 def _locked(cur: Cursor, name: str) -> bool:

@@ -36,14 +36,15 @@ from psycopg2 import sql
 from pyspark.sql import SparkSession
 
 from cdc.config.config import StoreConfig
-from cdc.model.errors import BugError, ConfigError, OperatorError, RetryableError
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.history import CURRENT
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
-from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, StoredRow, Visibility, only_options
-from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, StoredRow, Visibility, only_options
+from spark_apply.model.target_table import TargetColumn, TargetTable, other_target
 from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.locks import lock_exclusively
 from spark_apply.stores.postgres.server import Server
@@ -114,18 +115,55 @@ class PostgresStore:
             return self._fold_all(batches, visibility)
 
     def _fold_all(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
-        by_table = {batch.table.qualified: batch for batch in batches}
+        try:
+            return self._fold_at_once(batches, visibility)
+        except OperatorError:  # of a row, of a table, or of all: that is found out
+            return self._fold_carefully(batches, visibility)
+
+    def _fold_at_once(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
+        by_table, done = {batch.table.qualified: batch for batch in batches}, {}
         try:
             with self._server.transaction("applying a batch") as cur:
-                return {
-                    name: self._fold(cur, name, by_table.get(name), visible)
-                    for name, visible in sorted(visibility.items())
-                }
+                for name, visible in sorted(visibility.items()):
+                    one, copy = self._opened(cur, name, by_table.get(name), visible)
+                    staged = (self._server.session, copy.number, one.of.table.version)
+                    if self._staged.get(name) != staged:
+                        tables.make_stage(cur, one.of)
+                        self._staged[name] = staged
+                    done[name] = tables.fold(cur, one.of, one.batch, visible.limit, one.had)
+                    self._note_fold(cur, copy, one)
         except BaseException:
             self._staged.clear()  # staging tables that it created are rolled back
             raise
+        return done
 
-    def _fold(self, cur: Cursor, name: str, batch: Batch | None, visible: Visibility) -> Applied:
+    def _fold_carefully(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
+        """Do what `_fold_at_once` does, without the rows and the tables that PostgreSQL refuses."""
+        by_table, immediate = {batch.table.qualified: batch for batch in batches}, set[str]()
+        while True:
+            try:
+                with self._server.transaction("applying a batch") as cur:
+                    opened: dict[str, tuple[TableFold, Copy]] = {}
+                    for name, visible in sorted(visibility.items()):
+                        try:
+                            opened[name] = self._opened(cur, name, by_table.get(name), visible)
+                        except CdcError as exc:
+                            raise CopyError(name, exc) from exc
+                        opened[name][0].immediate = name in immediate
+                    fold_carefully(cur, [one for one, _ in opened.values()], self._server.translated)
+                    for one, copy in opened.values():
+                        self._note_fold(cur, copy, one)
+                    return {name: one.applied for name, (one, _) in opened.items()}
+            except DeferredError as exc:
+                found = {name for name, (one, _) in opened.items() if exc.place in (None, one.of.place)} or set(opened)
+                if found <= immediate:
+                    raise BugError("a deferred constraint refuses what it took row by row") from exc
+                immediate |= found
+            finally:
+                self._staged.clear()
+
+    def _opened(self, cur: Cursor, name: str, batch: Batch | None, visible: Visibility) -> tuple[TableFold, Copy]:
+        """Lock a copy, and return what folding into it needs."""
         table = batch.table if batch is not None else self._tables[name]
         self._lock(cur, table)
         copy = self._copies.find(cur, table, self._role)
@@ -134,21 +172,19 @@ class PostgresStore:
             raise OperatorError(msg, hint="start the job again: it fills the table from the topics")
         if self._role == LIVE:  # a rebuild may have swapped in another shape
             identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
-        of = self._copies.tables(table, copy, self._role)
-        staged = (self._server.session, copy.number, table.version)
-        if self._staged.get(name) != staged:
-            tables.make_stage(cur, of)
-            self._staged[name] = staged
         before = copy.mark.complete if copy.mark else None
         late = before.late_before if before and not copy.reload and not table.history else ""
         ends = copy.mark.ends if copy.mark else {}
         had = CopyState({}, "", reload=False) if visible.again else CopyState(ends, late, copy.reload)
-        applied = tables.fold(cur, of, batch, visible.limit, had)
-        mark = replace(visible.mark, ends=moved_on(ends, visible.mark.ends))
+        return TableFold(self._copies.tables(table, copy, self._role), batch, visible, had), copy
+
+    def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> None:
+        """Set the mark of a copy that has the batch."""
+        batch, visible = one.batch, one.visible
+        mark = replace(visible.mark, ends=moved_on(copy.mark.ends if copy.mark else {}, visible.mark.ends))
         position = max(copy.position or "", batch.position if batch is not None else "") or None
         reload = copy.reload and visible.limit == ""
         self._copies.write(cur, copy.number, mark, position=position, reload=reload)
-        return applied
 
     def position(self, table: TargetTable) -> str | None:
         copy = self._read(table)
@@ -309,7 +345,7 @@ def _refuse_views(cur: Cursor, of: Tables) -> None:
     views = [name for (name,) in cur.fetchall()]
     if views:
         msg = f"{of.table.qualified}: views stay with the table that a rebuild replaces: {', '.join(views)}"
-        raise OperatorError(msg, hint=f"DROP VIEW {', '.join(views)}; make them again after the rebuild")
+        raise OperatorError(msg, hint=other_target(of.table))
 
 
 def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:

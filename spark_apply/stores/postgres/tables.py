@@ -12,7 +12,7 @@ from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.history import AT, DERIVED
 from spark_apply.events.typed import OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.store import EVERYTHING, Applied, Batch, Offsets
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES, fold_statement
 from spark_apply.stores.postgres.types import pg_type, widens
@@ -20,9 +20,12 @@ from spark_apply.stores.postgres.types import pg_type, widens
 OURS = "cdc_apply"
 """The schema of the tables that are not for readers."""
 MAX_NAME_BYTES = 63
-_COPY_BYTES = 1 << 20
+COPY_BYTES = 1 << 20
 _FILLFACTOR = 85
 """Leaves room in each page for newer versions of its rows, which then need no new index entries (HOT)."""
+
+_PLACE = sql.SQL("{} integer, {} bigint").format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
+"""The columns that say where the record of an event lies."""
 
 Cursor = psycopg2.extensions.cursor
 
@@ -62,8 +65,8 @@ class Tables:
 
     @property
     def event(self) -> sql.Composed:
-        """Return all columns of an event."""
-        return sql.SQL("{}, {}").format(self.columns, _listed(self.said))
+        """Return all columns of an event, and the place of its record in the topic."""
+        return sql.SQL("{}, {}").format(self.columns, _listed((*self.said, PARTITION, OFFSET)))
 
     def same_key(self, one: str, other: str) -> sql.Composed:
         pairs = [
@@ -76,7 +79,7 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
     """Create an empty copy at ``cdc_apply.copy_<number>``, with the indexes and constraints of `like`, if given."""
     table = tables.table
     check_names(table)
-    rows, events = tables.ours("copy"), sql.SQL(", ").join([*_fields(table), *_ours(tables.said)])
+    rows, events = tables.ours("copy"), sql.SQL(", ").join([*_fields(table), *_ours(tables.said), _PLACE])
     key = sql.SQL("{}, {}").format(tables.key, sql.Identifier(POSITION)) if table.history else tables.key
     if like is None:
         fields = [*_fields(table), *(_ours((*tables.said, *DERIVED)) if table.history else ())]
@@ -115,6 +118,10 @@ def evolve(cur: Cursor, tables: Tables) -> None:
     for _, change in changes(cur, tables):
         for name in (tables.rows, tables.ours("waiting")):
             cur.execute(sql.SQL("ALTER TABLE {} {}").format(name, change))
+    if PARTITION not in columns_of(cur, tables.ours("waiting")):  # made by an earlier release
+        places = sql.SQL("ADD COLUMN {} integer, ADD COLUMN {} bigint")
+        named = places.format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
+        cur.execute(sql.SQL("ALTER TABLE {} {}").format(tables.ours("waiting"), named))
 
 
 def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
@@ -131,8 +138,7 @@ def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
             found.append((f"widen column {column.name} from {has} to {wanted}", retype))
         elif has != wanted:
             msg = f"PostgreSQL table {'.'.join(tables.place)}, column {column.name}: it is {has} and would be {wanted}"
-            way_out = f"types: {{{column.name}: string}} under tables.{tables.table.qualified}"
-            raise OperatorError(msg, hint=f"{way_out}, and DROP TABLE: it is filled again from the topics")
+            raise OperatorError(msg, hint=other_target(tables.table))
     return found
 
 
@@ -163,8 +169,7 @@ def columns_of(cur: Cursor, name: sql.Identifier) -> dict[str, str]:
 def make_stage(cur: Cursor, tables: Tables) -> None:
     """Create the session's staging table, replacing an older one."""
     cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables.stage))
-    more = sql.SQL("{} integer, {} bigint").format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
-    fields = [*_fields(tables.table), *_ours(tables.said), more]
+    fields = [*_fields(tables.table), *_ours(tables.said), _PLACE]
     cur.execute(
         sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
             sql.Identifier(f"cdc_stage_{tables.number}"), sql.SQL(", ").join(fields)
@@ -195,27 +200,39 @@ class CopyState:
 
 def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: CopyState) -> Applied:
     """Take in `batch` and show what lies before `limit`; a history also takes late events, and each event once."""
-    stale = duplicate = 0
+    known = (0, 0)
     if batch is not None:
-        copy = sql.SQL("COPY {} ({}, {}) FROM STDIN").format(tables.stage, tables.event, _listed((PARTITION, OFFSET)))
+        copy = sql.SQL("COPY {} ({}) FROM STDIN").format(tables.stage, tables.event)
         text = CopyText(batch)
-        cur.copy_expert(copy, text, _COPY_BYTES)
+        cur.copy_expert(copy, text, COPY_BYTES)
         if text.refused:
             batch.refuse(text.refused)
-        duplicate, stale = _drop_known(cur, tables, had)
-    moved = _move_waiting(cur, tables, limit)
-    if batch is not None and limit != EVERYTHING:
+        known = drop_known(cur, tables, had)
+    moved = move_waiting(cur, tables, limit)
+    if batch is None and not moved and not had.reload:
+        return Applied(0, 0, 0, 0)
+    shown = take(cur, tables, limit, came=batch is not None, distinct=bool(moved), replacing=had.reload)
+    duplicate, stale = known
+    return Applied(shown.written, shown.deleted, None if shown.stale is None else stale + shown.stale, duplicate)
+
+
+def take(cur: Cursor, tables: Tables, limit: str, *, came: bool, distinct: bool, replacing: bool) -> Applied:
+    """Fold in what the stage holds: show what lies before `limit`, and keep the rest waiting.
+
+    `came`: there may be events behind the limit; `distinct`: there may be several events of a key before it;
+    `replacing`: they take the place of all rows.
+    """
+    if came and limit != EVERYTHING:
         _hold_back(cur, tables, limit)
-    if limit == "" or (batch is None and not moved and not had.reload):
-        return Applied(0, 0, stale, duplicate)
+    if limit == "":
+        return Applied(0, 0, 0)
     if tables.table.history:
         cur.execute(fold_statement(tables.table, tables.rows, tables.stage, limit))
-        return Applied(cur.rowcount, 0, None, duplicate)
-    written, deleted, older = _show(cur, tables, distinct=bool(moved), replacing=had.reload, limit=limit)
-    return Applied(written, deleted, stale + older, duplicate)
+        return Applied(cur.rowcount, 0)
+    return Applied(*_show(cur, tables, distinct=distinct, replacing=replacing, limit=limit))
 
 
-def _drop_known(cur: Cursor, tables: Tables, had: CopyState) -> tuple[int, int]:
+def drop_known(cur: Cursor, tables: Tables, had: CopyState) -> tuple[int, int]:
     """Delete duplicates and late events from the stage; return how many of each."""
     whens = [
         sql.SQL("WHEN {} THEN {} < {}").format(sql.Literal(number), sql.Identifier(OFFSET), sql.Literal(end))
@@ -235,7 +252,7 @@ def _drop_known(cur: Cursor, tables: Tables, had: CopyState) -> tuple[int, int]:
     return duplicates, stale
 
 
-def _move_waiting(cur: Cursor, tables: Tables, limit: str) -> int:
+def move_waiting(cur: Cursor, tables: Tables, limit: str) -> int:
     """Move the waiting events before this limit to the stage; return their number."""
     waiting, position = tables.ours("waiting"), sql.Identifier(POSITION)
     if limit == "":

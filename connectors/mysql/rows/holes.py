@@ -1,0 +1,152 @@
+"""Closes holes of the log: what it does not say of captured tables is read again, by key where keys are told.
+
+A session may log statements in the place of rows, rows without some of their columns, or parts of documents. What such
+an event changed is not in the log. So it becomes changes of the operation READ, which the loop turns into a request to
+read the row of a key, or all rows of a table; the request is committed together with the position behind the hole, or
+neither is. Until it is carried out the topic is behind the table, as if the log were read later.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from cdc.model.change import UNCHANGED, Change, Op, Row, Table, Value
+from cdc.model.errors import GapError
+from connectors.mysql.binlog.positions import BinlogPosition
+from connectors.mysql.catalog.catalog import Catalog
+from connectors.mysql.catalog.reach import Reach
+from connectors.mysql.rows.row_images import Images
+from connectors.mysql.rows.tokens import Name
+
+TOLD_S: Final = 60.0
+"""A session that goes on like this is not told of more often."""
+
+log = logging.getLogger("cdc")
+
+
+class Holes:
+    """Gives what follows of events that do not say what they changed. `stops`: an error, where `on_hole` is stop."""
+
+    def __init__(self, *, stops: bool) -> None:
+        self._stops = stops
+        self._told_s: dict[tuple[str, str], float] = {}
+        self._reach: Reach | None = None
+
+    def altered(self) -> None:
+        """Note that DDL may have changed what hangs on what."""
+        self._reach = None
+
+    def of_images(
+        self, op: Op, table: Table, images: Iterable[Images], at: BinlogPosition, *, partial: bool
+    ) -> Iterator[Change]:
+        """Give the changes of rows whose images are not whole; `partial`: they hold parts of documents."""
+        whole_table = False
+        for number, (before, after) in enumerate(images):
+            if not partial and UNCHANGED not in _needed(table, before, after):
+                yield tuple.__new__(Change, (op, table, before, after, (at.offset, number)))
+                continue
+            self._not_whole(table, at, partial=partial)
+            keys = _keys(table, before, after)
+            if not keys and not whole_table:
+                whole_table = True
+                yield Change(Op.READ, table, None, None, (at.offset, number))
+            for key in keys:
+                yield Change(Op.READ, table, None, key, (at.offset, number))
+
+    def _not_whole(self, table: Table, at: BinlogPosition, *, partial: bool) -> None:
+        setting, value = ("binlog_row_value_options", "''") if partial else ("binlog_row_image", "FULL")
+        was = "PARTIAL_JSON" if partial else "MINIMAL or NOBLOB"
+        if self._stops:
+            raise GapError(
+                f"table {table.qualified}: a row in the log at {at} is not whole: a session has set {setting} to {was}",
+                hint=f"SET GLOBAL {setting} = {value}; find the session that sets it; then "
+                "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
+            )
+        what = f"a row in the log at {at} is not whole, since a session has set {setting} to {was}"
+        self._tell(table.qualified, setting, f"{what}: such rows are read again by their keys")
+
+    def of_statement(
+        self,
+        verb: str,
+        written: Sequence[Name] | None,
+        captured: Mapping[Name, Table],
+        at: BinlogPosition,
+        catalog: Callable[[], Catalog],
+    ) -> Iterator[Change]:
+        """Give what follows of a statement in the place of rows, which may write `written` itself; None: any table."""
+        if written is not None and not written:
+            return
+        touched: frozenset[Name] | None = None
+        if written is not None:
+            if self._reach is None:
+                self._reach = catalog().reach(captured)
+            touched = self._reach.of(written)
+        known = touched is not None
+        names = sorted(captured.keys() if touched is None else touched & captured.keys())
+        if not names:
+            return
+        if self._stops:
+            raise GapError(
+                f"a statement ({verb}) in the place of rows in the log at {at}: a session has set binlog_format to "
+                "STATEMENT or MIXED",
+                hint="SET GLOBAL binlog_format = ROW; find the session that sets it; then close the gap: "
+                "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
+            )
+        why = "" if known else (
+            ", which may have written any table (a function, a procedure, a view, a trigger, or a table that may not "
+            "be seen: GRANT TRIGGER, SELECT ON *.* TO the connector's user tells)"
+        )  # fmt: skip
+        what = f"a statement ({verb}) in the place of rows in the log at {at}{why}: all rows are read again"
+        self._tell(",".join(".".join(name) for name in names), verb, what)
+        for name in names:
+            yield Change(Op.READ, captured[name], None, None, (at.offset, 0))
+
+    def rolled_back(self, table: Table, at: BinlogPosition) -> Change:
+        """Give what follows of a transaction of which a part was rolled back, and nobody can tell which."""
+        if self._stops:
+            raise GapError(
+                f"the transaction at {at} was rolled back in part, and wrote tables without transactions too: which of "
+                "its rows are left cannot be told from the log",
+                hint="ALTER TABLE … ENGINE=InnoDB for the tables without transactions; then "
+                "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
+            )
+        what = f"the transaction at {at} was rolled back in part, and nobody can tell which: all rows are read again"
+        self._tell(table.qualified, "ROLLBACK", what)
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
+    def _tell(self, tables: str, reason: str, said: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s.get((tables, reason), float("-inf")) >= TOLD_S:
+            self._told_s[tables, reason] = now_s
+            shown = tables if len(tables) < 200 else f"{tables[:200]}…"  # noqa: PLR2004
+            log.warning("%s: %s; source.on_hole: stop would stop here", shown, said)
+
+
+def _needed(table: Table, before: Row | None, after: Row | None) -> Row:
+    """Return what must be there of a change: the new row, or the key of one that is gone."""
+    return after if after is not None else tuple(before[index] for index in table.key_indexes) if before else ()
+
+
+def _keys(table: Table, before: Row | None, after: Row | None) -> list[Row]:
+    """Return rows with nothing but the keys that a row had and has; none where an image does not tell one."""
+    keys = []
+    if before is not None:
+        keys.append([before[index] for index in table.key_indexes])
+    if after is not None:
+        new = [after[index] for index in table.key_indexes]
+        if keys:
+            new = [then if now is UNCHANGED else now for then, now in zip(keys[0], new, strict=True)]
+        keys.append(new)
+    if any(not isinstance(value, bytes) for key in keys for value in key):
+        return []
+    distinct = {tuple(key): None for key in keys}
+    found = []
+    for key in distinct:
+        row: list[Value] = [UNCHANGED] * len(table.columns)
+        for index, value in zip(table.key_indexes, key, strict=True):
+            row[index] = value
+        found.append(tuple(row))
+    return found

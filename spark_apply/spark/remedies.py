@@ -1,0 +1,72 @@
+"""Says what to do about failures of file systems and catalogs, which Spark names by Java classes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from cdc.model.errors import CdcError, OperatorError
+from spark_apply.spark.failures import spark_failure
+
+_UNREACHED: Final = (
+    "it cannot be reached",
+    (
+        "is its server up, and are host and port right? Where no path of the file names it, core-site.xml in "
+        "$SPARK_CONF_DIR or $HADOOP_CONF_DIR does (fs.defaultFS); file:///… means this machine"
+    ),
+)
+_CAUSES: Final[tuple[tuple[tuple[str, ...], tuple[str, str]], ...]] = (
+    (
+        ("S3AFileSystem not found", 'for scheme "s3a"', "org.apache.hadoop.fs.s3a"),
+        (
+            "Spark has no jars for s3a://",
+            "spark: {spark.jars.packages: org.apache.hadoop:hadoop-aws:3.4.1}",
+        ),
+    ),
+    (
+        ("UnsupportedFileSystemException", "No FileSystem for scheme", "FileSystem not found"),
+        ("Spark has no jars for a path of this kind", "spark: {spark.jars.packages: …}, of that file system"),
+    ),
+    (
+        ("UnknownHostException", "ConnectException", "NoRouteToHostException", "SocketTimeoutException",
+         "ConnectTimeoutException", "HttpHostConnectException", "RetriesExhausted", "RESTException"),
+        _UNREACHED,
+    ),
+    (
+        ("NotAuthorizedException", "ForbiddenException", "AccessControlException", "Permission denied",
+         "AccessDeniedException"),
+        ("this user may not use it", "which user is this job's, and may it read and write there?"),
+    ),
+    (
+        ("ParentNotDirectoryException", "Not a directory", "FileAlreadyExistsException", "Mkdirs failed",
+         "NotDirectoryException"),
+        ("a folder is needed, and something else has this name", "another path; or is a part of it a file?"),
+    ),
+    (
+        ("No space left on device",),
+        ("its disk is full", "make room; nothing is lost, start again"),
+    ),
+)  # fmt: skip
+
+
+def remedy(exc: Exception) -> tuple[str, str] | None:
+    """Return what a failure means, and what to do; None for one that is not known."""
+    text = str(exc)
+    return next((told for words, told in _CAUSES if any(word in text for word in words)), None)
+
+
+@contextmanager
+def reaching(what: str) -> Iterator[None]:
+    """Translate Spark's exceptions to OperatorError; `what` is a path or a store, with its key in the file."""
+    try:
+        yield
+    except CdcError:
+        raise
+    except Exception as exc:
+        told, said = remedy(exc), spark_failure(exc)
+        if said is None:
+            raise
+        if told is None:
+            raise OperatorError(f"{what} cannot be used. {said}", hint="start again; nothing was applied") from exc
+        raise OperatorError(f"{what}: {told[0]}. {said}", hint=told[1]) from exc

@@ -1,0 +1,284 @@
+"""Folds in a batch of which PostgreSQL refuses something: finds the refused rows one by one, and the refused tables.
+
+Only what fails comes here: the transaction of a whole batch is tried first, and rolled back. Here every step has a
+savepoint. A table is folded in whole if it can be. Those that cannot are tried again behind the others, since a foreign
+key between two copies asks for an order. What is left is bisected, in the order of the positions, so that the newest
+event of a key wins as it does in one statement.
+
+A refusal is of a row if its SQLSTATE says so (`refuses_rows`), and of the table otherwise. The server's messages are
+not repeated, because they quote values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import psycopg2
+import psycopg2.errors
+from psycopg2 import sql
+
+from cdc.model.errors import CdcError, OperatorError
+from spark_apply.events.typed import OFFSET, PARTITION, POSITION
+from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibility
+from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres.copy_text import CopyText
+from spark_apply.stores.postgres.history import TYPES
+from spark_apply.stores.postgres.server import passes
+from spark_apply.stores.postgres.tables import COPY_BYTES, CopyState, Cursor, Tables
+from spark_apply.stores.postgres.types import pg_type
+
+_OF_ROWS = ("09", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0", "XX")
+"""SQLSTATE classes by which a server refuses a row: its values, its size, a constraint, a trigger, a function.
+
+See https://www.postgresql.org/docs/current/errcodes-appendix.html.
+"""
+_AT_ONCE = 100
+"""So many refused rows are put into quarantine together, which ends the search where it is full."""
+_NUMBER = "_cdc_number"
+
+
+def refuses_rows(exc: psycopg2.Error) -> bool:
+    """Whether an error may be due to some of the rows alone."""
+    if passes(exc):
+        return False
+    in_function = "function" in (exc.diag.context or "")  # a trigger's, which may fail for one row in any way
+    return (exc.pgcode or "")[:2] in _OF_ROWS or in_function
+
+
+def reason(exc: psycopg2.Error) -> str:
+    """Say why a row was refused: condition, constraint and column by name, and no value."""
+    code = exc.pgcode or ""
+    try:
+        condition = " ".join(re.findall("[A-Z][a-z]*", psycopg2.errors.lookup(code).__name__)).lower()
+    except KeyError:
+        condition = "an error of its own"
+    named = {"constraint": exc.diag.constraint_name, "column": exc.diag.column_name}
+    where = "".join(f", {kind} {name}" for kind, name in named.items() if name)
+    return f"PostgreSQL refuses the row: {condition} ({code}){where}"
+
+
+@dataclass(slots=True)
+class TableFold:
+    """A table that is folded in, and what it needs."""
+
+    of: Tables
+    batch: Batch | None
+    visible: Visibility
+    had: CopyState
+    applied: Applied = field(default_factory=Applied)
+    immediate: bool = False
+    """Whether its deferred constraints are looked at row by row."""
+
+
+class DeferredError(Exception):
+    """Deferred constraints refuse something at the end: those of the table at this place, or of an unknown one."""
+
+    def __init__(self, place: tuple[str, str] | None) -> None:
+        super().__init__("a deferred constraint refuses something")
+        self.place = place
+
+
+def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable[[psycopg2.Error], CdcError]) -> None:
+    """Fold the tables in. Raises CopyError for one that cannot go on, DeferredError to be called again with that."""
+    for one in folds:
+        with _of_table(one, translated):
+            _stage(cur, one)
+    left, tried = sorted(folds, key=lambda one: one.immediate), len(folds) + 1
+    while left and len(left) < tried:
+        tried = len(left)
+        left = [one for one in left if not _whole(cur, one, translated)]
+    for one in left:
+        with _of_table(one, translated):
+            _by_halves(cur, one)
+    try:
+        cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except psycopg2.Error as exc:
+        if not refuses_rows(exc):
+            raise
+        place = (exc.diag.schema_name, exc.diag.table_name)
+        raise DeferredError(place if all(place) else None) from exc  # type: ignore[arg-type]
+
+
+@contextmanager
+def _of_table(one: TableFold, translated: Callable[[psycopg2.Error], CdcError]) -> Iterator[None]:
+    try:
+        yield
+    except psycopg2.Error as exc:
+        if passes(exc):
+            raise
+        raise CopyError(one.of.table.qualified, translated(exc)) from exc
+    except CdcError as exc:
+        raise CopyError(one.of.table.qualified, exc) from exc
+
+
+@contextmanager
+def _savepoint(cur: Cursor) -> Iterator[None]:
+    cur.execute("SAVEPOINT cdc_careful")
+    try:
+        yield
+    except psycopg2.Error:
+        cur.execute("ROLLBACK TO SAVEPOINT cdc_careful")
+        cur.execute("RELEASE SAVEPOINT cdc_careful")
+        raise
+    cur.execute("RELEASE SAVEPOINT cdc_careful")
+
+
+def _whole(cur: Cursor, one: TableFold, translated: Callable[[psycopg2.Error], CdcError]) -> bool:
+    """Fold a table in as a whole; return False if rows of it are refused."""
+    with _of_table(one, translated):
+        try:
+            with _savepoint(cur):
+                taken = _taken(cur, one, None, replacing=one.had.reload)
+        except psycopg2.Error as exc:
+            if refuses_rows(exc):
+                return False
+            raise
+    one.applied = replace(one.applied, written=taken.written, deleted=taken.deleted)
+    return True
+
+
+def _by_halves(cur: Cursor, one: TableFold) -> None:
+    """Fold in all rows of a table but those that are refused, which go into quarantine."""
+    if one.had.reload and one.visible.limit:
+        cur.execute(sql.SQL("DELETE FROM {}").format(one.of.stage))
+        tables.take(cur, one.of, one.visible.limit, came=False, distinct=True, replacing=True)
+    written = deleted = 0
+
+    def attempt(low: int, high: int) -> None:
+        nonlocal written, deleted
+        taken = _taken(cur, one, (low, high), replacing=False)
+        written, deleted = written + (taken.written or 0), deleted + (taken.deleted or 0)
+
+    def refused(found: Sequence[tuple[int, psycopg2.Error]]) -> None:
+        one.visible.refuse([_place(cur, one, number, exc) for number, exc in found])
+
+    cur.execute(sql.SQL("SELECT count(*) FROM {}").format(_suspects(one.of)))
+    ((rows,),) = cur.fetchall()
+    _bisect(cur, int(rows), attempt, refused)
+    one.applied = replace(one.applied, written=written, deleted=deleted)
+
+
+def _bisect(
+    cur: Cursor,
+    rows: int,
+    attempt: Callable[[int, int], None],
+    refused: Callable[[Sequence[tuple[int, psycopg2.Error]]], None],
+) -> None:
+    """Do `attempt` for ranges of 1 to `rows`, ascending, that together leave out the numbers given to `refused`."""
+    todo, found = [(1, rows)] if rows else [], list[tuple[int, psycopg2.Error]]()
+    while todo:
+        low, high = todo.pop()
+        try:
+            with _savepoint(cur):
+                attempt(low, high)
+        except psycopg2.Error as exc:
+            if not refuses_rows(exc):
+                raise
+            if low == high:
+                found.append((low, exc))
+            else:
+                middle = (low + high) // 2
+                todo += [(middle + 1, high), (low, middle)]
+        if len(found) == _AT_ONCE:
+            refused(found)
+            found = []
+    if found:
+        refused(found)
+
+
+def _taken(cur: Cursor, one: TableFold, only: tuple[int, int] | None, *, replacing: bool) -> Applied:
+    """Fold in the staged rows, or those with numbers in a range."""
+    number, place = sql.Identifier(_NUMBER), one.of.event
+    some = (
+        sql.SQL("") if only is None else sql.SQL("WHERE {} BETWEEN {} AND {}").format(number, *map(sql.Literal, only))
+    )
+    cur.execute(sql.SQL("DELETE FROM {}").format(one.of.stage))
+    statement = sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} {}")
+    cur.execute(statement.format(one.of.stage, _suspects(one.of), some, n=place))
+    taken = tables.take(cur, one.of, one.visible.limit, came=True, distinct=True, replacing=replacing)
+    if one.immediate:
+        cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    return taken
+
+
+def _place(cur: Cursor, one: TableFold, number: int, exc: psycopg2.Error) -> Refused:
+    places = sql.SQL("SELECT {}, {} FROM {} WHERE {} = {}").format(
+        *map(sql.Identifier, (PARTITION, OFFSET)), _suspects(one.of), sql.Identifier(_NUMBER), sql.Literal(number)
+    )
+    cur.execute(places)
+    ((partition, offset),) = cur.fetchall()
+    if offset is None:
+        msg = f"an event that waited since an earlier release is refused. {reason(exc)}"
+        raise OperatorError(msg, hint="correct the row at the source, or change the constraint, then start again")
+    return Refused(partition, offset, reason(exc))
+
+
+def _suspects(of: Tables) -> sql.Identifier:
+    return sql.Identifier("pg_temp", f"cdc_suspects_{of.number}")
+
+
+def _stage(cur: Cursor, one: TableFold) -> None:
+    """Give all rows that are to be folded in a number, by position; refuse those that do not fit their types."""
+    of = one.of
+    tables.make_stage(cur, of)
+    known = (0, 0)
+    if one.batch is not None:
+        _load(cur, one, one.batch)
+        known = tables.drop_known(cur, of, one.had)
+    tables.move_waiting(cur, of, one.visible.limit)
+    one.applied = Applied(0, 0, known[1], known[0])
+    order = sql.SQL("SELECT *, row_number() OVER (ORDER BY {}, {}) AS {} FROM {}").format(
+        *map(sql.Identifier, (POSITION, OFFSET, _NUMBER)), of.stage
+    )
+    cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(_suspects(of)))
+    made = sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS {}")
+    cur.execute(made.format(sql.Identifier(f"cdc_suspects_{of.number}"), order))
+
+
+def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
+    """Copy a batch to the stage as text first, since COPY ends at the first value that does not fit."""
+    of, text = one.of, CopyText(batch)
+    types = {
+        **{column.name: pg_type(column) for column in of.table.columns},
+        **{name: TYPES[name] for name in (POSITION, *of.said)},
+        PARTITION: "integer",
+        OFFSET: "bigint",
+    }
+    name = sql.Identifier("pg_temp", f"cdc_text_{of.number}")
+    cells = sql.SQL(", ").join(sql.SQL("{} text").format(sql.Identifier(column)) for column in types)
+    cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(name))
+    cur.execute(
+        sql.SQL("CREATE TEMPORARY TABLE {} ({} bigint GENERATED ALWAYS AS IDENTITY, {}) ON COMMIT DROP").format(
+            sql.Identifier(f"cdc_text_{of.number}"), sql.Identifier(_NUMBER), cells
+        )
+    )
+    cur.copy_expert(sql.SQL("COPY {} ({}) FROM STDIN").format(name, of.event), text, COPY_BYTES)
+    if text.refused:
+        one.visible.refuse(text.refused)
+    typed = sql.SQL(", ").join(
+        sql.SQL("{}::{}").format(sql.Identifier(column), sql.SQL(kind.removesuffix(' COLLATE "C"')))
+        for column, kind in types.items()
+    )
+    listed = sql.SQL(", ").join(map(sql.Identifier, types))
+
+    def attempt(low: int, high: int) -> None:
+        statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} BETWEEN {} AND {}")
+        bounds = sql.Identifier(_NUMBER), sql.Literal(low), sql.Literal(high)
+        cur.execute(statement.format(of.stage, listed, typed, name, *bounds))
+
+    def refused(found: Sequence[tuple[int, psycopg2.Error]]) -> None:
+        told = []
+        for number, exc in found:
+            places = map(sql.Identifier, (PARTITION, OFFSET))
+            at = sql.SQL("SELECT {}::integer, {}::bigint FROM {} WHERE {} = {}")
+            cur.execute(at.format(*places, name, sql.Identifier(_NUMBER), sql.Literal(number)))
+            ((partition, offset),) = cur.fetchall()
+            told.append(Refused(partition, offset, reason(exc)))
+        one.visible.refuse(told)
+
+    cur.execute(sql.SQL("SELECT count(*) FROM {}").format(name))
+    ((rows,),) = cur.fetchall()
+    _bisect(cur, int(rows), attempt, refused)

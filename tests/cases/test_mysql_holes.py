@@ -1,0 +1,39 @@
+"""Cases of what the log does not tell: every topic ends as its table, and the connector has gone on by itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+
+from tests.cases.mysql import MysqlCases
+from tests.cases.mysql_holes import HOLES
+from tests.cases.runner import Case, Ran, run
+from tests.conftest import MYSQLS, _mysql_database
+
+pytestmark = pytest.mark.every_server
+
+_NAMES: Final = [case.name for case in HOLES]
+
+
+@pytest.fixture(scope="module", params=MYSQLS)
+def ran(
+    request: pytest.FixtureRequest,
+    servers: Callable[[str], str],
+    kafka: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Ran]:
+    """All cases through one connector, whose user may see neither triggers nor views."""
+    with (
+        contextlib.contextmanager(_mysql_database)(servers(request.param)) as database,
+        contextlib.closing(MysqlCases(database, kafka, tmp_path_factory.mktemp("holes"))) as source,
+    ):
+        yield run(source, HOLES)
+
+
+@pytest.mark.parametrize("case", HOLES, ids=_NAMES)
+def test_case(case: Case, ran: Ran) -> None:
+    """What the log does not say is read again: the topic is the table."""
+    ran.check(case)

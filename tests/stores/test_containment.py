@@ -1,0 +1,305 @@
+"""One bad row, or one table that cannot go on, stops, delays and falsifies no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from opensearchpy import OpenSearch
+from pyspark.sql import SparkSession
+
+from cdc.cli.main import cdc
+from cdc.config.config import StoreConfig
+from cdc.model.state import Phase
+from spark_apply.events.quarantine import read_entries
+from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.stores.opensearch_fields import field_name
+from tests.conftest import Database
+from tests.spark_laws import ORDERS, Record, Setting, order, until
+from tests.spark_records import SourceTable, position
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+FACTS = {
+    "id": {"kind": "int64"},
+    "status": {"kind": "string"},
+    "total": {"kind": "decimal"},
+    "tags": {"kind": "array", "element": {"kind": "string"}},
+}
+CONSTRAINTS = (
+    "ALTER TABLE facts ADD CONSTRAINT no_bad CHECK (status <> 'check')",
+    "CREATE UNIQUE INDEX one_of_each ON facts (status) WHERE status LIKE 'unique%'",
+    "CREATE INDEX by_status ON facts (status)",
+    "ALTER TABLE facts ADD CONSTRAINT apart EXCLUDE USING btree (total WITH =) WHERE (total > 4000)",
+    "CREATE TABLE allowed (status text PRIMARY KEY)",
+    "INSERT INTO allowed SELECT s FROM unnest(array['new', 'unique', 'trigger', 'check', 'late', 'zero']) s",
+    (
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF new.status = 'trigger' THEN RAISE EXCEPTION 'secret %', new.total; END IF;"
+        " IF new.status = 'zero' THEN new.total = 1 / (new.id - new.id); END IF;"
+        " IF new.status = 'gone' THEN INSERT INTO nowhere VALUES (1); END IF; RETURN new; END $$"
+    ),
+    "CREATE TRIGGER refusing BEFORE INSERT OR UPDATE ON facts FOR EACH ROW EXECUTE FUNCTION refuse()",
+)
+DEFERRED = (
+    "ALTER TABLE facts ADD CONSTRAINT known FOREIGN KEY (status) REFERENCES allowed DEFERRABLE INITIALLY DEFERRED"
+)
+
+
+@pytest.fixture
+def warehouse(apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="postgres", url=postgres18.url))
+
+
+def fact(table: SourceTable, number: int, at: int, status: str = "new", **more: Any) -> list[Record]:
+    return table.event("u", {"id": number, "status": status, "total": "1.5", "tags": ["a"], **more}, position(at))
+
+
+def reasons(setting: Setting) -> dict[str | None, str]:
+    return {entry.key: entry.reason for entry in read_entries(setting.config()).values()}
+
+
+def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, postgres18: Database) -> None:
+    """By their values, sizes, constraints, triggers; in the batch, or when they are shown later; others are applied."""
+    setting = warehouse
+    table, named = setting.table("facts", FACTS), setting.table("named", {"k": {"kind": "string"}}, key=("k",))
+    publisher = setting.publisher()
+    publisher.create([table, named], partitions=1)
+    good = [r for n in range(20) for r in fact(table, n, 10 + n)] + named.event("c", {"k": "a"}, position(11))
+    publisher.stand(Phase.STREAM, 50, [table, named], good)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, good)
+    postgres18.execute(*CONSTRAINTS, DEFERRED)
+    huge = "".join(f"{n:x}" for n in range(9_000))
+    refused = {
+        1: fact(table, 1, 60, "check"),
+        100: fact(table, 100, 60, "unique"),
+        101: fact(table, 101, 61, "unique"),
+        102: fact(table, 102, 62, "unknown"),
+        103: fact(table, 103, 63, "trigger", total="4711"),
+        104: fact(table, 104, 64, "zero"),
+        105: fact(table, 105, 65, total="1e200000"),
+        106: fact(table, 106, 66, tags=["\x00"]),
+        107: fact(table, 107, 67, huge),
+        109: fact(table, 109, 69, total="5000.00"),
+        110: fact(table, 110, 70, "nul\x00"),
+        111: fact(table, 111, 71, "gone"),
+    }
+    more = [*fact(table, 2, 72, "late"), *fact(table, 200, 73), *named.event("c", {"k": "b"}, position(74))]
+    more += [*table.event("d", {"id": 3}, position(75)), *fact(table, 108, 68, total="5000")]
+    waiting = {112: fact(table, 112, 95, "check")}
+    bad = [record for records in refused.values() for record in records]
+    long_key = named.event("c", {"k": huge}, position(76))
+    publisher.stand(Phase.STREAM, 90, [table, named], [*bad, *more, *long_key, *waiting[112], *fact(table, 201, 96)])
+    counts = setting.apply().tables
+    assert counts["public.facts"]["copy"].quarantined == 11
+    assert counts["public.named"]["copy"].quarantined == 1
+    del refused[100]  # the first of the two is taken
+    more += fact(table, 100, 60, "unique")
+    assert setting.contents(table) == setting.folded(table, [*good, *more])
+    assert setting.contents(named) == setting.folded(named, [*good, *more])
+    told = reasons(setting)
+    assert {json.loads(key)["id"] for key in told if key and "id" in json.loads(key)} == set(refused)
+    by_id = {json.loads(key)["id"]: why for key, why in told.items() if key and "id" in json.loads(key)}
+    assert "check violation (23514), constraint no_bad" in by_id[1]
+    assert "unique violation (23505), constraint one_of_each" in by_id[101]
+    assert "foreign key violation (23503), constraint known" in by_id[102]
+    assert "raise exception (P0001)" in by_id[103]
+    assert "division by zero (22012)" in by_id[104]
+    assert "(22003)" in by_id[105]
+    assert "(22P05)" in by_id[106]
+    assert "program limit exceeded (54000)" in by_id[107]
+    assert "exclusion violation (23P01), constraint apart" in by_id[109]
+    assert "undefined table (42P01)" in by_id[111]
+    assert "4711" not in "".join(told.values())
+    assert any(huge in (key or "") and "(54000)" in why for key, why in told.items())
+
+    # a row that waited is refused when it is shown, in a run without a batch
+    shown = fact(table, 201, 96)
+    publisher.stand(Phase.STREAM, 120, [table, named])
+    setting.apply()
+    assert '{"id":112}' in reasons(setting)
+    assert setting.contents(table) == setting.folded(table, [*good, *more, *shown])
+    assert setting.marks(table)[0].complete.position == position(120, 0)
+
+    # what is corrected at the source, or no longer refused, comes
+    postgres18.execute("ALTER TABLE facts DROP CONSTRAINT no_bad, DROP CONSTRAINT known, DROP CONSTRAINT apart",
+                       "DROP INDEX one_of_each, by_status", "DROP TRIGGER refusing ON facts")  # fmt: skip
+    done = {one.entry.key: one.outcome for one in run_retry(setting.config(), table="public.facts")}
+    left = {105, 106, 110}
+    assert {key for key, outcome in done.items() if outcome == "left"} == {f'{{"id":{number}}}' for number in left}
+    taken = [r for number, records in {**refused, **waiting}.items() if number not in left for r in records]
+    assert setting.contents(table) == setting.folded(table, [*good, *more, *shown, *taken])
+
+
+def job_file(setting: Setting, url: str, **more: Any) -> Path:
+    file = setting.folder / "apply.yaml"
+    job = {
+        "name": "law",
+        "source": {"bootstrap_servers": setting.bootstrap, "topic_prefix": setting.prefix},
+        "stores": {"copy": {"type": "postgres", "url": url}},
+        "tables": {"public.*": {"stores": ["copy"]}},
+        "checkpoint": str(setting.folder / "checkpoints"),
+        **more,
+    }
+    file.write_text(json.dumps(job))
+    return file
+
+
+def run(*words: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(cdc, [str(word) for word in words], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return int(done.return_value or 0), done.stdout, done.stderr
+
+
+def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: Database) -> None:
+    """Each with its reason; the others go on; it goes on where it was when it can, without all being read again."""
+    setting, publisher = warehouse, warehouse.publisher()
+    names = ("dropped", "fine", "narrow", "renamed", "retyped")
+    tables = {name: setting.table(name) for name in names}
+    publisher.create(tables.values(), partitions=2)
+    records = {
+        name: [r for n in range(5) for r in of.event("c", order(n), position(10 + n))] for name, of in tables.items()
+    }
+    publisher.stand(Phase.STREAM, 20, tables.values(), [r for of in records.values() for r in of])
+    setting.apply()
+    first = setting.marks(*tables.values())
+    postgres18.execute(
+        "ALTER TABLE renamed RENAME TO elsewhere",
+        "ALTER TABLE retyped ALTER COLUMN status TYPE integer USING 7",
+        "DROP TABLE dropped",
+    )
+    wider = setting.table("narrow", {**ORDERS, "total": {"kind": "decimal", "precision": 10, "scale": 4}}, version=2)
+    publisher.versions([wider])
+    again = {name: of.event("u", order(1, "again"), position(30)) for name, of in {**tables, "narrow": wider}.items()}
+    for name, of in again.items():
+        records[name] += of
+    publisher.stand(Phase.STREAM, 40, tables.values(), [r for of in again.values() for r in of])
+    file = job_file(setting, postgres18.url)
+    code, out, err = run("apply", file, "--once", "--json")
+    assert (code, set(json.loads(out)["aside"])) == (1, {"public.narrow", "public.retyped"})
+    assert "public.retyped in copy is set aside" in err
+    for name in ("dropped", "fine", "renamed"):  # a lost table is made again
+        assert setting.contents(tables[name]) == setting.folded(tables[name], records[name]), name
+    status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
+    assert set(status["aside"]) == {"public.narrow", "public.retyped"}
+    assert "numeric(10,2) and would be numeric(10,4)" in status["aside"]["public.narrow"]["reason"]
+    assert "set aside: public.narrow: " in run("status", file)[1]
+    marks = setting.marks(tables["narrow"], tables["retyped"], tables["fine"])
+    assert marks[0].ends == first[2].ends
+    assert marks[1].ends == first[4].ends
+    assert marks[2].complete.position == position(40, 0)
+
+    with setting.running("checkpoints") as job:
+        until(lambda: job.said("following"))
+        more = {
+            name: of.event("u", order(2, "later"), position(50)) for name, of in {**tables, "narrow": wider}.items()
+        }
+        for name, of in more.items():
+            records[name] += of
+        publisher.stand(Phase.STREAM, 60, tables.values(), [r for of in more.values() for r in of])
+        until(lambda: setting.marks(tables["fine"])[0].complete.position == position(60, 0))
+        assert setting.contents(tables["fine"]) == setting.folded(tables["fine"], records["fine"])
+        postgres18.execute(
+            "ALTER TABLE retyped ALTER COLUMN status TYPE text USING 'new'",
+            "ALTER TABLE narrow ALTER COLUMN total TYPE numeric(10,4)",
+            "ALTER TABLE cdc_apply.waiting_" + _number(postgres18, "narrow") + " ALTER COLUMN total TYPE numeric(10,4)",
+        )
+        until(lambda: all(mark and mark.complete and mark.complete.position == position(60, 0)
+                          for mark in setting.marks(tables["retyped"], wider)))  # fmt: skip
+        assert job.failure is None
+    for name in names:
+        of = wider if name == "narrow" else tables[name]
+        assert setting.contents(of) == setting.folded(of, records[name]), name
+    assert run("apply", file, "--once")[0] == 0
+    assert json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]["aside"] == {}
+
+
+def _number(database: Database, name: str) -> str:
+    ((number,),) = database.rows(f"SELECT number FROM cdc_apply.copies WHERE name = '{name}' AND role = 'live'")
+    return str(number)
+
+
+@pytest.fixture
+def search(apply_spark: SparkSession, kafka: str, opensearch: str, tmp_path: Path) -> Setting:
+    config = StoreConfig(type="opensearch", url=opensearch, options={"shards": 1, "replicas": 0})
+    return Setting(apply_spark, kafka, tmp_path, lambda _: config)
+
+
+HOSTILE = (
+    *("_id", "_source", "_routing", "_seq_no", "_own", "a", "a.b", "a.b.c", ".x", "x.", "a..b", " ", "  ", "\u00a0"),
+    *("a*", "*", "?", "%", "%2E", "A", "ä", "type", "properties", "a/b", "a,b", '"', "a b "),
+)
+
+
+def test_names_that_opensearch_takes_for_something_else(search: Setting, opensearch: str) -> None:
+    """Each column has a field of its own, which is found; many columns may come later."""
+    setting, publisher = search, search.publisher()
+    table = setting.table("hostile", {"id": {"kind": "int64"}, **{name: {"kind": "string"} for name in HOSTILE}})
+    publisher.create([table])
+    row = {"id": 1, **{name: f"value{number}" for number, name in enumerate(HOSTILE)}}
+    records = table.event("c", row, position(10))
+    publisher.publish(records)
+    assert setting.apply().tables[table.qualified]["copy"].quarantined == 0
+    assert setting.contents(table) == setting.folded(table, records)
+    client, alias = OpenSearch(opensearch), f"{setting.prefix}.public.hostile"
+    client.indices.refresh(index=alias)
+    for number, name in enumerate(HOSTILE):
+        query = {"match": {field_name(name): f"value{number}"}}
+        assert client.count(index=alias, body={"query": query})["count"] == 1, name
+    wide = {f"c{number}": {"kind": "string"} for number in range(650)}
+    wider = setting.table("hostile", {**table.columns, **wide}, version=2)
+    publisher.versions([wider])
+    more = wider.event("c", {**row, "id": 2, **dict.fromkeys(wide, "x")}, position(20))
+    publisher.publish(more)
+    setting.apply()
+    assert setting.contents(wider) == setting.folded(wider, [*records, *more])
+
+
+def test_documents_that_opensearch_refuses_and_blocks_that_pass(
+    search: Setting, opensearch: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An immense term blocks its own key; a full disk and a closed table delay nothing but what they are of."""
+    setting, publisher = search, search.publisher()
+    table, other = setting.table("facts"), setting.table("other")
+    publisher.create([table, other], partitions=1)
+    records = [r for n in range(5) for of in (table, other) for r in of.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, [table, other], records)
+    setting.apply()
+    client, alias = OpenSearch(opensearch), f"{setting.prefix}.public.facts"
+    own = {"keyword": {"type": "keyword", "ignore_above": 256}, "whole": {"type": "keyword"}}
+    client.indices.put_mapping(index=alias, body={"properties": {"status": {"type": "text", "fields": own}}})
+    immense, after = (
+        table.event("u", order(1, "x" * 40_000), position(21)),
+        table.event("u", order(2, "ok"), position(22)),
+    )
+    publisher.stand(Phase.STREAM, 30, [table, other], [*immense, *after])
+    setting.apply()
+    assert reasons(setting) == {'{"id":1}': "OpenSearch does not take it: illegal_argument_exception"}
+    records += after
+    assert setting.contents(table) == setting.folded(table, records)
+
+    with setting.running("checkpoints") as job:
+        until(lambda: job.said("following"))
+        client.indices.put_settings(index=alias, body={"index.blocks.read_only_allow_delete": True})
+        later = [r for of in (table, other) for r in of.event("u", order(3, "later"), position(40))]
+        publisher.stand(Phase.STREAM, 50, [table, other], later)
+        until(lambda: "waiting, disk usage exceeded flood-stage watermark" in caplog.text)
+        client.indices.put_settings(index=alias, body={"index.blocks.read_only_allow_delete": None})
+        until(lambda: all(mark.complete.position == position(50, 0) for mark in setting.marks(table, other)))
+        assert job.failure is None
+        client.indices.close(index=alias)
+        last = [r for of in (table, other) for r in of.event("u", order(4, "last"), position(60))]
+        publisher.stand(Phase.STREAM, 70, [table, other], last)
+        until(lambda: job.said("warning: public.facts in copy is set aside"))
+        until(lambda: setting.marks(other)[0].complete.position == position(70, 0))
+        assert setting.contents(other) == setting.folded(other, [*records, *later, *last])
+        client.indices.open(index=alias)
+        until(lambda: setting.marks(table)[0].complete.position == position(70, 0))
+        assert job.failure is None
+    assert setting.contents(table) == setting.folded(table, [*records, *later, *last])
