@@ -230,7 +230,7 @@ class Catalog:
             if (default is not None and default != b"NULL") or null != b"YES" or "GENERATED" in extra:
                 filled.add(name)
         primary = [name for (name,) in session.texts(self._connection, "reading the catalog", _KEY, parameters)]
-        key = tuple(wanted or primary)
+        key = tuple(wanted or [name for name in primary if name != row_end])  # of which it is a part by itself
         unseen = set(primary) - {c.name for c in columns}
         if told and not wanted and (unseen or not primary) and self.restricted(found.schema, found.name):
             raise unreadable_key(found.qualified)  # MySQL shows such a key, MariaDB does not

@@ -120,7 +120,8 @@ class Followed:
         names = [column.name for column in columns]
         now = self._now[name]
         wanted = self._shown[name].key_wanted
-        logged = [told.columns[index].name or "" for index, _ in told.primary_key or ()]
+        end = None if own is None else own.row_end  # MariaDB makes it a part of every key of a versioned table
+        logged = [told.columns[index].name or "" for index, _ in told.primary_key or () if index != end]
         if own is not None and not wanted and set(logged) & set(own.unreadable):
             raise unreadable_key(now.qualified)
         key = tuple(wanted) or tuple(column for column in logged if column in names)
