@@ -211,8 +211,10 @@ class Followed:
                 hidden = {name for name in names if self._temporary.has(session, name)}
                 if hidden or (session.specific and self._now.keys() & names):
                     self._note_temporary(said, hidden, session)
-                    others = tuple(sorted((names - hidden) & self._now.keys()))
-                    yield from self._holes.of_statement("DDL of a temporary table", others, self._now, at, catalog)
+                    for name in sorted(names - hidden):  # of these a session may have temporary ones, or not
+                        table = self._now.get(name)
+                        gone = table is not None and not catalog().exists(table.schema, table.name)
+                        yield from self._emptied(name, at) if gone else self._look(name, at, catalog, values=True)
                 else:
                     yield from self._of_ddl(said, at, catalog)
 
