@@ -123,7 +123,7 @@ def not_left_out(
 
 
 def stops(name: str, patterns: Sequence[str], known: Collection[str]) -> bool:
-    """Whether a run stops at what refuses this table, or pattern: else it is left out."""
+    """Whether a run stops at what refuses a table or pattern: one that is named, or captured already."""
     return name in patterns or name in known
 
 

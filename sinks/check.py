@@ -14,7 +14,7 @@ from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.ledger import Loss, loss
 from cdc.model.state import State
-from sinks.kafka import TRANSACTION_TIMEOUT_MS, KafkaSink, largest_record
+from sinks.kafka import KafkaSink, largest_record
 from sinks.topics.names import table_of
 from sinks.topics.positions import read_standing
 from sinks.topics.topics import Existing, Topics, Wanted, weakness
@@ -64,13 +64,15 @@ def _broker(topics: Topics, config: KafkaConfig) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "kafka", weak, "sink.options: {security.protocol: SASL_SSL, ssl.ca.location: …}")
     found = topics.broker()
     yield Finding(Level.OK, "kafka", f"Kafka at {config.bootstrap_servers} answers, {found.count} broker(s)")
-    longest = int(found.settings.get("transaction.max.timeout.ms", TRANSACTION_TIMEOUT_MS))
-    if longest < TRANSACTION_TIMEOUT_MS:
+    asked = round(config.transaction_timeout_s * 1000)
+    longest = int(found.settings.get("transaction.max.timeout.ms", asked))
+    if longest < asked:
         yield Finding(
             Level.ERROR,
             "kafka",
-            f"transaction.max.timeout.ms is {longest}: the connector's transactions may take {TRANSACTION_TIMEOUT_MS}",
-            "set transaction.max.timeout.ms=900000 in each broker's server.properties, and restart it",
+            f"transaction.max.timeout.ms is {longest}: the connector's transactions may take {asked}",
+            f"set transaction.max.timeout.ms={max(asked, 900_000)} in each broker's server.properties, and restart it; "
+            f"or sink.transaction_timeout_s: {longest // 1000}",
         )
     needed = largest_record(config)
     request = int(found.settings.get("socket.request.max.bytes", needed))

@@ -20,6 +20,7 @@ from confluent_kafka import Message
 from kafka import errors as codes
 
 from cdc.config.config import KafkaConfig
+from cdc.config.elapsed import Elapsed
 from cdc.encode import foreign
 from cdc.model.change import Table
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
@@ -36,13 +37,10 @@ from sinks.producer.retries import FENCED, RefusedError
 from sinks.producer.transactional import TransactionalProducer
 from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_of, table_topic
 from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
-from sinks.topics.read_back import Isolation, read_partition, read_to_end, read_without_waiting
+from sinks.topics.read_back import Isolation, extent, read_partition, read_to_end, read_without_waiting
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
-
-TRANSACTION_TIMEOUT_MS: Final = 600_000
-"""A source transaction is one Kafka transaction, however long it takes to write; brokers allow 900,000 by default."""
 
 LARGEST_REQUEST: Final = 100_000_000
 """A record of more bytes is refused before it is sent: brokers end the connection at 104,857,600 (their default)."""
@@ -104,7 +102,8 @@ class KafkaSink:
         self._codec = _codec(config)
         self._largest = int(config.options.get("message.max.bytes", LARGEST_REQUEST))
         self._producer: TransactionalProducer | None = None
-        self._began_at_s: float | None = None
+        self._open_for: Elapsed | None = None
+        """How long the transaction has been open."""
         self._begin_batches()
 
     def _begin_batches(self) -> None:
@@ -261,7 +260,7 @@ class KafkaSink:
                 self._servers,
                 self._config.options,
                 transactional_id=transactional_id,
-                timeout_ms=TRANSACTION_TIMEOUT_MS,
+                timeout_ms=round(self._config.transaction_timeout_s * 1000),
                 compression=self._codec.name,
                 batch_bytes=self._batch_bytes(),
                 largest_bytes=self._largest,
@@ -270,7 +269,7 @@ class KafkaSink:
             self._servers,
             _connection_config(self._config),
             transactional_id=transactional_id,
-            timeout_ms=TRANSACTION_TIMEOUT_MS,
+            timeout_ms=round(self._config.transaction_timeout_s * 1000),
             codec=self._codec,
         )
 
@@ -309,7 +308,7 @@ class KafkaSink:
         self._send()
         self._doing("writing records", producer.flush)
         self._doing("committing", producer.commit)
-        self._began_at_s = None
+        self._open_for = None
         self._batches.clear()
         if producer.interrupted:
             self._renew(state)
@@ -343,6 +342,9 @@ class KafkaSink:
         isolation: Isolation = "read_committed" if committed else "read_uncommitted"
         for message in read_to_end(self._servers, self._config.options, topic, isolation):
             yield cast("bytes", message.key()), message.value()
+
+    def extent(self, table: Table) -> int:
+        return extent(self._servers, self._config.options, self.topic(table))
 
     def partition(self, table: Table, key: bytes) -> tuple[str, int]:
         facts = self._found[self.topic(table)]
@@ -380,14 +382,14 @@ class KafkaSink:
 
     def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
-        self._began_at_s = None
+        self._open_for = None
         self._batches.clear()
         if producer is not None:
             producer.close()
 
     def _begin(self) -> None:
         self._open_producer()
-        self._began_at_s = time.monotonic()
+        self._open_for = Elapsed()
 
     def _partitions(self, topic: str) -> tuple[int, str | None]:
         producer = self._open_producer()
@@ -435,7 +437,9 @@ class KafkaSink:
             if batch is None
             else f"Kafka at {self._servers}: {doing}: topic {batch.topic}"
         )
-        if error.code in FENCED and not self._timed_out() and not self._open_producer().fences_itself:
+        if error.code in FENCED and (open_s := self._timed_out()) is not None:
+            return self._ended_by_the_brokers(where, open_s)
+        if error.code in FENCED and not self._open_producer().fences_itself:
             return self._superseded()
         if error.code in _TOO_LARGE and batch is not None:
             if batch.count == 1:
@@ -443,8 +447,10 @@ class KafkaSink:
             return RetryableError(f"{where}: its max.message.bytes was lowered: going on with smaller batches")
         if error.code == codes.InvalidTransactionTimeoutError.errno:
             return OperatorError(
-                f"{where}: the connector's transactions may take {TRANSACTION_TIMEOUT_MS} ms, the brokers allow less",
-                hint="set transaction.max.timeout.ms=900000 in each broker's server.properties, and restart it",
+                f"{where}: the connector's transactions may take {self._config.transaction_timeout_s:g} s, the brokers "
+                "allow less",
+                hint="set transaction.max.timeout.ms=900000 in each broker's server.properties, and restart it; or "
+                "sink.transaction_timeout_s to less",
             )
         if error.code in _FORBIDDEN:
             return OperatorError(
@@ -474,9 +480,20 @@ class KafkaSink:
             hint="nothing is lost, the other copy goes on; started again, this one stands by while the other follows",
         )
 
-    def _timed_out(self) -> bool:
-        """Tell whether the broker may have ended the transaction by itself, which looks like another copy's fencing."""
-        return self._began_at_s is not None and time.monotonic() - self._began_at_s >= TRANSACTION_TIMEOUT_MS / 1000
+    def _timed_out(self) -> float | None:
+        """Return how long the transaction was open, if the brokers may have ended it: they fence as a copy would."""
+        open_s = self._open_for.longest_s() if self._open_for is not None else 0.0
+        return open_s if open_s >= self._config.transaction_timeout_s else None
+
+    def _ended_by_the_brokers(self, where: str, open_s: float) -> RetryableError:
+        allowed_s = self._config.transaction_timeout_s
+        return RetryableError(
+            f"{where}: a transaction was open for {open_s:.0f} s, and brokers end it after {allowed_s:g} s "
+            "(sink.transaction_timeout_s): what was in it is read again",
+            hint="nothing is lost. Was the machine asleep, or its clock set? If a source transaction takes longer to "
+            f"write, give it more: sink.transaction_timeout_s: {min(3 * allowed_s, 86_400):g}, and no less as the "
+            "brokers' transaction.max.timeout.ms",
+        )
 
 
 def largest_record(config: KafkaConfig) -> int:

@@ -368,6 +368,8 @@ def _begin(sessions: Sequence[session.Connection]) -> None:
     for statement in _VIEW:
         for connection in sessions:
             session.rows(connection, "taking a view", statement)
+    for connection in sessions:
+        session.check_settings(connection)
 
 
 def _end_view(connection: session.Connection) -> None:

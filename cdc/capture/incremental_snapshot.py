@@ -20,8 +20,9 @@ Why no row is lost, and no older state follows a newer one:
 3. A truncate is noted for every key at once.
 4. When all windows are written, a live key whose last record is older than `since`, where the reading began, had
    neither a row in the view of its window nor an event since: the source does not have it at this point of the log, and
-   it gets a delete. Keys with an event since the topic was read are taken out first. A row that is inserted later has
-   its event behind the delete.
+   it gets a delete. Keys with an event since the topic was read are taken out first, of each part when it is written. A
+   row that is inserted later has its event behind the delete. The deletes are committed in parts of `DELETES_AT_ONCE`;
+   after a restart the topic is read again, and tells by itself which of them have been written.
 5. A window is committed with the key it ended at (`IncrementalProgress`), so a restart goes on behind that key, under a
    new view and with the first view's wait. A window that was read before the table's description changed is dropped.
 
@@ -52,6 +53,7 @@ WINDOW_ROWS: Final = 10_000
 FIRST_ROWS: Final = 1_000
 KEYS_AT_ONCE: Final = 500
 WINDOW_BYTES: Final = 8 * 1024 * 1024
+DELETES_AT_ONCE: Final = 10_000
 RETRY_S: Final = 1.0
 GIVE_UP_S: Final = 300.0
 
@@ -130,7 +132,12 @@ class IncrementalSnapshot:
         self._requested: dict[bytes, list[RequestedRows]] = {}
         """The parts of each command that are not written yet."""
         self._in_hand: RequestedRows | None = None
-        self._job: Future[Window | None] | Future[list[bytes]] | None = None
+        self._job: Future[Window | None] | Future[LiveKeys] | None = None
+        self._deleted_to: bytes | None = None
+        """The last of the keys that have gone which was handed out."""
+        self._deleted = 0
+        self._deleting = False
+        """More of them are left than were handed out."""
         self._version = 0
         self._fresh = False
         """No view has been taken since keys are noted: the first one must see all that the log told before."""
@@ -151,10 +158,14 @@ class IncrementalSnapshot:
         """The table being read."""
         return self._tables[next(iter(self._readings))]
 
-    def add(self, name: str, since: str, *, required: bool) -> bool:
-        """Read a table from its beginning; False if it is being read already, as it is described now."""
+    def add(self, name: str, since: str, *, required: bool, anew: bool = False) -> bool:
+        """Read a table from its beginning; False if it is being read already, as it is described now.
+
+        `anew`: what has been read of it so far has gone.
+        """
         was, version = self._readings.get(name), self._version_of(self._tables[name])
-        if was is not None and was.required >= required and self._version_at_start.get(name) == version:
+        as_described = was is not None and was.required >= required and self._version_at_start.get(name) == version
+        if as_described and not anew:
             return False
         if self._current() == name:
             self._drop_job()
@@ -193,6 +204,11 @@ class IncrementalSnapshot:
     def note_version(self, name: str) -> None:
         """Note that the table is read as it is described now: what was said until here asks for no other reading."""
         self._version_at_start[name] = self._version_of(self._tables[name])
+
+    def requested(self, beginning: bytes) -> tuple[str, ...]:
+        """Name the tables of which commands whose keys begin so are being carried out."""
+        found = {part.name for key, left in self._requested.items() if key.startswith(beginning) for part in left}
+        return tuple(sorted(found))
 
     def pending(self, name: str) -> int:
         """Count the keys of a table whose rows are requested and not written yet."""
@@ -252,8 +268,11 @@ class IncrementalSnapshot:
             return self._in_hand
         self._failing_since_s = None
         self._fresh &= not isinstance(result, Window)
-        if isinstance(result, list):
-            return [key for key in result if key not in self.logged]
+        if isinstance(result, LiveKeys):
+            keys = result.after(self._deleted_to, DELETES_AT_ONCE)
+            self._deleting = len(keys) == DELETES_AT_ONCE
+            self._deleted_to = keys[-1] if keys else None
+            return [key for key in keys if key not in self.logged]
         if result is not None and self._version_of(self._tables[name]) != self._version:
             self._job = None  # its columns have changed since: these rows may be of their old shape
         elif result is not None and position() < result.end:
@@ -307,11 +326,14 @@ class IncrementalSnapshot:
 
     def deleted(self, keys: int, since: Callable[[], str] = str) -> None:
         """Note that the deletes of the keys given are in the open transaction; `since` as for `due`."""
-        self._finish(next(iter(self._readings)), keys, since)
+        self._deleted += keys
+        if not self._deleting:
+            self._finish(next(iter(self._readings)), self._deleted, since)
 
     def close(self) -> None:
         """End what runs, without waiting for it. The reader must be closed too."""
         self._closed.set()
+        self._drop_job()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _current(self) -> str | None:
@@ -348,13 +370,14 @@ class IncrementalSnapshot:
             self.logged.follow(topic)
             self._fresh = True
 
-    def _stale(self, table: Table, since: str) -> list[bytes]:
-        """List the keys whose last record is a row's and older than `since`, in order."""
+    def _stale(self, table: Table, since: str) -> LiveKeys:
+        """Collect the keys whose last record is a row's and older than `since`."""
         others: set[bytes] = set()
-        with LiveKeys() as stale:
+        stale = LiveKeys()
+        try:
             for key, value in self._records(table):
                 if self._closed.is_set():
-                    return []
+                    break
                 event = foreign.event_of(value) if value is not None else None
                 if value is not None and event is None:
                     foreign.tell(self._topic(table), table.qualified)
@@ -366,7 +389,10 @@ class IncrementalSnapshot:
                     stale.put(key)
             for key in others - (self._confirmed(table, since, others) if others else set()):
                 stale.put(key)
-            return list(stale)
+        except BaseException:
+            stale.close()
+            raise
+        return stale
 
     def _confirmed(self, table: Table, since: str, keys: set[bytes]) -> set[bytes]:
         """Return those of the keys under which an event of ours stands from `since` on: they have their own state."""
@@ -396,9 +422,17 @@ class IncrementalSnapshot:
 
     def _drop_job(self) -> None:
         """Give up the current job; the executor's next job waits for it."""
+        if self._job is not None:
+            self._job.add_done_callback(_close_keys)
         self._job = self._in_hand = None
+        self._deleted_to, self._deleted, self._deleting = None, 0, False
         self.logged.follow("")
         self._rows = min(self._most, FIRST_ROWS)
+
+
+def _close_keys(job: Future[Any]) -> None:
+    if not job.cancelled() and job.exception() is None and isinstance(found := job.result(), LiveKeys):
+        found.close()
 
 
 def next_window_rows(window: Window, most: int) -> int | None:

@@ -12,16 +12,16 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
-from uuid import uuid4
 
 from cdc.capture import signals
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
+from cdc.capture.rereads import Rereads
 from cdc.capture.startup import Settings, Startup, now_ms, restored, unless_rekeyed
 from cdc.encode.dead_letters import DeadLetters, refusal
 from cdc.encode.envelope import Frame, transaction_records
@@ -42,7 +42,7 @@ from cdc.model.errors import (
     TooLargeError,
 )
 from cdc.model.interfaces import Handover, Shared, Sink, Snapshotter, Source, Window
-from cdc.model.state import Key, Phase, State
+from cdc.model.state import Phase, State
 
 CUT_RECORDS: Final = 50_000
 CUT_BYTES: Final = 32 * 1024 * 1024
@@ -64,11 +64,6 @@ STAND_BY_SAID_S: Final = 60.0
 STAND_BY_SETTLED_S: Final = 1.0
 """A server takes a moment to see that a process was killed: nothing is said of that."""
 GONE_S: Final = 5.0
-REREAD_KEYS: Final = 10_000
-"""More rows of a table than these are not read again by their keys: the table is."""
-COMMAND_BYTES: Final = 256 * 1024
-REREAD: Final = b"reread-"
-"""How the keys of the connector's own commands begin."""
 _REFUSALS: Final = 2
 """A record is tried twice: as it is, and without the old row's values."""
 
@@ -380,6 +375,8 @@ class _Session:
             rows=settings.chunk_rows,
             executor=across.executor(),
         )
+        by_name = {table.qualified: table for table in tables}
+        self._rereads = Rereads(self._incremental, sink, by_name, state, since=self._since)
         self._writer = EventWriter(
             sink,
             versions,
@@ -387,13 +384,11 @@ class _Session:
             reader,
             logged=self._incremental.logged,
             resnapshot=self.resnapshot,
-            reread=self.reread,
+            reread=self._rereads.add,
             letters=self._letters,
             not_asked=across.not_asked,
+            emptied=self._emptied,
         )
-        self._holes: dict[str, dict[Key, None]] = {}
-        """The keys of rows that have changed without events since the last commit, by table."""
-        self._rereads = state.rereads
         self._windows = state.windows
         self._frame: Frame | None = None
         self._commands_read_s = 0.0
@@ -432,44 +427,11 @@ class _Session:
         elif self._incremental.add(table.qualified, self._since(), required=True):
             log.warning("table %s: %s: its rows are read again", table.qualified, reason)
 
-    def reread(self, table: Table, key: Key | None) -> None:
-        """Read a row again, or all rows of a table: they have changed, and the log does not say how.
-
-        Why that is not forgotten: what asks for it is committed together with the position behind the hole. A table is
-        named in the position record; keys are a command in the signal topic, which stays there until it is answered.
-        """
-        name = table.qualified
-        keys = self._holes.setdefault(name, {})
-        known = next((of for of in self._tables if of.qualified == name), table)
-        if key is not None and len(keys) < REREAD_KEYS and known.key == table.key:
-            keys[key] = None
-            return
-        self._rereads += 1
-        self._incremental.add_again(name, self._since())
-        del self._holes[name]
-
-    def _ask_for_rows(self) -> None:
-        """Write the commands that ask for the rows with the keys noted, and begin to carry them out."""
-        for name, keys in self._holes.items():
-            self._rereads += 1
-            if self._incremental.pending(name) + len(keys) > REREAD_KEYS:
-                self._incremental.add_again(name, self._since())
-                continue
-            for some in _pieces(list(keys)):
-                identifier = f"{REREAD.decode()}{uuid4()}"
-                command = signals.Command(tables=(name,), keys=tuple(some))
-                self._sink.ask(identifier.encode(), command.to_bytes(identifier))
-                self._request(identifier.encode(), name, some)
-        self._holes.clear()
-
-    def _request(self, command: bytes, name: str, keys: Sequence[Key]) -> bool:
-        """Read rows by their keys, as asked; those that the log has not told, at least with their whole table."""
-        ours = command.startswith(REREAD)
-        if self._incremental.request(command, name, keys, first=ours):
-            return True
-        if ours and not self._incremental.is_requested(command):
-            self._incremental.add_again(name, self._since())  # it has another key by now
-        return False
+    def _emptied(self, table: Table) -> None:
+        """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""
+        self._incremental.add(table.qualified, self._since(), required=True, anew=True)
+        log.info("table %s was truncated: its keys get their deletes in parts, behind what is in it by now",
+                 table.qualified)  # fmt: skip
 
     def _since(self) -> str:
         """Give a position before all that is written from now on, behind all that was."""
@@ -548,7 +510,7 @@ class _Session:
             self._look_at_topics()
             self._carry_out_commands()
             self._gap_before = None if no_gap else self._gap_before
-        return bool(self._incremental) or bool(self._holes) or self._gap_before is not None
+        return bool(self._incremental) or bool(self._rereads) or self._gap_before is not None
 
     def _look_at_topics(self, *, whole: bool = False) -> None:
         """Restart the session if a topic has been deleted or changed: a start compares all with what is recorded."""
@@ -561,7 +523,9 @@ class _Session:
 
         A command about a gap waits until the part of the log that may have the gap is read.
         """
-        for key, value in self._sink.commands():
+        commands = self._sink.commands()
+        self._rereads.look_for(commands)
+        for key, value in commands:
             command = signals.parse(value)
             if command.after_gap and self._gap_may_come():
                 continue
@@ -575,7 +539,7 @@ class _Session:
                 if name in unknown:
                     continue
                 if command.keys and not command.stop:
-                    if self._request(key, name, command.keys):
+                    if self._rereads.request(key, name, command.keys):
                         log.info("%d rows of table %s are read again, as asked", len(command.keys), name)
                 elif command.stop:
                     gone = self._incremental.remove(name)
@@ -623,8 +587,7 @@ class _Session:
             self._uncommitted += self._writer.requested(due, frame, position, lsn=at)
             if self._incremental.wrote_requested(due):
                 self._sink.answered(due.command)
-            if due.window is None and due.command.startswith(REREAD):
-                self._incremental.add_again(due.name, self._since())  # which says why it cannot be read
+            self._rereads.wrote(due)
         else:
             self._writer.stale(self._incremental.table, due, frame, position, lsn=at)
             self._incremental.deleted(len(due), self._since)
@@ -733,7 +696,7 @@ class _Session:
             self._source_ms = looked_ms  # a commit may claim a later time: sessions of MySQL may set theirs
 
     def _commit_position(self) -> None:
-        self._ask_for_rows()
+        rereads, asked = self._rereads.commit()
         offset, commit = self._source.position()
         reading = self._incremental.state()
         nothing = commit == self._state.commit and self._sink.pending()[0] == 0 and reading == self._state.reading
@@ -753,7 +716,8 @@ class _Session:
                 snapshot=snapshot,
                 reading=reading,
                 windows=self._windows,
-                rereads=self._rereads,
+                rereads=rereads,
+                asked=asked,
             )
         )
         self._source.acknowledge(offset)
@@ -768,20 +732,6 @@ class _Session:
         self._commit_s = self._positioned_s - begun_s
         events, self._uncommitted = self._uncommitted, 0
         self._across.committed(events, state)
-
-
-def _pieces(keys: Sequence[Key]) -> Iterator[list[Key]]:
-    """Split keys into as many as one command may hold."""
-    some: list[Key] = []
-    size = 0
-    for key in keys:
-        some.append(key)
-        size += sum(map(len, key)) + 8
-        if size > COMMAND_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
 
 
 def _read_at_ms(due: Window | RequestedRows | Sequence[bytes]) -> int:

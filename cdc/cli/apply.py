@@ -29,8 +29,11 @@ _WARNING, _BATCH = "warning: ", "batch "
 @click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
 @click.option("--plan", is_flag=True, help="Say what starting would do, and touch nothing.")
 @click.option("--lose-history", is_flag=True, help="Go on where a history has missed versions that its log forgot.")
+@click.option(
+    "--reset-checkpoint", is_flag=True, help="Set the checkpoint aside and read the topics from their beginning."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary, or the plan, as one JSON object.")
-def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bool) -> int:
+def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, reset_checkpoint: bool, as_json: bool) -> int:
     """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
 
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
@@ -40,6 +43,9 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
     with nullcontext() if plan else _stopping(stop):  # before anything slow is imported
         from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
+        if plan and reset_checkpoint:
+            msg = "--plan touches nothing"
+            raise click.UsageError(f"{msg}: leave out --reset-checkpoint")
         config = load_apply(file)
         if importlib.util.find_spec("pyspark") is None:
             msg = "pyspark is not installed; the apply job runs on it"
@@ -52,7 +58,8 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, as_json: bo
         told = _Told(config.name, live=sys.stderr.isatty())
         with Alive(told.say, every_s=ALIVE_S):
             run_apply = importlib.import_module("spark_apply.job.job").run_apply
-            run = run_apply(config, once=once, lose_history=lose_history, progress=told, stop=stop)
+            how = {"once": once, "lose_history": lose_history, "reset_checkpoint": reset_checkpoint}
+            run = run_apply(config, **how, progress=told, stop=stop)
         told.done()
     summary = run.as_json()
     click.echo(json.dumps(summary) if as_json else _table(summary))
@@ -127,7 +134,7 @@ def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
         steps = f": {', '.join(copy['steps'])}" if copy["steps"] else ""
         yield f"{copy['table']} in {copy['store']}: {copy['action']}{steps}"
         yield from (f"  {line}" for line in (copy["why"], copy["hint"]) if line)
-        if copy["mode"] == "history":
+        if copy["mode"] == "history" and copy["rebuild"]:
             yield f"  a rebuild would lose {copy['rebuild']['what']}"
     for topic in plan["topics"]:
         begin = "at most" if topic["begin"] == "unknown" else f"from the {topic['begin']}:"

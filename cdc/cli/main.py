@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from cdc import __version__
+from cdc.config import registry
 from cdc.model.errors import CdcError, RetryableError
 
 _COMMANDS = {
@@ -73,7 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `cdc tail … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except Exception as exc:
+        error = _of_spark(exc)
+        if error is None:
+            raise
+        show(error)
+        sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _of_spark(exc: Exception) -> CdcError | None:
+    """Return what Spark raised where a command reads stores or checkpoints as an error of ours; None for any other."""
+    if type(exc).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        return None
+    error: CdcError | None = registry.part("spark_apply.spark.remedies:of_spark")(exc, "a store or a checkpoint")
+    return error
 
 
 def show(exc: CdcError) -> None:

@@ -43,7 +43,8 @@ EXITS: Final[Mapping[str, str]] = {
     "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error that waiting does not cure. 3: "
     "another copy of the connector has taken over. Of several connectors it is the code of the first that failed, and "
     "comes when all have ended.",
-    "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 1: the job stopped, or (`--plan`) "
+    "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 1: the job stopped, a table "
+    "is set aside, or (`--plan`) "
     "it "
     "would not start.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
@@ -85,7 +86,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "all tables are read), `standby` (copies that stand by, null where the server does not tell), `tables`, "
     "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `source`, `last_error`. Of an "
     "apply job: `name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, "
-    "`published_at`, `tables`, `incomplete`, `quarantined`.",
+    "`published_at`, `tables`, `incomplete`, `remade` (tables whose copy is of a topic that was made again since), "
+    "`quarantined`, `aside` (`at_ms`, `reason`, `hint` of each table that is set aside).",
     "token": "`token`, `connector`, `position`.",
     "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
     "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",

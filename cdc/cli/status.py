@@ -64,6 +64,9 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
             fresh = "" if at["freshness_seconds"] is None else f"{at['freshness_seconds']:,} s behind the source, "
             freshness = f"{fresh}published {at['published_at']}" if at["position"] else "not complete yet"
             click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
+            if at["remade"]:
+                others = ", ".join(at["remade"])
+                click.echo(f"{'':<32}of another topic, cdc apply APPLY.yaml --plan says what to do: {others}")
             if at["incomplete"]:
                 click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
             if at["quarantined"]:
@@ -85,6 +88,7 @@ def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spa
         "published_at": _instant(complete.published_ms) if complete else None,
         "tables": list(found.tables),
         "incomplete": list(found.incomplete),
+        "remade": list(found.remade),
     }
 
 

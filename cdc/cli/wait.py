@@ -88,6 +88,8 @@ def _await(
 
 def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - StoreProgress
     """Say what a store does not have yet, and where to look."""
+    if at.remade:
+        return f"store {store} has copies of other topics: {', '.join(at.remade)}", f"cdc apply {file} --plan"
     if at.incomplete:
         hint = "is `cdc apply` running, with this file? These tables are read from the beginning, or from the source"
         return f"store {store} is not complete yet: {', '.join(at.incomplete)}", hint

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
 from cdc.model.errors import ConfigError
@@ -206,6 +207,10 @@ class LogConfig:
         return any(matches(pattern, table) for pattern in self.tables)
 
 
+LEAST_TRANSACTION_S: Final = 10
+MOST_TRANSACTION_S: Final = 86_400
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConfig:
     """The Kafka cluster and topics that events go to."""
@@ -218,6 +223,8 @@ class KafkaConfig:
     partitions: int = 6
     replication_factor: int | None = None
     """None: the broker's default.replication.factor."""
+    transaction_timeout_s: float = 600.0
+    """After how long the brokers end a transaction that is still open. A source transaction is written in one."""
     transaction_metadata: bool = False
     """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
@@ -235,6 +242,11 @@ class KafkaConfig:
             self.replication_factor is None or self.replication_factor > 0,
             "replication_factor: must be 1 or more",
             "leave it out for the broker's default",
+        )
+        _require(
+            LEAST_TRANSACTION_S <= self.transaction_timeout_s <= MOST_TRANSACTION_S,
+            f"transaction_timeout_s: {self.transaction_timeout_s:g} is out of range",
+            f"{LEAST_TRANSACTION_S} to {MOST_TRANSACTION_S}, and no more than the brokers' transaction.max.timeout.ms",
         )
         _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
         for name, value in self.topic_config.items():

@@ -38,6 +38,8 @@ Reread: TypeAlias = Callable[[Table, Key | None], None]
 """Requests that the row with a key is read again, or without one all rows of a table."""
 
 _NULL: Final = b"null"
+TRUNCATED_AT_ONCE: Final = 20_000
+"""The loop reads and deletes the keys of a topic with so many records in about a second."""
 _CODES: Final = {op: op.value.encode() for op in Op}
 
 
@@ -56,13 +58,16 @@ class EventWriter:
         reread: Reread,
         letters: DeadLetters,
         not_asked: set[str],
+        emptied: Callable[[Table], None],
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
-        topics `not_asked`, to which topics are added.
+        topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
+        are gone.
         """
         self._reread = reread
+        self._emptied = emptied
         self._not_asked = not_asked
         self._answered: dict[tuple[str, bytes], frozenset[str]] = {}
         """By topic and key, the columns that the source has answered for in the transaction at hand."""
@@ -365,11 +370,18 @@ class EventWriter:
         self._sink.write(encoder.topic, key, None)
 
     def _truncate(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
-        """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same."""
+        """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same.
+
+        Of a topic that may have many keys they are written later, in parts: they are the keys that a reading of the
+        table from here on does not confirm.
+        """
         encoder = self._encoder_at(change.table, frame)
         for topic, key in self._answered:
             if topic == encoder.topic:
                 self._hold_to_answers(encoder, change, key, key)
+        if self._sink.extent(change.table) > TRUNCATED_AT_ONCE:
+            self._emptied(change.table)
+            return
         if encoder.topic == self._logged.topic:
             self._logged.empty(transaction.xid)
         bound = frame.next_position()

@@ -22,6 +22,11 @@ class LiveKeys:
     def discard(self, key: bytes) -> None:
         self._db.run("DELETE FROM live WHERE key = ?", (key,))
 
+    def after(self, key: bytes | None, most: int) -> list[bytes]:
+        """Return the next keys in their order, as many as `most`."""
+        found = self._db.rows("SELECT key FROM live WHERE key > ? ORDER BY key LIMIT ?", (key or b"", most))
+        return [key for (key,) in found]
+
     def __iter__(self) -> Iterator[bytes]:
         for (key,) in self._db.rows("SELECT key FROM live ORDER BY key"):
             yield key

@@ -365,6 +365,9 @@ class Sink(Protocol):
         read on another thread.
         """
 
+    def extent(self, table: Table) -> int:
+        """Return how many records the table's topic has at most."""
+
     def partition(self, table: Table, key: bytes) -> tuple[str, int]:
         """Return the id of the table's topic, which one made again does not have, and the partition of a key."""
 

@@ -84,6 +84,8 @@ class State:
     """The greatest number of a view so far: the last part of its rows' position."""
     dead_letters: int = 0
     """Events that went to the dead-letter topic instead of their own, ever."""
+    asked: tuple[str, ...] = ()
+    """Tables of which rows are to be read again by keys; the keys are in commands of the signal topic."""
     rereads: int = 0
     """How often rows of a table, or all of them, were read again because the log did not say what changed, ever."""
     config: Mapping[str, str] = field(default_factory=dict)
@@ -115,6 +117,7 @@ class State:
             "reading": {name: dict(reading) for name, reading in self.reading.items()},
             "windows": self.windows,
             "dead_letters": self.dead_letters,
+            "asked": list(self.asked),
             "rereads": self.rereads,
             "config": dict(self.config),
             "beside": self.beside,
@@ -141,6 +144,7 @@ class State:
                     "phase": Phase(body["phase"]),
                     "tables": tuple(body["tables"]),
                     "unread": tuple(body["unread"]),
+                    "asked": tuple(body.get("asked", ())),
                 }
             )
         except (ValueError, KeyError, TypeError, AttributeError) as exc:

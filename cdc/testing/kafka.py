@@ -274,6 +274,9 @@ class MemorySink:
         found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
         return iter([(r.key, r.value) for r in found])
 
+    def extent(self, table: Table) -> int:
+        return len(self._kafka.topics[self.topic(table)])
+
     def partition(self, table: Table, key: bytes) -> tuple[str, int]:  # noqa: ARG002 - there is one
         return self._kafka.identities.get(self.topic(table), ""), 0
 

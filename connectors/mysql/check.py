@@ -176,13 +176,16 @@ class _Check:
 
     def _captured(self, connection: session.Connection) -> Iterator[Finding]:
         catalog, good = Catalog(connection), list[str]()
-        for name, refusal in catalog.refusals(self._config.source.tables, self._config.source.keys):
+        of, bad = self._config.source.tables, list[tuple[str, OperatorError]]()
+        for name, refusal in catalog.refusals(of, self._config.source.keys):
             if refusal is not None:
-                of = self._config.source.tables
-                stops = captured_tables.stops(name, of, self._state.tables if self._state is not None else ())
-                yield refused(f"table {name}", refusal) if stops else left_out(f"table {name}", refusal)
+                bad.append((name, refusal))
             elif name not in good:
                 good.append(name)
+        known = self._state.tables if self._state is not None else ()
+        for name, refusal in bad:
+            stops = captured_tables.stops(name, of, known) or not good
+            yield refused(f"table {name}", refusal) if stops else left_out(f"table {name}", refusal)
         for name in sorted(good):
             for captured in catalog.captured((name,), self._config.source.keys):
                 table = captured.table

@@ -209,6 +209,12 @@ def _prepare(connection: Connection, at: Address, settings: Mapping[str, str], s
         rows(connection, doing, statement)
 
 
+def check_settings(connection: Connection) -> None:
+    """Raise OperatorError if it is no longer the session that `connect` has prepared."""
+    ask = functools.partial(texts, connection, "looking at a session's settings")
+    session_settings.still(ask, f"{connection.host}:{connection.port}")
+
+
 def rows(connection: Connection, doing: str, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Run one statement and give its rows, as bytes. Raises what `translate` makes of an error."""
     try:

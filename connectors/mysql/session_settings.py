@@ -122,6 +122,22 @@ def settle(ask: Ask, where: str, own: Mapping[str, str]) -> None:
             )
 
 
+def still(ask: Ask, where: str) -> None:
+    """Ask again for what every server knows: a proxy may have given the statements since to another session.
+
+    Inside a transaction, whose statements are all one session's. Raises OperatorError.
+    """
+    names = sorted(_EVERYWHERE)
+    ((*values,),) = ask(f"SELECT {', '.join(f'@@SESSION.{name}' for name in names)}", ())
+    told = [
+        f"{name} = {found} where {SETTINGS[name] or 'the empty text'} was set"
+        for name, found in zip(names, values, strict=True)
+        if not _same(found, SETTINGS[name])
+    ]
+    if told:
+        raise _dropped(where, told)
+
+
 _EVERYWHERE: Final = frozenset({"sql_select_limit", "autocommit", "sql_mode", "time_zone", "character_set_results"})
 """What each server tells of; where one does not, somebody else has answered."""
 

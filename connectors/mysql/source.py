@@ -22,12 +22,22 @@ from cdc.model.table_schema import Description
 from connectors.captured_tables import LeftOut
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser
-from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState, file_named
+from connectors.mysql.binlog.offsets import FileOffsets
+from connectors.mysql.binlog.positions import (
+    EXACT,
+    FIRST,
+    LARGEST,
+    BinlogPosition,
+    GtidPosition,
+    GtidSet,
+    GtidState,
+    position_at,
+)
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.replication import continuity
 from connectors.mysql.replication.claim import Claim
-from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid
+from connectors.mysql.replication.dump_stream import BinlogDump, askable, replica_uuid
 from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.temporary_tables import THREAD_SPECIFIC, Session
@@ -38,8 +48,12 @@ log = logging.getLogger("cdc")
 _WAIT_S: Final = 0.5
 _AT_ONCE: Final = 1000
 """How many rows of small transactions are read at once."""
-_OF_FILES: Final = (events.Rotate, events.FormatDescription, events.Heartbeat)
+_OF_FILES: Final = (events.Rotate, events.FormatDescription, events.PreviousGtids, events.Heartbeat)
+_OF_NO_PLACE: Final = (events.FormatDescription, events.Heartbeat)
+"""Events that may be in no file, or at its beginning though the log is read from its middle."""
 _TOLD_S: Final = 10.0
+_SMALL_UPTO: Final = EXACT - (1 << 28)
+"""Behind this offset of a file, transactions are read one by one: those read at once never reach 4 GiB."""
 _HEAD_S: Final = 60.0
 """How long the head of a file may take to come."""
 _VISIBLE_S: Final = 30
@@ -86,6 +100,13 @@ class MysqlSource:
         """Before this commit position, all has ended that was prepared before the log was followed."""
         self._done = 0
         """Blocks that end before this commit position were published by an earlier session."""
+        self._by_file = False
+        """Whether the log is asked for by file and offset."""
+        self._sift = 0
+        """Before this commit position, transactions of the set are passed over: a file is read from its beginning."""
+        self._skip_to = (0, 0)
+        """Up to where the transaction at hand is passed over: the number of its file, and an offset."""
+        self._offsets = FileOffsets()
         self._again: BinlogPosition | None = None
         """Where the oldest begins that an earlier session saw prepared; until the log was read up to `_done` again."""
 
@@ -153,8 +174,8 @@ class MysqlSource:
         self._read_to = end
         offset: Offset = {"file": end.file, "pos": end.offset, "made_at": self.made_at(end)}
         if self._server.gtids:  # what is logged but not yet in the set is sent again, and hidden from no view
-            end = BinlogPosition(end.file, FIRST)
-            offset |= {"pos": end.offset, "gtids": executed}
+            logged, end = end.commit, BinlogPosition(end.file, FIRST)
+            offset |= {"pos": end.offset, "gtids": executed, "sift": logged}
         elif self._server.mariadb:
             found = session.texts(
                 sql,
@@ -211,30 +232,38 @@ class MysqlSource:
         dump = self._dump = follow(self._config, self._address, self._server)
         self._settled = int(offset.get("settled", 0))
         self._done = int(offset.get("done", 0))
+        asked = askable(position)
+        if asked != position:
+            self._done = max(self._done, position.commit)
         self._by_gtid = self._server.gtids
         # What ends before `done` was published, even if it was prepared before the part that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(self._settled, self._done))
         self._read_to, made_at = position, int(offset.get("made_at", 0))
         self._begun_at = {position.file: made_at}
-        self._again = position if self._done else None
-        if self._done:
-            self._read_to = BinlogPosition(file_named(position.file, self._done >> 32), self._done & 0xFFFFFFFF)
-        if gtids is not None and self._server.gtids:
-            self._gtids = GtidSet.parse(gtids)
+        self._again = asked if self._done else None
+        if self._done and self._done != position.commit:
+            self._read_to = position_at(self._done, position.file)
+        self._gtids = None
+        if gtids is not None:
+            self._gtids = (GtidPosition if self._server.mariadb else GtidSet).parse(gtids)
+        self._sift = int(offset.get("sift", 0))
+        # Of another server, or of one whose files are renumbered, nobody knows when they were begun: see `verify`.
+        self._by_file = bool(made_at) or self._gtids is None or not (self._server.gtids or self._server.mariadb)
+        self._offsets = FileOffsets(whole=self._by_file)
+        if self._by_file:
+            dump.follow(asked)
+        elif isinstance(self._gtids, GtidSet):
             dump.follow_gtids(self._gtids)
-        elif gtids is not None and self._server.mariadb and not made_at:  # of a server that failed over
-            self._gtids = GtidPosition.parse(gtids)
-            dump.follow_mariadb(gtids)
         else:
-            self._gtids = GtidPosition.parse(gtids) if gtids is not None and self._server.mariadb else None
-            dump.follow(position)
-        yield from self._frames(dump, position)
+            dump.follow_mariadb(str(self._gtids))
+        yield from self._frames(dump, asked)
 
     def _frames(
         self, dump: BinlogDump, asked: BinlogPosition
     ) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         described: events.FormatDescription | None = None
         file = asked.file
+        self._offsets.begin(file, asked.offset)
         yielded_s = time.monotonic()
         read_small: fast_path.ReadSmall | None = None
         while True:
@@ -257,7 +286,9 @@ class MysqlSource:
             if raw is None:
                 dump.wait(_WAIT_S)
                 continue
-            event = parser.parse(raw, described) if isinstance(raw, bytes) else parser.parse_long(raw, described)
+            event = self._placed(
+                parser.parse(raw, described) if isinstance(raw, bytes) else parser.parse_long(raw, described)
+            )
             if isinstance(event, _OF_FILES):
                 file = self._turned(event, file, asked)
                 if isinstance(event, events.FormatDescription):
@@ -267,23 +298,35 @@ class MysqlSource:
                             parser.MAPS, self._known, checksum=event.checksum, by_gtid=self._by_gtid
                         )
                 continue
-            done = self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
+            skipped = self._sift > 0 and self._skips(event, file)
+            done = None if skipped else self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
             if not isinstance(raw, bytes):
                 raw.close()
             if done is None:
-                if self._grouper.between and not event.header.artificial:
+                if self._grouper.between and not event.header.artificial and not skipped:
                     self._reach(BinlogPosition(file, event.header.log_pos))
-            elif isinstance(done, Committed) and done.block.commit >= self._done:
+            elif isinstance(done, Committed) and done.block.ends_behind(self._done):
                 yield self._transaction(done)
                 yielded_s = time.monotonic()
-                if self._read_to.commit <= done.block.commit:
+                if self._read_to.order < BinlogPosition(done.block.begin.file, done.block.end).order:
                     raise BugError("a transaction was left before its end")
             else:
                 self._passed(done.block)
 
+    def _placed(self, event: events.Event) -> events.Event:
+        """Give an event where it ends in its file: a header tells the lower 32 bits."""
+        header = event.header
+        if not header.log_pos or header.artificial or isinstance(event, _OF_NO_PLACE):
+            return event
+        end = self._offsets.end_of(header)
+        return event if end == header.log_pos else event._replace(header=header._replace(log_pos=end))
+
     def _small(self, dump: BinlogDump, read: fast_path.ReadSmall, file: str) -> fast_path.SmallTransactions | None:
-        """Read small transactions that have come whole, as `_transaction` has them; None: there are none."""
-        if not self._grouper.between:
+        """Read small transactions that have come whole, as `_transaction` has them; None: there are none.
+
+        It takes offsets as headers have them, so it ends long before they begin again.
+        """
+        if not self._grouper.between or self._offsets.at > _SMALL_UPTO:
             return None
         if self._file.name != file:
             self._file = fast_path.File.named(file)
@@ -295,22 +338,43 @@ class MysqlSource:
         small = dump.read_buffered(at_once)
         if small is not None:
             if isinstance(self._gtids, GtidSet):
+                if self._read_to.commit < self._sift:
+                    known = self._gtids
+                    small = small._replace(transactions=[one for one in small.transactions if one.id not in known])
                 for numbers in small.numbers:
                     self._gtids.add_numbers(*numbers)
+            self._offsets.read(small.begin, small.end)
             self._reach(BinlogPosition(file, small.end))
         return small
+
+    def _skips(self, event: events.Event, file: str) -> bool:
+        """Tell whether an event is of a transaction that was in the set already when the log was first followed.
+
+        Whatever is in it was before the connector's time, and is not judged.
+        """
+        end = BinlogPosition(file, event.header.log_pos).order
+        if isinstance(event, events.Gtid) and self._read_to.commit < self._sift and event.transaction_length:
+            known = isinstance(self._gtids, GtidSet) and event.gtid in self._gtids
+            self._skip_to = (end[0], end[1] - event.header.size + event.transaction_length) if known else (0, 0)
+        if end == self._skip_to:
+            self._reach(BinlogPosition(file, event.header.log_pos))
+        return end <= self._skip_to
 
     def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read | None] | None:
         found = self._followed.table(told, BinlogPosition(file, offset))
         return None if found is None else (found[0], found[1].whole())
 
     def _turned(
-        self, event: events.Rotate | events.FormatDescription | events.Heartbeat, file: str, asked: BinlogPosition
+        self,
+        event: events.Rotate | events.FormatDescription | events.PreviousGtids | events.Heartbeat,
+        file: str,
+        asked: BinlogPosition,
     ) -> str:
         """Take an event that says where in which file the log stands; return the file that it goes on in."""
         match event:
             case events.Rotate():
                 file = event.file
+                self._offsets.begin(file, max(event.position, FIRST))
                 self._reach(BinlogPosition(file, max(event.position, FIRST)))
             case events.FormatDescription():
                 self._grouper.reset(event)
@@ -318,14 +382,19 @@ class MysqlSource:
                     self._followed.restarted()
                 self._begun(file, event.header.timestamp_s, asked)
                 self._reach(BinlogPosition(file, event.header.log_pos))
+            case events.PreviousGtids():
+                if self._gtids is None and self._server.gtids:  # it was followed from before gtid_mode was ON
+                    self._gtids = GtidSet.parse(event.text)
+                self._reach(BinlogPosition(file, event.header.log_pos))
             case events.Heartbeat():
                 if self._grouper.between and event.file == file:
-                    self._reach(BinlogPosition(file, event.position))
+                    told = self._offsets.told(event.position) if event.position <= LARGEST else event.position
+                    self._reach(BinlogPosition(file, told))
         return file
 
     def _begun(self, file: str, made_at: int, asked: BinlogPosition) -> None:
         """Check, when a file's head has come, that the one that was asked for is still the same."""
-        if file == asked.file and self._gtids is None and self._begun_at.get(file, 0) not in (0, made_at):
+        if file == asked.file and self._by_file and self._begun_at.get(file, 0) not in (0, made_at):
             raise GapError(
                 f"binlog reset: {file} is not the file that the position is in: it was begun at another time",
                 hint="cdc snapshot start CONNECTOR.yaml --after-gap",
@@ -340,12 +409,13 @@ class MysqlSource:
         commit = position.commit
         if commit >= self._done:
             self._again = None
-        if commit > self._read_to.commit:
+        if position.order > self._read_to.order:
             self._read_to = position
 
     def _passed(self, block: Block) -> None:
         self._reach(BinlogPosition(block.begin.file, block.end))
-        if block.gtid is not None and self._gtids is not None and block.commit >= self._done:
+        new = isinstance(self._gtids, GtidSet) or block.ends_behind(self._done)
+        if new and block.gtid is not None and self._gtids is not None:
             self._gtids.add(block.gtid)
 
     def _transaction(self, done: Committed) -> Transaction:
@@ -398,14 +468,16 @@ class MysqlSource:
     def position(self) -> tuple[Offset, int]:
         position = begin = self._read_to
         open_ = list(self._grouper.prepared.values())
-        if open_ and not isinstance(self._gtids, GtidSet):
-            begin = min((block.begin for block in open_), key=lambda begin: begin.commit)
+        if open_:
+            begin = min((block.begin for block in open_), key=lambda begin: begin.order)
         begin = self._again or begin  # before everything that has been prepared since
         offset: Offset = {"file": begin.file, "pos": begin.offset, "made_at": self._begun_at.get(begin.file, 0)}
         if begin != position:
             offset["done"] = position.commit
         if self._settled > position.commit:
             offset["settled"] = self._settled
+        if self._sift > position.commit:
+            offset["sift"] = self._sift
         if self._gtids is not None:
             left = self._gtids
             if isinstance(left, GtidSet) and open_:
@@ -420,8 +492,9 @@ class MysqlSource:
             raise ChangedError(f"table {named} is new, or has another name: it is taken up")
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
-        file = orjson.dumps(file_named(self._read_to.file, commit >> 32)).replace(b"%", b"%%")
-        return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (commit & 0xFFFFFFFF, 0)
+        at = position_at(commit, self._read_to.file)
+        file = orjson.dumps(at.file).replace(b"%", b"%%")
+        return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (at.offset, 0)
 
     def lag_bytes(self) -> int | None:
         sql = self._connected()
@@ -493,7 +566,7 @@ def file_made_at(connect: Callable[[], BinlogDump], position: BinlogPosition) ->
     """Return when the file was begun, in seconds since 1970; an event must begin at the position."""
     dump = connect()
     try:
-        dump.follow(position)
+        dump.follow(askable(position))
         deadline = time.monotonic() + _HEAD_S
         while True:
             event = parser.parse(dump.read(max(0.1, deadline - time.monotonic())), None)

@@ -13,14 +13,14 @@ from typing import Final
 from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Checked, Finding, Level, left_out, probed, refused
 from cdc.model.change import Table
-from cdc.model.errors import CdcError
+from cdc.model.errors import CdcError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Catalog
-from connectors.postgres.slot import continuity, ledger, slot
+from connectors.postgres.slot import continuity, ledger, retention, slot
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
 
 _CAPACITY: Final = """
@@ -31,7 +31,8 @@ SELECT current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_r
 """
 _SETTINGS: Final = """
 SELECT (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
-       (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout')
+       (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'),
+       (SELECT setting::int8 FROM pg_settings WHERE name = 'idle_replication_slot_timeout')
 """
 _IDENTITIES: Final = {"d": "DEFAULT", "f": "FULL", "i": "INDEX"}
 _REPLICATION_TIMEOUT_MS: Final = int(3 * STATUS_EVERY_S * 1000)
@@ -114,7 +115,14 @@ class _Check:
 
     @staticmethod
     def _settings(catalog: Catalog) -> Iterator[Finding]:
-        ((keep_mb, timeout_ms),) = catalog.rows("reading settings", _SETTINGS)
+        ((keep_mb, timeout_ms, idle),) = catalog.rows("reading settings", _SETTINGS)
+        if idle:
+            yield Finding(
+                Level.WARNING,
+                "server",
+                "idle_replication_slot_timeout is set: a connector that is stopped for so long loses its slot",
+                "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
+            )
         if keep_mb is not None and keep_mb < 0:
             yield Finding(
                 Level.WARNING,
@@ -143,14 +151,17 @@ class _Check:
             yield Finding(Level.OK, "server", f"wal_sender_timeout: {timeout_ms // 1000} s")
 
     def _captured(self, catalog: Catalog) -> Iterator[Finding]:
-        good = []
-        for name, refusal in catalog.refusals(self._config.source.tables, self._config.source.keys):
+        good = list[str]()
+        of, bad = self._config.source.tables, list[tuple[str, OperatorError]]()
+        for name, refusal in catalog.refusals(of, self._config.source.keys):
             if refusal is not None:
-                of = self._config.source.tables
-                stops = captured_tables.stops(name, of, self._state.tables if self._state is not None else ())
-                yield refused(f"table {name}", refusal) if stops else left_out(f"table {name}", refusal)
+                bad.append((name, refusal))
             elif name not in good:
                 good.append(name)
+        known = self._state.tables if self._state is not None else ()
+        for name, refusal in bad:
+            stops = captured_tables.stops(name, of, known) or not good
+            yield refused(f"table {name}", refusal) if stops else left_out(f"table {name}", refusal)
         oids = []
         for name in good:
             for captured in catalog.captured((name,), self._config.source.keys):
@@ -201,14 +212,10 @@ class _Check:
             found = [refused(about, refusal) for refusal in refusals]
             yield from found or [Finding(Level.OK, about, "will be made at the start")]
             return
-        held = slot.find_slot(catalog, name)
-        if held is not None and held.wal_status in {"extended", "unreserved"}:
-            yield Finding(
-                Level.WARNING,
-                about,
-                f"wal_status {held.wal_status}: the server is about to remove log that the connector still needs",
-                "start the connector, or ALTER SYSTEM SET max_slot_wal_keep_size to more",
-            )
+        held = retention.read(catalog, name)
+        warned = retention.judge(held) if held is not None and held.wal_status != "lost" else None
+        if warned is not None:
+            yield Finding(Level.WARNING, about, warned.message, warned.hint)
 
     def _position(self, catalog: Catalog) -> Iterator[Finding]:
         ((database,),) = catalog.rows("reading settings", "SELECT current_database()::text")

@@ -76,6 +76,15 @@ def read_without_waiting(
         raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=_TOO_EARLY) from exc
 
 
+def extent(bootstrap_servers: str, options: Mapping[str, str], topic: str) -> int:
+    """Return how many records a topic has at most: some of its offsets have none."""
+    try:
+        bounds = _bounds(bootstrap_servers, options, topic, "read_uncommitted")
+    except DRIVER_ERRORS as exc:
+        raise translate(exc, bootstrap_servers, f"asking for the end of topic {topic}", at_start=_TOO_EARLY) from exc
+    return sum(end - first for first, end in bounds.values())
+
+
 def read_partition(
     bootstrap_servers: str, options: Mapping[str, str], topic: str, partition: int, offset: int
 ) -> Generator[Message, None, None]:

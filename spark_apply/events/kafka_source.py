@@ -22,6 +22,7 @@ from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import texts
 from spark_apply.model.store import Offsets
 from spark_apply.model.target_table import Version, parse_version
+from spark_apply.spark.json_reader import read_json
 
 MAX_EVENTS_PER_BATCH = 1_000_000
 """Limits a batch, so that the first one does not hold a whole topic; larger batches make cheaper merges."""
@@ -243,6 +244,14 @@ def committed_ends(source: ApplySource, topic: str) -> dict[int, int]:
     return {number: end for (_, number), end in _ends(source, [topic], "read_committed").items()}
 
 
+def ends_by_topic(source: ApplySource, names: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Return by topic what `committed_ends` gives."""
+    found: dict[str, dict[int, int]] = {name: {} for name in names}
+    for (name, number), end in _ends(source, names, "read_committed").items():
+        found[name][number] = end
+    return found
+
+
 def written_ends(source: ApplySource, topic: str) -> dict[int, int]:
     """Return by partition the high watermark: open transactions count."""
     return {number: end for (_, number), end in _ends(source, [topic], "read_uncommitted").items()}
@@ -325,7 +334,7 @@ def parse(records: DataFrame, columns: tuple[str, ...] | None = None) -> DataFra
 @functools.lru_cache
 def _columns(columns: tuple[str, ...] | None) -> tuple[list[Column], list[Column]]:
     """Return columns: a condition and what is read from a record; then those of an event."""
-    event = F.from_json(F.col("value").cast("string"), _envelope(columns))
+    event = read_json(F.col("value").cast("string"), _envelope(columns))
     after, op = F.col("event.after"), F.col("event.op")
     is_row = after.startswith("{") if columns is None else after.isNotNull()
     position, version = F.col("event.source.position"), F.col("event.source.schema_version")

@@ -11,15 +11,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from spark_apply.model.target_table import RESERVED, TargetColumn, TargetTable
+from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.model.types import may_misfit, spark_type, value
+from spark_apply.spark.json_reader import read_json
 
 KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
 PARTITION, OFFSET, MISFITS = "_cdc_partition", "_cdc_offset", "_cdc_misfits"
 SOURCE_MS = "_cdc_source_ms"
-
-READ_JSON = {"columnNameOfCorruptRecord": f"{RESERVED}corrupt"}
-"""Options of ``from_json``; without them, a column named like Spark's own corrupt-record column would be null."""
 
 
 def row_type(table: TargetTable) -> T.StructType:
@@ -58,13 +56,13 @@ def _read(table: TargetTable, *, parsed: bool) -> list[Column]:
         F.col("source_ms").alias(SOURCE_MS),
         F.col("schema_version").alias("version"),
         _key(table).alias("key"),
-        F.col("after") if parsed else F.from_json("after", texts(in_row(table)), READ_JSON).alias("after"),
+        F.col("after") if parsed else read_json("after", texts(in_row(table))).alias("after"),
     ]
 
 
 def _key(table: TargetTable) -> Column:
     """Return the key's columns as text. A single integer is cut out by a pattern, in a tenth of the time."""
-    parsed = F.from_json("key", texts(table.key), READ_JSON)
+    parsed = read_json("key", texts(table.key))
     name, *others = table.key
     kinds = {kind.name for column in table.columns if column.name == name for kind, _ in column.versions}
     if others or not kinds <= _INTEGERS or _PLAIN_NAME.fullmatch(name) is None:

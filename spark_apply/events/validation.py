@@ -48,12 +48,14 @@ class PoisonRecord:
     """The columns whose value does not fit their type; empty: the record is no event."""
     reason: str = ""
     """The store's reason, if a store refused it."""
+    lacks: str = ""
+    """What an event must have and this record has not, if it is no event."""
 
     @property
     def why(self) -> str:
         if self.reason:
             return self.reason
-        return f"a value does not fit: {', '.join(self.columns)}" if self.columns else "not an event"
+        return f"a value does not fit: {', '.join(self.columns)}" if self.columns else f"not an event: {self.lacks}"
 
 
 def record_ref(source: ApplySource, topic: str, partition: int, offset: int) -> RecordRef:
@@ -71,7 +73,31 @@ def record_ref(source: ApplySource, topic: str, partition: int, offset: int) -> 
 def non_events(newest: DataFrame, topic: str, most: int) -> list[PoisonRecord]:
     """Return the records of a topic that are no events, at most `most`."""
     found = newest.where((F.col("topic") == topic) & ~F.col("valid")).limit(most)
-    return [PoisonRecord(RecordRef(row["partition"], row["offset"], row["key"], None)) for row in found.collect()]
+    parts = found.select(
+        "partition", "offset", "key", "op", "position", "schema_version", F.isnull("after").alias("bare")
+    )
+    return [
+        PoisonRecord(RecordRef(row["partition"], row["offset"], row["key"], None), lacks=_lacking(row))
+        for row in parts.collect()
+    ]
+
+
+_OPS = ("r", "c", "u", "d")
+
+
+def _lacking(row: Row) -> str:
+    """Say by which part a record is no event, without a value of it."""
+    if row["key"] is None:
+        return "it has no key"
+    if row["bare"] and row["op"] is None and row["position"] is None and row["schema_version"] is None:
+        return "no JSON object with the parts of an event can be read from its value"
+    if row["op"] not in _OPS:
+        return f"its op is none of {', '.join(_OPS)}"
+    if row["position"] is None:
+        return "source.position is missing"
+    if row["schema_version"] is None:
+        return "source.schema_version is missing, or no number"
+    return "after is no row"
 
 
 def misfits(rows: DataFrame, table: TargetTable, most: int) -> tuple[list[PoisonRecord], int]:
@@ -192,7 +218,7 @@ def refusal(table: TargetTable, one: PoisonRecord, store: str) -> OperatorError:
         return OperatorError(msg, hint="leave the column out of this store, or correct the row at the source")
     if not one.columns:
         hint = "what else writes to this topic? docs/events.md says what may be in it"
-        return OperatorError(f"{at}: this record is not an event", hint=hint)
+        return OperatorError(f"{at}: this record is not an event: {one.lacks}", hint=hint)
     msg = (
         f"{table.qualified}, column {', '.join(one.columns)}: a value does not fit its type in the derived table "
         f"({at}; key column {', '.join(table.key)})"

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplySource
+from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source as topics
-from spark_apply.job.microbatch import Applier, Route
-from spark_apply.job.retention import require_deletes
+from spark_apply.job.microbatch import Applier
+from spark_apply.job.retention import rebuild_command, require_deletes
+from spark_apply.job.route import Route
 from spark_apply.job.set_aside import Aside, AsideCopies, Key
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import Offsets, Visibility, is_whole
+from spark_apply.model.store import Offsets, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import concerns_spark
 
@@ -38,6 +40,8 @@ class AsideWatch:
     publisher: WatermarkPublisher
     newest: Callable[[str], TargetTable]
     """Returns a table, by ``schema.table``, at its newest version. Raises CdcError."""
+    same: Callable[[TargetTable, str, Store], None]
+    """Raises OperatorError for a copy of another topic than there is now."""
 
     def look(self, *, now: bool = False) -> None:
         """Take a step with each copy whose time has come; with `now` until each is caught up or has failed."""
@@ -59,14 +63,22 @@ class AsideWatch:
             table = self.newest(aside.table)
             aside.store.open(table)
             aside.owed = aside.store.due(table)
+            self.same(table, name, aside.store)
             require_deletes(self.source, [(table, {name: aside.store})])
             aside.route = Route(table, {name: aside.store})
         table, store = aside.route.table, aside.store
         before = store.mark(table) or Mark({}, None)
         begin, most = (aside.owed.begin, None) if aside.owed else (before.ends, _STEP)
+        if aside.begun == begin:
+            msg = f"{table.qualified} in {name}: its mark does not move, although it was written"
+            raise OperatorError(msg, hint=rebuild_command(table, name))
+        aside.begun = begin
         there, wanted = topics.committed_ends(self.source, topic), self.publisher.ends(topic)
         end = there if most is None else {at: min(last, begin.get(at, 0) + most) for at, last in there.items()}
-        mark, last = Mark(end, before.complete), all(end.get(at, 0) >= till for at, till in wanted.items())
+        mark, last = (
+            self.publisher.mark(topic, end, before.complete),
+            all(end.get(at, 0) >= till for at, till in wanted.items()),
+        )
         if any(till > begin.get(at, 0) for at, till in end.items()):
             aside.route = self._fold(topic, name, aside.route, begin, mark, last=last)
             if not is_whole(store):

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplySource
 from spark_apply.events import kafka_source as topics
-from spark_apply.job.microbatch import Applier, Route
+from spark_apply.job.microbatch import Applier
+from spark_apply.job.route import Route
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Offsets, Visibility, is_whole
 
@@ -52,7 +53,7 @@ def _visible(mark: Mark | None, end: Offsets) -> Visibility:
     """Let a copy take in what lies before `end`, and show no more than before."""
     if mark is None:
         return Visibility(Mark(end, None), "")
-    return Visibility(Mark(end, mark.complete), mark.complete.position if mark.complete else EVERYTHING)
+    return Visibility(replace(mark, ends=end), mark.complete.position if mark.complete else EVERYTHING)
 
 
 @dataclass(slots=True)
@@ -75,21 +76,23 @@ class SwapWatch:
         return bool(found)
 
     def _catch_up(self, topic: str) -> bool:
-        found = [self._caught_up(topic, name) for name in list(self.applier.routes[topic].stores)]
+        found: list[bool] = []
+        for name in list(self.applier.routes[topic].stores):
+            with self.applier.contained(topic, name):
+                found.append(self._caught_up(topic, name))
         return any(found)
 
     def _caught_up(self, topic: str, name: str) -> bool:
         """Catch up one copy, if that is due."""
         routes = self.applier.routes
-        with self.applier.contained(topic, name):
-            owed = routes[topic].stores[name].due(routes[topic].table)
-            if owed is None:
-                return False
-            route = routes[topic] = self.applier.evolve(routes[topic])
-            self.applier.quarantine.refresh()  # what was resolved for the copy that was swapped in, and what was put
-            only = Route(route.table, {name: route.stores[name]})
-            applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine)
-            end = fold(self.spark, self.source, applier, topic, owed.begin)
-            self.replaced(topic, name, end)
-            route.stores[name].caught_up(route.table, owed)
+        owed = routes[topic].stores[name].due(routes[topic].table)
+        if owed is None:
+            return False
+        route = routes[topic] = self.applier.evolve(routes[topic])
+        self.applier.quarantine.refresh()  # what was resolved for the copy that was swapped in, and what was put
+        only = Route(route.table, {name: route.stores[name]})
+        applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine)
+        end = fold(self.spark, self.source, applier, topic, owed.begin)
+        self.replaced(topic, name, end)
+        route.stores[name].caught_up(route.table, owed)
         return True

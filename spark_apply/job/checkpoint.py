@@ -1,18 +1,28 @@
-"""Reads from a streaming query's checkpoint how far its batches go, on any file system that Spark can use.
+"""Reads a streaming query's checkpoint, on any file system that Spark can use, and tells one that is damaged.
 
+<checkpoint>/metadata          the query's id
+<checkpoint>/sources/0/0       the offsets that the first batch began at
 <checkpoint>/offsets/<batch>   written before a batch runs: "v1", metadata, then each source's end offsets as JSON
 <checkpoint>/commits/<batch>   written after it
-<checkpoint>/cdc-copies.json   written by us: the identities of the copies that it is of
+<checkpoint>/cdc-copies.json   ours: the identities of the copies that it is of
+<checkpoint>/cdc-topics.json   ours: which topics these are offsets of (`spark_apply.job.topic_identity`)
+
+Spark goes on from some damages in silence: without ``commits`` it takes the last batch for one that was not applied,
+and the one before it for the beginning. So all that it would read is looked at before a query starts. A checkpoint is
+never worth more than the time to read the topics again: the stores know by position what they have.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from cdc.model.errors import OperatorError
 from spark_apply.model.completeness import Ends
 
 Identities = Mapping[str, Mapping[str, str]]
@@ -23,6 +33,16 @@ _VERSION = "v1"
 _FIRST_SOURCE = 2
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+_TOPICS: Final = "cdc-topics.json"
+_GONE: Final = "FileNotFoundException"
+_UNREADABLE: Final = ("ChecksumException", "EOFException", "MalformedInputException")
+
+AGAIN: Final = (
+    "cdc apply APPLY.yaml --reset-checkpoint  # the topics are read again from their beginning, and no row is lost"
+)
+"""The way out of a checkpoint that cannot be used."""
+
+_Found = TypeVar("_Found")
 
 
 def prepare(spark: SparkSession, checkpoint: str) -> None:
@@ -38,26 +58,141 @@ def prepare(spark: SparkSession, checkpoint: str) -> None:
 
 def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> Ends:
     """Return a batch's end offsets: all records below them are in this batch or in an earlier one."""
-    jvm, files, folder = _opened(spark, f"{checkpoint}/offsets")
-    stream = files.open(jvm.org.apache.hadoop.fs.Path(folder, str(batch)))
-    try:
-        lines = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).splitlines()
-    finally:
-        stream.close()
-    if lines[0] != _VERSION:
-        raise ValueError(lines[0])
-    found = json.loads(lines[_FIRST_SOURCE])
-    return {topic: {int(number): end for number, end in ends.items()} for topic, ends in found.items()}
+    return _judged(spark, f"{checkpoint}/offsets/{batch}", _ends)
+
+
+def is_committed(spark: SparkSession, checkpoint: str, batch: int) -> bool:
+    """Whether Spark has noted that a batch was applied."""
+    _, files, path = _opened(spark, f"{checkpoint}/commits/{batch}")
+    return bool(files.exists(path))
 
 
 def ends_committed(spark: SparkSession, checkpoint: str) -> Ends | None:
-    """Return the end offsets of the last batch that was applied; None if there is none."""
-    _, files, folder = _opened(spark, f"{checkpoint}/commits")
-    if not files.exists(folder):
+    """Return the end offsets of the last batch that was applied; None if there is none.
+
+    Raises OperatorError, which names the file, if Spark could not go on from the checkpoint, or would go on wrongly.
+    """
+    begun, done = _batches(spark, f"{checkpoint}/offsets"), _batches(spark, f"{checkpoint}/commits")
+    if begun or done or _there(spark, f"{checkpoint}/metadata"):
+        _judged(spark, f"{checkpoint}/metadata", _query_id)
+    last, applied = max(begun, default=-1), max(done, default=-1)
+    if applied > last:
+        raise _damaged(f"{checkpoint}/offsets/{applied}", "it is missing")
+    if applied < last - 1:
+        raise _damaged(f"{checkpoint}/commits/{last - 1}", "it is missing")
+    for batch in range(max(last - 1, 0), last + 1):
+        ends_of(spark, checkpoint, batch)
+    if applied >= 0:
+        _judged(spark, f"{checkpoint}/commits/{applied}", _commit)
+        return ends_of(spark, checkpoint, applied)
+    if _there(spark, f"{checkpoint}/sources/0/0"):
+        _judged(spark, f"{checkpoint}/sources/0/0", _first_offsets)
+    return None
+
+
+def noted_topics(spark: SparkSession, checkpoint: str) -> dict[str, tuple[str, int]]:
+    """Return the identities and partition counts of the topics that the offsets are of; empty if nothing is noted."""
+    place = f"{checkpoint}/{_TOPICS}"
+    return _judged(spark, place, _topics) if _there(spark, place) else {}
+
+
+def note_topics(spark: SparkSession, checkpoint: str, topics: Mapping[str, tuple[str, int]]) -> None:
+    """Note what the topics are that the offsets will be of."""
+    _, files, path = _opened(spark, f"{checkpoint}/{_TOPICS}")
+    _, _, new = _opened(spark, f"{checkpoint}/{_TOPICS}.new")
+    about = {name: {"id": identity, "partitions": count} for name, (identity, count) in sorted(topics.items())}
+    stream = files.create(new, True)  # noqa: FBT003 - overwrites what a crash has left
+    try:
+        stream.write(bytearray(json.dumps(about).encode()))
+    finally:
+        stream.close()
+    files.delete(path, False)  # noqa: FBT003 - one file; a rename does not replace everywhere
+    if not files.rename(new, path):
+        raise OperatorError(f"{path} cannot be written", hint="may this user write there?")
+
+
+def set_aside(spark: SparkSession, checkpoint: str) -> str | None:
+    """Rename a checkpoint, so that the topics are read from their beginning; return its new name; None: none there."""
+    _, files, path = _opened(spark, checkpoint)
+    if not files.exists(path):
         return None
-    names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
-    batches = [int(name) for name in names if name.isdigit()]
-    return ends_of(spark, checkpoint, max(batches)) if batches else None
+    aside = f"{checkpoint}-set-aside-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%S%f}"
+    _, _, new = _opened(spark, aside)
+    if not files.rename(path, new):
+        raise OperatorError(f"checkpoint {checkpoint} cannot be renamed to {aside}", hint="may this user write there?")
+    return aside
+
+
+def _judged(spark: SparkSession, place: str, read: Callable[[str], _Found]) -> _Found:
+    """Read a file. Raises OperatorError, which names it, if it is missing or damaged."""
+    jvm, files, path = _opened(spark, place)
+    try:
+        stream = files.open(path)
+        try:
+            text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+    except Py4JJavaError as exc:
+        kind = str(exc.java_exception.getClass().getSimpleName())
+        if kind not in (_GONE, *_UNREADABLE):
+            raise
+        raise _damaged(place, "it is missing" if kind == _GONE else f"it cannot be read ({kind})") from exc
+    if not text.strip("\0\n "):
+        raise _damaged(place, "it is empty")
+    try:
+        return read(text)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
+        raise _damaged(place, "it is not whole") from exc
+
+
+def _damaged(place: str, what: str) -> OperatorError:
+    return OperatorError(f"the checkpoint is damaged: {place}: {what}", hint=AGAIN)
+
+
+def _query_id(text: str) -> str:
+    return str(json.loads(text)["id"])
+
+
+def _ends(text: str) -> Ends:
+    lines = _versioned(text)
+    json.loads(lines[1])
+    return _by_partition(lines[_FIRST_SOURCE])
+
+
+def _commit(text: str) -> None:
+    json.loads(_versioned(text)[1])
+
+
+def _first_offsets(text: str) -> Ends:
+    return _by_partition(_versioned(text.lstrip("\0"))[1])
+
+
+def _topics(text: str) -> dict[str, tuple[str, int]]:
+    return {name: (str(about["id"]), int(about["partitions"])) for name, about in json.loads(text).items()}
+
+
+def _versioned(text: str) -> list[str]:
+    lines = text.splitlines()
+    if lines[0] != _VERSION:
+        raise ValueError(lines[0])
+    return lines
+
+
+def _by_partition(line: str) -> Ends:
+    return {topic: {int(number): int(end) for number, end in ends.items()} for topic, ends in json.loads(line).items()}
+
+
+def _batches(spark: SparkSession, folder: str) -> list[int]:
+    _, files, path = _opened(spark, folder)
+    if not files.exists(path):
+        return []
+    names = [str(status.getPath().getName()) for status in files.listStatus(path)]
+    return [int(name) for name in names if name.isdigit()]
+
+
+def _there(spark: SparkSession, place: str) -> bool:
+    _, files, path = _opened(spark, place)
+    return bool(files.exists(path))
 
 
 def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) -> None:

@@ -36,10 +36,12 @@ from spark_apply.job.aside_watch import AsideWatch
 from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.catch_up import SwapWatch
 from spark_apply.job.maintenance import MaintenanceSchedule
-from spark_apply.job.microbatch import Applier, Key, Route, TableCount
+from spark_apply.job.microbatch import Applier, Key, TableCount
 from spark_apply.job.pace import Pace
 from spark_apply.job.retention import recovery_command, require_deletes, require_offsets
+from spark_apply.job.route import Route
 from spark_apply.job.set_aside import AsideCopies
+from spark_apply.job.topic_identity import FollowedTopics, require_same_topics
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Store, Visibility, open_store
@@ -99,12 +101,14 @@ def run_apply(
     *,
     once: bool,
     lose_history: bool = False,
+    reset_checkpoint: bool = False,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> ApplySummary:
     """Follow the topics into the stores: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
 
-    With `lose_history` also where a history misses versions that its log no longer has: they stay missing.
+    With `lose_history` also where a history misses versions that its log no longer has: they stay missing. With
+    `reset_checkpoint` the checkpoint is set aside first, and the topics are read from their beginnings.
     Everything that can be refused is refused before a store is touched. Raises CdcError.
     """
     begun = time.monotonic()
@@ -126,7 +130,7 @@ def run_apply(
             if not stop.is_set():
                 start = _Start(config, spark, applier, asides, stores, tell)
                 start.open(chosen, unusable, lose_history=lose_history)
-                behind = start.follow(once=once, stop=stop)
+                behind = start.follow(once=once, stop=stop, reset_checkpoint=reset_checkpoint)
         finally:
             for store in stores.values():
                 store.close()
@@ -149,6 +153,7 @@ class _Start:
     asides: AsideCopies
     stores: Mapping[str, Store]
     tell: Progress
+    topics: FollowedTopics = field(init=False)
     identities: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """By table, then by store; None: the copy cannot be opened."""
 
@@ -156,6 +161,8 @@ class _Start:
         """Open all copies. Raises the first error if none can go on."""
         targets = projected_targets(chosen, self.spark)
         copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
+        self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
+        self.topics.begin()
         missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)])
         if missed and len(missed) == len(copies):
             raise next(iter(missed.values()))
@@ -181,18 +188,22 @@ class _Start:
 
     def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:
         try:
-            require_deletes(self.config.source, [(made, {name: self.stores[name]}) for made, name in copies])
-        except CdcError:  # of which copies it is, is found out one by one
-            found = {}
+            every = [(made, {name: self.stores[name]}) for made, name in copies]
+            require_same_topics(self.topics.begun, every)
+            require_deletes(self.config.source, every)
+        except Exception:  # noqa: BLE001 - of which copies it is, is found out one by one
+            found: dict[tuple[str, str], CdcError] = {}
             for made, name in copies:
                 try:
-                    require_deletes(self.config.source, [(made, {name: self.stores[name]})])
+                    with reaching(f"{made.qualified} in {name}"):
+                        require_same_topics(self.topics.begun, [(made, {name: self.stores[name]})])
+                        require_deletes(self.config.source, [(made, {name: self.stores[name]})])
                 except CdcError as exc:
                     found[made.qualified, name] = exc
             return found
         return {}
 
-    def follow(self, *, once: bool, stop: threading.Event) -> bool:
+    def follow(self, *, once: bool, stop: threading.Event, reset_checkpoint: bool) -> bool:
         """Follow the topics; return whether a transaction was still open when the run began."""
         topics = sorted({*self.applier.routes, *(topic for topic, _ in self.asides)})
         behind = once and not kafka_source.await_markers(self.config.source, topics)
@@ -202,8 +213,11 @@ class _Start:
                 identities = known_identities(self.spark, self.config, self.identities)
                 checkpoint = checkpoint_folder(self.config, identities)
                 checkpoints.prepare(self.spark, checkpoint)
+                aside = checkpoints.set_aside(self.spark, checkpoint) if reset_checkpoint else None
+                if aside is not None:
+                    self.tell(f"the checkpoint was set aside as {aside}")
                 checkpoints.note_copies(self.spark, checkpoint, identities)
-            publisher = WatermarkPublisher(self.applier, watcher)
+            publisher = WatermarkPublisher(self.applier, watcher, self.topics.identities)
             self.asides.containing = True
             for key in list(self.asides):
                 self.asides.note(*key)
@@ -216,14 +230,39 @@ class _Start:
                 asides=AsideWatch(
                     *(self.spark, self.config.source, self.applier, self.asides, publisher),
                     newest=functools.partial(_newest, self.config, self.spark),
+                    same=lambda table, name, store: require_same_topics(self.topics.begun, [(table, {name: store})]),
                 ),
                 topics=topics,
-                checkpoint=checkpoint,
+                at=_Place(checkpoint, self.topics),
                 once=once,
                 stop=stop,
                 tell=self.tell,
             )
         return behind
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a job stands: its checkpoint, and the topics that the offsets in it are of."""
+
+    checkpoint: str
+    topics: FollowedTopics
+
+    def begin(self, spark: SparkSession, tell: Progress) -> Ends | None:
+        """Return the end offsets of the last batch that was applied.
+
+        Raises OperatorError for a checkpoint that is damaged, of other topics, or of offsets that are gone.
+        """
+        applied = checkpoints.ends_committed(spark, self.checkpoint)
+        noted = checkpoints.noted_topics(spark, self.checkpoint)
+        for line in self.topics.compare(noted, self.checkpoint):
+            tell(line)
+        now: dict[str, tuple[str, int]] = {**self.topics.begun}
+        if now != noted:
+            checkpoints.note_topics(spark, self.checkpoint, now)
+        logs = [topic for topic, table in self.topics.tables.items() if table.history]
+        require_offsets(self.topics.source, applied, logs=logs)
+        return applied
 
 
 Chosen = dict[str, tuple[ApplyTable, list[Version]]]
@@ -323,15 +362,15 @@ def _evolve(config: ApplyConfig, spark: SparkSession, asides: AsideCopies, route
 def known_identities(
     spark: SparkSession, config: ApplyConfig, identities: Mapping[str, Mapping[str, str | None]]
 ) -> checkpoints.Identities:
-    """Complete the identities with those of the last checkpoint of these copies: some cannot be opened now."""
-    there = {table: {name: i for name, i in of.items() if i is not None} for table, of in identities.items()}
-    if there == identities:
-        return there
-    for noted in checkpoints.noted_copies(spark, located(config.checkpoint)):
-        same_copies = {table: set(of) for table, of in noted.items()} == {t: set(of) for t, of in identities.items()}
-        if same_copies and all(noted[table][name] == i for table, of in there.items() for name, i in of.items()):
-            return noted
-    return there
+    """Complete the identities with those that the last checkpoints have noted: some copies cannot be opened now."""
+    missing = any(identity is None for of in identities.values() for identity in of.values())
+    noted = checkpoints.noted_copies(spark, located(config.checkpoint)) if missing else []
+
+    def known(table: str, name: str) -> str | None:
+        return next((of[table][name] for of in noted if name in of.get(table, {})), None)
+
+    found = {table: {name: i or known(table, name) for name, i in of.items()} for table, of in identities.items()}
+    return {table: {name: i for name, i in of.items() if i is not None} for table, of in found.items()}
 
 
 def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str, str]]) -> str:
@@ -341,7 +380,7 @@ def checkpoint_folder(config: ApplyConfig, identities: Mapping[str, Mapping[str,
     return f"{located(config.checkpoint)}/{folder}"
 
 
-def _run(
+def _run(  # noqa: PLR0915 - one visible loop, with what it shares
     spark: SparkSession,
     config: ApplyConfig,
     applier: Applier,
@@ -350,12 +389,14 @@ def _run(
     maintenance: MaintenanceSchedule,
     asides: AsideWatch,
     topics: Sequence[str],
-    checkpoint: str,
+    at: _Place,
     once: bool,
     stop: threading.Event,
     tell: Progress,
 ) -> None:
-    idle, ending = threading.Lock(), threading.Event()
+    idle, ending, checkpoint = threading.Lock(), threading.Event(), at.checkpoint
+    last: list[int] = []
+    """The number of the last batch that was applied."""
     swaps = SwapWatch(spark, config.source, applier, publisher.replaced)
     failures, pace = list[Exception](), Pace(applier.counts)
 
@@ -367,37 +408,45 @@ def _run(
             began = time.monotonic()
             with _recorded(failures):
                 ends = checkpoints.ends_of(spark, checkpoint, batch_id)
-                publisher.applied(ends, _apply(applier, swaps, records, publisher, ends, asides=asides.asides))
+                visibility = _apply(applier, swaps, records, publisher, ends, asides=asides.asides)
+                at.topics.require()
+                publisher.applied(ends, visibility)
+                last[:] = [batch_id]
             tell(pace.line(applier.batches, took_s=time.monotonic() - began, source_ms=publisher.source_ms()))
 
-    writer = (
-        kafka_source.stream(spark, config.source, topics)
-        .writeStream.queryName(config.name)
-        .option("checkpointLocation", checkpoint)
-        .foreachBatch(apply)
-    )
-    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_interval(applier.routes))
+    writer = kafka_source.stream(spark, config.source, topics).writeStream.queryName(config.name)
+    writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
+    # Not `availableNow`: it cannot go on from an unfinished batch where partitions were added since (Spark 4.0.0).
+    writer = writer.trigger(processingTime="100 milliseconds" if once else _interval(applier.routes))
     try:
         swaps.look(now=True)
-        applied = checkpoints.ends_committed(spark, checkpoint)
-        logs = [topic for topic, route in applier.routes.items() if route.table.history]
-        require_offsets(config.source, applied, checkpoint=checkpoint, logs=logs)
-        publisher.begin(applied, checkpoint=checkpoint)
+        publisher.begin(at.begin(spark, tell), checkpoint=checkpoint)
         asides.asides.forget_others()
         asides.look(now=True)
-        query = writer.start()
+        until = kafka_source.ends_by_topic(config.source, topics) if once else {}
+        query = None if once and publisher.has_read(until) else writer.start()
     except CdcError:
         raise
     except Exception as exc:
-        raise _translated(exc, checkpoint) from exc
+        raise _translated(exc) from exc
     tell(f"following the topics; {_copies(applier)}")
+
+    def through() -> bool:
+        """Whether a run with `once` is, and Spark has noted that its last batch was applied."""
+        return (
+            once and bool(last) and publisher.has_read(until) and checkpoints.is_committed(spark, checkpoint, last[0])
+        )
+
+    def look() -> None:
+        if idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
+            try:
+                _look(swaps, asides, publisher, maintenance)
+            finally:
+                idle.release()
+
+    failed = False
     try:
-        while query.isActive and not stop.wait(_LOOK_S):
-            if idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
-                try:
-                    _look(swaps, asides, publisher, maintenance)
-                finally:
-                    idle.release()
+        failed = query is not None and _watch(query, stop, through, look)
     except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
         failures.append(exc)
     finally:
@@ -405,8 +454,8 @@ def _run(
         with idle:  # a running batch is finished first
             pass
         _end(query, failures)
-    if failures or not stop.is_set():
-        _raise_failure(query, failures, checkpoint)
+    if failures or failed:
+        _raise_failure(query, failures)
     publisher.publish_pending()
     maintenance.look(now=once and not stop.is_set())
 
@@ -435,10 +484,20 @@ def _look(
     maintenance.look()
 
 
-def _end(query: StreamingQuery, failures: list[Exception]) -> None:
+def _watch(query: StreamingQuery, stop: threading.Event, through: Callable[[], bool], look: Callable[[], None]) -> bool:
+    """Look now and then until the run is over; return whether the query ended by itself."""
+    while query.isActive:
+        if stop.wait(_LOOK_S) or through():
+            return False
+        look()
+    return not stop.is_set()
+
+
+def _end(query: StreamingQuery | None, failures: list[Exception]) -> None:
     """Stop the query; this waits for a batch that just begins, and that batch waits for the lock."""
     try:
-        query.stop()
+        if query is not None:
+            query.stop()
     except Exception as exc:  # noqa: BLE001 - the caller raises the first failure
         failures.append(exc)
 
@@ -489,9 +548,13 @@ def _apply(
             applier(records, visibility, publisher.late_before())
         except Exception as exc:
             tries += 1
-            again = swaps.look(now=True) or (tries == 1 and not isinstance(exc, CdcError))
-            if asides is not None and not again and not asides.containing:
-                again = asides.containing = True
+            again = tries == 1 and not isinstance(exc, CdcError)
+            if asides is not None:
+                again, asides.containing = not asides.containing, True  # a store that is away fails the look, too
+            swapped = swaps.look(now=True)
+            if asides is not None:
+                asides.containing = not swapped
+            again = again or swapped
             if not again or tries == _TRIES:
                 raise
         else:
@@ -517,21 +580,21 @@ def _opening_errors(table: str) -> Iterator[None]:
         raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
 
 
-def _raise_failure(query: StreamingQuery, failures: list[Exception], checkpoint: str) -> None:
+def _raise_failure(query: StreamingQuery | None, failures: list[Exception]) -> None:
     if failures:
         first = failures[0]
-        raise first if isinstance(first, CdcError) else _translated(first, checkpoint) from first
-    failure = query.exception()
+        raise first if isinstance(first, CdcError) else _translated(first) from first
+    failure = query.exception() if query is not None else None
     if failure is not None:
-        raise _translated(failure, checkpoint) from failure
+        raise _translated(failure) from failure
 
 
-def _translated(exc: Exception, checkpoint: str) -> CdcError:
+def _translated(exc: Exception) -> CdcError:
     """Translate a failure of Spark to CdcError."""
     text = str(exc)
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or recreated"
-        return OperatorError(msg, hint=recovery_command(checkpoint, (), ()))
+        return OperatorError(msg, hint=recovery_command((), ()))
     said, known = spark_failure(exc), remedy(exc)
     if said is not None and known is not None:
         return OperatorError(f"{said}: {known[0]}", hint=known[1])

@@ -33,6 +33,7 @@ from spark_apply.events.validation import (
     surveyed,
     without_misfits,
 )
+from spark_apply.job.route import Route
 from spark_apply.job.set_aside import AsideCopies
 from spark_apply.model.store import Applied, Batch, CopyError, FilledStore, Refused, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
@@ -46,14 +47,6 @@ SurveyedBatch = tuple[Row, Batch]
 
 _ALSO = _VALID, _EVENTS, _VERSION = "_cdc_valid", "_cdc_events", "_cdc_version"
 """Columns about the events, while a batch is checked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A table and the stores that follow it."""
-
-    table: TargetTable
-    stores: Mapping[str, Store]
 
 
 @dataclass(slots=True)

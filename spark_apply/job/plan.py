@@ -11,10 +11,12 @@ from pyspark.sql import SparkSession
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
 from spark_apply.events.refusals import without_log
+from spark_apply.events.set_aside import aside_id, read_set_aside
+from spark_apply.events.topic_identity import differing, identities
 from spark_apply.job import checkpoint as checkpoints
 from spark_apply.job.job import (
     checkpoint_folder,
-    choose_tables,
+    choose_usable,
     open_stores,
     projected_targets,
     require_topics,
@@ -30,11 +32,12 @@ from spark_apply.job.retention import (
     recovery_command,
     repair_command,
 )
+from spark_apply.job.topic_identity import of_another, of_another_topic, way_out
+from spark_apply.job.watermarks import RESTORED
 from spark_apply.model.completeness import Ends
 from spark_apply.model.foresight import Foreseen, Foresees
 from spark_apply.model.store import Offsets, Store
 from spark_apply.model.target_table import TargetTable
-from spark_apply.spark.paths import removal
 from spark_apply.spark.session import open_session
 
 Action = Literal["make", "follow on", "alter", "refused", "unknown"]
@@ -88,7 +91,7 @@ class Plan:
 
     @property
     def starts(self) -> bool:
-        """Whether the job would start."""
+        """Whether the job would start, and set no table aside."""
         return not self.problems and all(copy.action != "refused" for copy in self.copies)
 
     def as_json(self) -> dict[str, object]:
@@ -98,33 +101,45 @@ class Plan:
 
 def run_plan(config: ApplyConfig) -> Plan:
     """Read everything that a start reads. Raises CdcError for a file, topic or server that cannot be read."""
-    chosen = choose_tables(config)
+    chosen, unusable = choose_usable(config)
     unlogged = without_logs(config, chosen)
     require_topics(config, {table: found for table, found in chosen.items() if table not in unlogged})
     spark = open_session(config.name, config.spark)
     made = projected_targets(chosen, spark)
     stores = open_stores(config, chosen, spark)
     try:
+        now = identities(config.source, [of.topic for of in made.values()])
         there = extents(config.source, sorted({of.topic for table, of in made.items() if table not in unlogged}))
         logged = table_logs(config.source, made.values())
         copies: list[CopyPlan] = []
-        identities: dict[str, dict[str, str | None]] = {}
+        known: dict[str, dict[str, str | None]] = {}
         told = True
         for table, target in made.items():
             for name in chosen[table][0].stores:
-                foreseen, copy = _copy(target, name, stores[name], there.get(target.topic))
+                foreseen, copy = _copy(target, name, stores[name], there.get(target.topic), now.get(target.topic, ""))
                 rebuilt = rebuild_loss(target, logged.get(target.topic), _has_read(target, stores[name]))
                 copies.append(replace(copy, mode=chosen[table][0].mode, rebuild=rebuilt))
                 told = told and foreseen is not None
-                identities.setdefault(table, {})[name] = foreseen.identity if foreseen else None
-        folder, committed = _committed(spark, config, identities)
+                known.setdefault(table, {})[name] = foreseen.identity if foreseen else None
+        copies += [
+            CopyPlan(table, name, "refused", why=error.message, hint=error.hint, mode=settings.mode)
+            for table, (settings, _, error) in unusable.items()
+            for name in settings.stores
+        ]
+        folder, committed, damages = _committed(spark, config, known, now)
         logs_read = [target.topic for target in made.values() if target.history]
-        problems = [
-            Problem(what, recovery_command(folder or "", [topic], logs_read))
+        problems = damages + [
+            Problem(what, recovery_command([topic], logs_read))
             for topic, what in missing_offsets(committed or {}, there)
         ]
         if folder is not None and committed is not None:
-            followed = [(target, name, stores[name]) for table, target in made.items() for name in identities[table]]
+            noted = read_set_aside(config)  # those are caught up
+            followed = [
+                (target, name, stores[name])
+                for table, target in made.items()
+                for name in known[table]
+                if aside_id(target.topic, name) not in noted
+            ]
             problems += [_restored(*one, folder) for one in followed if not _has(*one, committed)]
         found = folder if committed is not None else None
         begin: Begin = "unknown" if not told else "first offset" if committed is None else "checkpoint"
@@ -136,7 +151,7 @@ def run_plan(config: ApplyConfig) -> Plan:
 
 
 def _copy(
-    table: TargetTable, name: str, store: Store, there: Mapping[int, Extent] | None
+    table: TargetTable, name: str, store: Store, there: Mapping[int, Extent] | None, topic: str
 ) -> tuple[Foreseen | None, CopyPlan]:
     if there is None:
         refused = without_log(table.qualified, table.topic)
@@ -149,6 +164,9 @@ def _copy(
         return None, CopyPlan(table.qualified, name, "refused", why=exc.message, hint=exc.hint)
     if foreseen.identity is None:
         return foreseen, CopyPlan(table.qualified, name, "make", (f"make {table.schema}.{table.copy_name}",))
+    remade = of_another_topic(table, name, store, topic)
+    if remade is not None:
+        return foreseen, CopyPlan(table.qualified, name, "refused", why=remade, hint=way_out(table))
     why = missed_deletes(f"{table.qualified} in {name}", held_offsets(store, table), there)
     if why is not None:
         return foreseen, CopyPlan(table.qualified, name, "refused", why=why, hint=repair_command(table, name))
@@ -163,17 +181,25 @@ def _has_read(table: TargetTable, store: Store) -> Offsets | None:
 
 
 def _committed(
-    spark: SparkSession, config: ApplyConfig, identities: Mapping[str, Mapping[str, str | None]]
-) -> tuple[str | None, Ends | None]:
-    """Return the checkpoint of these copies and its end offsets; None if one of them does not exist yet."""
+    spark: SparkSession,
+    config: ApplyConfig,
+    copies: Mapping[str, Mapping[str, str | None]],
+    topics: Mapping[str, str],
+) -> tuple[str | None, Ends | None, list[Problem]]:
+    """Return the checkpoint of these copies, its end offsets, and why it cannot be used; None if a copy is missing."""
     known = {
-        table: {name: identity for name, identity in of.items() if identity is not None}
-        for table, of in identities.items()
+        table: {name: identity for name, identity in of.items() if identity is not None} for table, of in copies.items()
     }
-    if known != identities:
-        return None, None
+    if known != copies:
+        return None, None, []
     folder = checkpoint_folder(config, known)
-    return folder, checkpoints.ends_committed(spark, folder)
+    try:
+        committed = checkpoints.ends_committed(spark, folder)
+        noted = {name: identity for name, (identity, _) in checkpoints.noted_topics(spark, folder).items()}
+    except OperatorError as exc:
+        return folder, None, [Problem(exc.message, exc.hint or "")]
+    others = [of_another(folder, topic, how) for topic, how in differing(noted, topics).items()]
+    return folder, committed, [Problem(error.message, error.hint or "") for error in others]
 
 
 def _has(table: TargetTable, _name: str, store: Store, committed: Ends) -> bool:
@@ -184,7 +210,7 @@ def _has(table: TargetTable, _name: str, store: Store, committed: Ends) -> bool:
 
 def _restored(table: TargetTable, name: str, _store: Store, folder: str) -> Problem:
     what = f"store {name}: its copy of {table.qualified} is older than the checkpoint {folder}"
-    return Problem(what, f"was it restored from a backup? {removal(folder)}: the job then fills it from the topics")
+    return Problem(what, RESTORED)
 
 
 def _topic(topic: str, begin: Begin, committed: Ends, there: Mapping[int, Extent]) -> TopicPlan:

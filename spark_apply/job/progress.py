@@ -13,7 +13,8 @@ from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.projection import projected_table
-from spark_apply.model.completeness import Complete, lowest
+from spark_apply.events.topic_identity import difference, identities
+from spark_apply.model.completeness import Complete, Mark, lowest
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable, choose
 
@@ -29,6 +30,8 @@ class StoreProgress:
     tables: Sequence[str]
     incomplete: Sequence[str] = field(default=())
     """Tables without a position: not applied to their end yet, or being read at the source."""
+    remade: Sequence[str] = field(default=())
+    """Those of them whose copy is of another topic than there is now: deleted and made again, or on another cluster."""
 
 
 class Reader:
@@ -49,6 +52,8 @@ class Reader:
                 continue
             for store in settings.stores:
                 self._followed[store].setdefault(made.connector, []).append(made)
+        followed = (table for of in self._followed.values() for tables in of.values() for table in tables)
+        self._topics = identities(config.source, [table.topic for table in followed])
 
     def stores(self) -> dict[str, list[str]]:
         """Return by store the connectors whose tables it follows."""
@@ -58,10 +63,14 @@ class Reader:
     def read(self, store: str, connector: str) -> StoreProgress:
         """Return how far a store has applied a connector now."""
         tables, unusable = self._followed[store].get(connector, []), self._unusable[store].get(connector, [])
-        marks = [self._store(store).mark(table) for table in tables]
+        found = [self._store(store).mark(table) for table in tables]
+        others = [mark is not None and self._of_another(table, mark) for table, mark in zip(tables, found, strict=True)]
+        marks = [None if other else mark for mark, other in zip(found, others, strict=True)]
+        remade = [table.qualified for table, other in zip(tables, others, strict=True) if other]
         silent = [table.qualified for table, mark in zip(tables, marks, strict=True) if not (mark and mark.complete)]
         complete = None if unusable else lowest(marks)
-        return StoreProgress(complete, [*(table.qualified for table in tables), *unusable], [*silent, *unusable])
+        names = [*(table.qualified for table in tables), *unusable]
+        return StoreProgress(complete, names, [*silent, *unusable], remade)
 
     def await_position(
         self, connector: str, position: str, stores: Sequence[str], *, timeout_s: float
@@ -94,6 +103,9 @@ class Reader:
     ) -> None:
         for store in self._open.values():
             store.close()
+
+    def _of_another(self, table: TargetTable, mark: Mark) -> bool:
+        return difference(mark.topic, self._topics.get(table.topic, "")) is not None
 
     def _store(self, name: str) -> Store:
         if name not in self._open:

@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from cdc.config.config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source
+from spark_apply.job.topic_identity import RESET
 from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Offsets, Store
 from spark_apply.model.target_table import TargetTable
-from spark_apply.spark.paths import removal
 
 _ANSWER_WITHIN_S = 10.0
 _RETENTION = "delete.retention.ms"
@@ -97,25 +97,25 @@ def missing_offsets(begin: Ends, there: Mapping[str, Mapping[int, Extent]]) -> l
     return told
 
 
-def require_offsets(config: ApplySource, begin: Ends | None, *, checkpoint: str, logs: Collection[str]) -> None:
+def require_offsets(config: ApplySource, begin: Ends | None, *, logs: Collection[str]) -> None:
     """Raise OperatorError if topics miss offsets from `begin` on; `logs` are the log topics of histories."""
     if begin is None:
         return
     missing = missing_offsets(begin, extents(config, sorted(begin)))
     if missing:
         what = "; ".join(what for _, what in missing)
-        hint = recovery_command(checkpoint, [topic for topic, _ in missing], logs)
+        hint = recovery_command([topic for topic, _ in missing], logs)
         raise OperatorError(f"what the job would read next is gone: {what}", hint=hint)
 
 
-def recovery_command(checkpoint: str, topics: Collection[str], logs: Collection[str]) -> str:
-    """Return the command for missing offsets of these topics: rebuild the copies, and drop the checkpoint.
+def recovery_command(topics: Collection[str], logs: Collection[str]) -> str:
+    """Return the command for missing offsets of these topics: rebuild the copies, and begin with a new checkpoint.
 
     A history keeps its copy, which has more than its log.
     """
     if topics and set(topics) <= set(logs):
-        return f"{removal(checkpoint)} && cdc apply APPLY.yaml --lose-history  # {_GAP}"
-    return f"cdc rebuild APPLY.yaml && {removal(checkpoint)}  # copies from what the topics have, and a new start"
+        return f"{RESET} --lose-history  # {_GAP}"
+    return f"cdc rebuild APPLY.yaml && {RESET}  # copies from what the topics have, and a new start"
 
 
 def held_offsets(store: Store, table: TargetTable) -> Offsets:

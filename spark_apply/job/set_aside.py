@@ -16,16 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import SetAside, aside_id
-from spark_apply.model.store import Due, Store
+from spark_apply.job.route import Route
+from spark_apply.model.store import Due, Offsets, Store
 from spark_apply.spark.failures import concerns_spark, spark_failure
-
-if TYPE_CHECKING:
-    from spark_apply.job.microbatch import Route
 
 Key = tuple[str, str]
 """Topic and store."""
@@ -49,6 +46,8 @@ class Aside:
     route: Route | None = None
     """The copy alone, once it was opened again."""
     owed: Due | None = None
+    begun: Offsets | None = None
+    """Where the last step began."""
     for_good: bool = False
     """Only a new start tries it again."""
 
@@ -99,7 +98,7 @@ class AsideCopies:
     def failed(self, topic: str, name: str, exc: Exception) -> None:
         """Note that trying a copy again has failed, and wait longer. Raises as `put` does."""
         aside = self.copies[topic, name]
-        aside.error, aside.route, aside.owed = told(exc), None, None
+        aside.error, aside.route, aside.owed, aside.begun = told(exc), None, None, None
         aside.due_at = time.monotonic() + aside.wait_s
         aside.wait_s = min(2 * aside.wait_s, _LONGEST_WAIT_S)
         self.require_some()

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Final
 
 from cdc.model.errors import OperatorError
 from spark_apply.job.barriers import PositionWatcher
-from spark_apply.job.microbatch import Applier, Key, Route
+from spark_apply.job.checkpoint import AGAIN
+from spark_apply.job.microbatch import Applier, Key
+from spark_apply.job.route import Route
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
 from spark_apply.model.store import EVERYTHING, Visibility, is_whole
-from spark_apply.spark.paths import removal
+
+RESTORED: Final = f"was it restored from a backup? {AGAIN}"
+"""What to do about a copy that has less than its checkpoint says."""
 
 
 class WatermarkPublisher:
     """Writes marks. Not thread-safe, and not to be called while a batch is applied."""
 
-    def __init__(self, applier: Applier, watcher: PositionWatcher) -> None:
+    def __init__(self, applier: Applier, watcher: PositionWatcher, topics: Mapping[str, str] | None = None) -> None:
+        """`topics` has the identities that marks are given, by topic."""
         self._applier = applier
         self._routes = applier.routes
         self._watcher = watcher
+        self._topics = topics or {}
         self._ends: Ends = {}
         self._marks: dict[Key, Mark] = {}
 
@@ -40,13 +47,12 @@ class WatermarkPublisher:
         mark = store.mark(table)
         if applied is None:
             if mark is not None or is_whole(store):
-                store.set_mark(table, Mark({}, None))
+                store.set_mark(table, self.mark(topic, {}, None))
         elif mark is not None and mark.holds(applied.get(topic, {})):
             self._marks[topic, name] = mark
         elif not self._applier.is_behind(topic, name):
             msg = f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
-            hint = f"was it restored from a backup? {removal(checkpoint)}: the job then fills it from the topics"
-            raise OperatorError(msg, hint=hint)
+            raise OperatorError(msg, hint=RESTORED)
 
     def ends(self, topic: str) -> Mapping[int, int]:
         """Return up to where the copies that go on have a topic."""
@@ -73,6 +79,13 @@ class WatermarkPublisher:
             for (topic, name), route in self._followers()
             if is_whole(route.stores[name])
         }
+
+    def has_read(self, ends: Ends) -> bool:
+        """Whether all stores hold everything below `ends`."""
+        read = self._ends
+        return all(
+            read.get(topic, {}).get(number, 0) >= end for topic, of in ends.items() for number, end in of.items()
+        )
 
     def unread(self, ends: Ends) -> int:
         """Return the number of offsets between what was applied and `ends`; there are at most as many events."""
@@ -101,7 +114,7 @@ class WatermarkPublisher:
     def replaced(self, topic: str, store: str, ends: Mapping[int, int]) -> None:
         """Note that another copy was swapped in, and holds all records below `ends`."""
         route = self._routes[topic]
-        mark = self._marks[topic, store] = Mark(ends, None)
+        mark = self._marks[topic, store] = self.mark(topic, ends, None)
         route.stores[store].set_mark(route.table, mark)
         self._watcher.barriers.news.set()
 
@@ -145,8 +158,12 @@ class WatermarkPublisher:
             known = self._marks.get((topic, name))
             before = known.complete if known else None
             complete = _newer(before, passed.get(route.table.connector), route.table.qualified, now_ms)
-            found[topic, name] = Mark(ends.get(topic, {}), complete)
+            found[topic, name] = self.mark(topic, ends.get(topic, {}), complete)
         return found
+
+    def mark(self, topic: str, ends: Mapping[int, int], complete: Complete | None) -> Mark:
+        """Return a mark of a copy of the topic as it is now."""
+        return Mark(ends, complete, self._topics.get(topic, ""))
 
     def visible(self, route: Route, mark: Mark) -> Visibility:
         """Return what a copy may show with this mark.

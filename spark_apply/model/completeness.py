@@ -87,18 +87,20 @@ class Mark:
     """By partition of the table's topic, an end offset: the records below it are in the copy."""
     complete: Complete | None
     """None while the topic is read from its beginning, or the source's table is read for the first time."""
+    topic: str = ""
+    """The identity of the topic that the offsets are of; empty if it is not known."""
 
     def to_json(self) -> str:
-        return json.dumps(
-            {"ends": self.ends, "complete": asdict(self.complete) if self.complete else None}, sort_keys=True
-        )
+        complete = asdict(self.complete) if self.complete else None
+        return json.dumps({"ends": self.ends, "complete": complete, "topic": self.topic}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Mark:
         """Reads what `to_json` wrote; other members are ignored."""
         found: Mapping[str, Any] = json.loads(text)
         complete = Complete(**found["complete"]) if found["complete"] else None
-        return cls({int(partition): end for partition, end in found["ends"].items()}, complete)
+        ends = {int(partition): end for partition, end in found["ends"].items()}
+        return cls(ends, complete, str(found.get("topic", "")))
 
     def holds(self, ends: Mapping[int, int]) -> bool:
         """Whether the copy has all records below `ends`."""

@@ -90,14 +90,18 @@ class Due:
 
     id: str
     begin: Offsets
+    topic: str = ""
+    """The identity of the topic that the offsets are of; empty if it is not known."""
 
     def to_json(self) -> str:
-        return json.dumps({"id": self.id, "begin": {str(partition): at for partition, at in self.begin.items()}})
+        begin = {str(partition): at for partition, at in self.begin.items()}
+        return json.dumps({"id": self.id, "begin": begin, "topic": self.topic})
 
     @classmethod
     def from_json(cls, text: str) -> Due:
         found = json.loads(text)
-        return cls(found["id"], {int(partition): at for partition, at in found["begin"].items()})
+        begin = {int(partition): at for partition, at in found["begin"].items()}
+        return cls(found["id"], begin, str(found.get("topic", "")))
 
 
 EVERYTHING = "~"

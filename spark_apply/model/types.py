@@ -32,6 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.change import Kind
+from spark_apply.spark.json_reader import read_json
 
 TEXT = Kind("string")
 """The kind of a column that ``types: {column: string}`` keeps as text."""
@@ -39,6 +40,9 @@ TEXT = Kind("string")
 MAX_DECIMAL_PRECISION = 38
 _UINT64_PRECISION = 20
 _MAX_MILLIS = (2**63 - 1) // 1000
+
+ONE_TEXT = ("uint64", "bytes")
+"""Kinds of which each value has one text, although they are stored as types of which that is not so."""
 
 _PLAIN: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
@@ -147,7 +151,7 @@ def _decimal_value(text: Column, stored_as: T.DataType) -> Column:
 
 
 def _array(element: Kind, text: Column, stored_as: T.DataType) -> Column:
-    raw = F.from_json(text, T.ArrayType(T.StringType()))
+    raw = read_json(text, T.ArrayType(T.StringType()))
     misfit = F.lit(False)  # noqa: FBT003 - a literal column
     if element.name not in ("array", "vector"):
         misfit = text.rlike(r"^\s*\[\s*\[")  # more dimensions than one: elements would be taken for text
@@ -158,13 +162,13 @@ def _array(element: Kind, text: Column, stored_as: T.DataType) -> Column:
 
 
 def _vector(text: Column) -> Column:
-    raw = F.from_json(text, T.ArrayType(T.StringType()))
+    raw = read_json(text, T.ArrayType(T.StringType()))
     misfit = F.exists(raw, lambda item: item.try_cast("float").isNull())
     return F.when(~misfit, F.transform(raw, lambda item: item.try_cast("float")))
 
 
 def _geometry(text: Column) -> Column:
-    raw = F.from_json(text, "wkb string, srid string")
+    raw = read_json(text, "wkb string, srid string")
     wkb = F.try_to_binary(raw["wkb"], F.lit("base64"))
     srid = raw["srid"].try_cast("int")
     misfit = wkb.isNull() | (raw["srid"].isNotNull() & srid.isNull())

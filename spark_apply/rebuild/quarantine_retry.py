@@ -10,7 +10,7 @@ came.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyspark.sql import SparkSession
@@ -20,8 +20,8 @@ from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.quarantine import Entry, Quarantine, chosen_entries, read_entries
-from spark_apply.job.microbatch import Applier, Key, Route
-from spark_apply.model.completeness import Mark
+from spark_apply.job.microbatch import Applier, Key
+from spark_apply.job.route import Route
 from spark_apply.model.store import EVERYTHING, Offsets, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.rebuild import opened, refuse_newer
@@ -131,4 +131,4 @@ def _visibility(table: TargetTable, name: str, store: Store) -> Mapping[Key, Vis
     if not is_whole(store):
         return {}
     limit = mark.complete.position if mark.complete else EVERYTHING
-    return {(table.topic, name): Visibility(Mark({}, mark.complete), limit, again=True)}
+    return {(table.topic, name): Visibility(replace(mark, ends={}), limit, again=True)}

@@ -34,11 +34,15 @@ from cdc.config.config import ApplyConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.quarantine import Quarantine
+from spark_apply.events.topic_identity import difference, identities
 from spark_apply.job.catch_up import fill, fold
 from spark_apply.job.job import choose_tables, open_stores, projected_targets, require_topics
 from spark_apply.job.losses import rebuild_loss, rollback_loss, table_logs
-from spark_apply.job.microbatch import Applier, Route
+from spark_apply.job.microbatch import Applier
 from spark_apply.job.retention import held_offsets, rebuild_command
+from spark_apply.job.route import Route
+from spark_apply.job.topic_identity import held_topic
+from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Due, Store, is_whole
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
@@ -161,8 +165,14 @@ def _rebuild(
     kafka_source.await_markers(config.source, [table.topic])
     quarantine = Quarantine(config, deferred=True)
 
+    topic = identities(config.source, [table.topic]).get(table.topic, "")
+    anew = {name for name, store in stores.items() if difference(held_topic(store, table), topic) is not None}
+
     def begun() -> tuple[dict[str, Store], Applier]:
         beside = {name: store.beside(table) for name, store in stores.items()}
+        for name in anew:
+            if is_whole(beside[name]):  # it has the live copy's position, which says nothing of another topic
+                beside[name].set_mark(table, Mark({}, None, topic))
         return beside, Applier({table.topic: Route(table, beside)}, refuse_newer, quarantine)
 
     beside, applier = begun()
@@ -181,7 +191,7 @@ def _rebuild(
             store.hold(table)
             only = Applier({table.topic: Route(table, {name: beside[name]})}, refuse_newer, quarantine)
             whole = fold(spark, config.source, only, table.topic, end)
-        store.swap(table, Due(uuid.uuid4().hex, whole))
+        store.swap(table, Due(uuid.uuid4().hex, whole, topic))
         quarantine.release(name)
         events = applier.counts[table.qualified, name].events if applier.counts else 0
         done.append(Rebuilt(table.qualified, name, events, differences[name]))

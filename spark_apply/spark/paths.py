@@ -6,7 +6,6 @@ A path without a scheme belongs to Hadoop's default file system, which is this m
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -33,9 +32,3 @@ def _absolute(place: str) -> Path:
         return Path(place).expanduser().absolute()
     except RuntimeError as exc:
         raise ConfigError(f"{place}: there is no such user on this machine", hint="~/… is your own folder") from exc
-
-
-def removal(place: str) -> str:
-    """Return the command that removes a path, for a hint."""
-    path = local(place)
-    return f"hadoop fs -rm -r {shlex.quote(place)}" if path is None else f"rm -r {shlex.quote(str(path))}"

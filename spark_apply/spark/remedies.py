@@ -64,9 +64,17 @@ def reaching(what: str) -> Iterator[None]:
     except CdcError:
         raise
     except Exception as exc:
-        told, said = remedy(exc), spark_failure(exc)
-        if said is None:
+        error = of_spark(exc, what)
+        if error is None:
             raise
-        if told is None:
-            raise OperatorError(f"{what} cannot be used. {said}", hint="start again; nothing was applied") from exc
-        raise OperatorError(f"{what}: {told[0]}. {said}", hint=told[1]) from exc
+        raise error from exc
+
+
+def of_spark(exc: Exception, what: str) -> OperatorError | None:
+    """Return a failure of Spark as an error of ours, about `what`; None for any other."""
+    told, said = remedy(exc), spark_failure(exc)
+    if said is None:
+        return None
+    if told is None:
+        return OperatorError(f"{what} cannot be used. {said}", hint="start again: what was done is whole")
+    return OperatorError(f"{what}: {told[0]}. {said}", hint=told[1])

@@ -25,6 +25,15 @@ from cdc.model.errors import OperatorError
 from spark_apply.spark.class_archive import options as class_options
 from spark_apply.spark.environment import require_environment
 from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.pinned_settings import (
+    DRIVER_OPTIONS,
+    EXECUTOR_OPTIONS,
+    PINNED,
+    last_options,
+    pin,
+    refuse_pinned,
+    taken,
+)
 from spark_apply.spark.remedies import remedy
 
 _EXTENSIONS = "spark.sql.extensions"
@@ -36,19 +45,15 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "3g",  # at most: of Spark's own 1g, the first full batch into a large Delta table dies
     "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
     "spark.sql.codegen.cache.maxEntries": "1000",  # with Spark's 100, Delta's batches compile all classes again
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.caseSensitive": "true",  # sources tell "Id" from id
     _EXTENSIONS: (
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
     ),
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",  # Delta has no other
     "spark.databricks.delta.snapshotPartitions": "2",  # tasks for the state of a log, of 50 before
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.hadoop.ipc.client.connect.max.retries": "3",  # HDFS that is away is told in seconds, not in 15 minutes
     "spark.hadoop.ipc.client.connect.max.retries.on.timeouts": "1",
 }
-"""The defaults of a session; apply.yaml and `spark-submit` override them."""
+"""The defaults of a session; apply.yaml and `spark-submit` override them, but not what is pinned."""
 
 LOOPBACK: Mapping[str, str] = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 """More defaults for a local master; on a cluster, executors connect to the driver."""
@@ -75,7 +80,6 @@ appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{0}
 
 _LAUNCH = threading.Lock()
 
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 _INCUBATOR = b"WARNING: Using incubator modules"
@@ -106,28 +110,36 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_py4j)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return _built(name, settings_of(_submitted(), spark or {})).newSession()
+        settings = settings_of(_submitted(), spark or {})
+        return pin(_built(name, settings).newSession(), settings)
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - the one place where PySpark keeps it
+        return _beside_others(spark or {})
     require_environment()
     # Python workers run no module of the current folder. By a setting: our own environment is our caller's too.
     settings = {"spark.executorEnv.PYTHONSAFEPATH": "1", **settings_of({}, spark or {})}
     settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
-    settings[_JAVA_OPTIONS] = java_options(settings.get(_JAVA_OPTIONS, ""))
+    settings[DRIVER_OPTIONS] = java_options(settings.get(DRIVER_OPTIONS, ""))
     _launch(settings)
-    return _built(name, settings).newSession()
+    return pin(_built(name, settings).newSession(), settings)
 
 
 def java_options(asked: str) -> str:
-    """Return the options of the JVM; the options of the user come last and override."""
+    """Return the options of the JVM; those of the user override ours, except what is pinned."""
     collector = "" if _COLLECTOR.search(asked) else "-XX:+UseParallelGC"  # throughput counts, not pauses
     logs = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
-    return " ".join(filter(None, (logs, collector, class_options(), asked)))
+    return last_options(" ".join(filter(None, (logs, collector, class_options(), asked))))
 
 
 def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:
-    """Merge the settings of a session: `spark` over `submitted` over our defaults; extensions are joined."""
-    asked = {**submitted, **spark}
+    """Merge the settings of a session: `spark` over `submitted` over our defaults; extensions are joined.
+
+    What is pinned comes last. Raises ConfigError for a setting in `spark` that is pinned.
+    """
+    refuse_pinned(spark)
+    asked = {**taken(submitted), **spark}
     alone = asked.get("spark.master", SETTINGS["spark.master"]).startswith("local")
-    settings = {**SETTINGS, **(LOOPBACK if alone else {}), **asked}
+    settings = {**SETTINGS, **(LOOPBACK if alone else {}), **asked, **PINNED}
+    settings[EXECUTOR_OPTIONS] = last_options(asked.get(EXECUTOR_OPTIONS, ""))
     extensions = f"{SETTINGS[_EXTENSIONS]},{asked.get(_EXTENSIONS, '')}".split(",")
     settings[_EXTENSIONS] = ",".join(dict.fromkeys(filter(None, map(str.strip, extensions))))
     return settings
@@ -149,10 +161,24 @@ def _built(name: str, settings: Mapping[str, str]) -> SparkSession:
         raise OperatorError(msg, hint=hint) from exc
 
 
-def _submitted() -> dict[str, str]:
-    """Return the settings of `spark-submit`; silence what we report ourselves. Raises OperatorError without jars."""
-    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that started this process
-    jvm: Any = SparkContext._jvm  # noqa: SLF001 - the same
+def _beside_others(spark: Mapping[str, str]) -> SparkSession:
+    """Return a session of our own in the Spark that this process runs already, whose other sessions stay as they are.
+
+    Raises OperatorError if that Spark lacks our jars or extensions, which a running Spark cannot be given.
+    """
+    base = SparkSession.builder.getOrCreate()
+    running = dict(base.sparkContext.getConf().getAll())
+    lacking = [name for name in SETTINGS[_EXTENSIONS].split(",") if name not in running.get(_EXTENSIONS, "")]
+    if lacking:
+        msg = f"this process runs a Spark without {', '.join(lacking)}"
+        hint = "let the job start Spark itself: run it in a process of its own, or before other sessions are made"
+        raise OperatorError(msg, hint=hint)
+    _require_jars(base._jvm)  # noqa: SLF001 - nothing public gives the JVM
+    return pin(base.newSession(), settings_of(running, spark))
+
+
+def _require_jars(jvm: Any) -> None:  # noqa: ANN401 - py4j's view of the JVM
+    """Raise OperatorError if the running JVM lacks our jars."""
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
         for needed in _SHIPPED:
@@ -160,6 +186,14 @@ def _submitted() -> dict[str, str]:
     except Py4JJavaError as exc:
         msg = "spark-submit was not given the jars of the apply job"
         raise OperatorError(msg, hint='spark-submit --jars "$(python -m cdc.dev.jars spark)" …') from exc
+
+
+def _submitted() -> dict[str, str]:
+    """Return the settings of `spark-submit`; silence what we report ourselves. Raises OperatorError without jars."""
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that started this process
+    jvm: Any = SparkContext._jvm  # noqa: SLF001 - the same
+    _require_jars(jvm)
+    _keep_time(jvm)
     for logger in _REPORTED_BY_US:
         jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(logger, jvm.org.apache.logging.log4j.Level.OFF)
     return dict(SparkConf().getAll())
@@ -190,6 +224,12 @@ def _launch(settings: Mapping[str, str]) -> None:
             os.close(writing)
             threading.Thread(target=_pass_on, args=(reading,), name="spark-stderr", daemon=True).start()
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - uses it for every session
+        _keep_time(SparkContext._jvm)  # noqa: SLF001 - the same
+
+
+def _keep_time(jvm: Any) -> None:  # noqa: ANN401 - py4j's view of the JVM
+    """Set the time zone of a JVM that is ours: the environment (_JAVA_OPTIONS) wins over its options."""
+    jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:

@@ -14,12 +14,14 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config.config import StoreConfig
 from cdc.model.errors import OperatorError
 from spark_apply.events.history import CURRENT, history_type
-from spark_apply.events.typed import OP, POSITION, READ_JSON, row_type
+from spark_apply.events.typed import OP, POSITION, row_type
 from spark_apply.model.document import DOCUMENT, document, with_document
 from spark_apply.model.store import Due, StoredRow
 from spark_apply.model.target_table import TargetTable, other_target
+from spark_apply.spark.json_reader import read_json
 from spark_apply.spark.names import quoted
 from spark_apply.spark.paths import located
+from spark_apply.stores.lake_keys import can_differ, gone_since, one_of_each_key, several_texts
 
 IDENTITY, APPLIED, MARK = "cdc.identity", "cdc.position", "cdc.mark"
 PREVIOUS_IDENTITY = "cdc.previous-identity"
@@ -76,8 +78,11 @@ def merge(table: TargetTable, name: str, rows: DataFrame, keys: int, others: Seq
     An event that is older than the row changes nothing. `others` are further columns of the table, of an earlier shape.
     """
     spark = rows.sparkSession
+    hashes = _hashes(table, rows) if keys <= _FEW else None  # without them, the whole table is shuffled and sorted
+    if can_differ(table) or (several_texts(table) and (hashes is None or len(set(hashes)) < len(hashes))):
+        rows = one_of_each_key(rows, table)
     rows.createOrReplaceTempView(BATCH_VIEW)
-    only = _hashes(table, rows) if keys <= _FEW else None  # without it, the whole table is shuffled and sorted
+    only = None if hashes is None else ", ".join(f"{found}L" for found in dict.fromkeys(hashes)) or "NULL"
     spark.sql(merge_statement(table, name, others, only))
     spark.catalog.dropTempView(BATCH_VIEW)
 
@@ -90,19 +95,20 @@ def merge_statement(table: TargetTable, name: str, others: Sequence[str], only: 
         same_key += f" AND xxhash64({', '.join(f't.{quoted(key)}' for key in table.key)}) IN ({only})"
     newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that something else wrote may have none
     values = ", ".join(f"{column} = s.{column}" for column in (*columns, POSITION))
+    gone = gone_since(table) if can_differ(table) else f"{newer} AND s.{OP} = 'd'"
+    steps = (f"{newer} AND s.{OP} <> 'd' THEN UPDATE SET {values}", f"{gone} THEN DELETE")
     return (  # every name in it is quoted; no value is
         f"MERGE INTO {name} t USING {BATCH_VIEW} s ON {same_key} "  # noqa: S608
-        f"WHEN MATCHED AND {newer} AND s.{OP} = 'd' THEN DELETE "
-        f"WHEN MATCHED AND {newer} THEN UPDATE SET {values} "
+        f"WHEN MATCHED AND {steps[0]} WHEN MATCHED AND {steps[1]} "
         f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION, *map(quoted, others)))}) "
         f"VALUES ({', '.join((*(f's.{column}' for column in (*columns, POSITION)), *('NULL' for _ in others)))})"
     )
 
 
-def _hashes(table: TargetTable, rows: DataFrame) -> str:
-    """List the key hashes of `rows` in SQL; keys that Spark treats as equal have one hash, 0.0 and -0.0 too."""
+def _hashes(table: TargetTable, rows: DataFrame) -> list[int]:
+    """Return the key hashes of `rows`; keys that Spark treats as equal have one hash, 0.0 and -0.0 too."""
     found = rows.select(F.xxhash64(*map(quoted, table.key)).alias("hash")).collect()
-    return ", ".join(f"{row['hash']}L" for row in found) or "NULL"
+    return [row["hash"] for row in found]
 
 
 def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None) -> Iterator[StoredRow]:
@@ -115,7 +121,7 @@ def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None
     if ids is not None:
         key = T.StructType([field for field in row_type(table) if field.name in table.key])
         asked = rows.sparkSession.createDataFrame(pa.table({"id": pa.array(list(ids), pa.string())}))
-        asked = asked.select(F.from_json("id", key, READ_JSON).alias("key")).select("key.*")
+        asked = asked.select(read_json("id", key).alias("key")).select("key.*")
         rows = rows.join(F.broadcast(asked), [*table.key], "left_semi")
     found = with_document(rows, table).withColumn(_ID, document(rows, table, only=table.key))
     return (StoredRow(row[_ID], row[DOCUMENT]) for row in found.select(_ID, DOCUMENT).toLocalIterator())

@@ -36,7 +36,7 @@ HOLES: Final = (
         name="written_by_functions",  # nothing in the statement names the table
         before=(
             *_TWO,
-            "CREATE FUNCTION writes(a INT) RETURNS INT MODIFIES SQL DATA BEGIN UPDATE t SET v = a; RETURN a; END",
+            "CREATE FUNCTION writes(a INT) RETURNS INT DETERMINISTIC BEGIN UPDATE t SET v = a; RETURN a; END",
         ),
         stream=(_STATEMENT, "SELECT writes(5)", "DO writes(6)", "SET @x = writes(7)"),
         live=True,

@@ -391,3 +391,22 @@ def test_tables_whose_topics_differ_by_dot_and_underscore_are_refused_by_name(ka
         sink.create([first])
         with pytest.raises(OperatorError, match="topic_prefix"):
             sink.check([second])
+
+
+def test_a_command_of_the_connectors_own_waits_if_it_was_committed(sink: Sink, broker: Broker) -> None:
+    """It asks for rows that the log had not: committed with the position behind them, or neither is."""
+    sink.commit(STATE)
+    sink.ask(b"lost", b"{}")
+    list(sink.records(A))  # the record is at the broker
+    sink.close()
+    with closing(broker.sink()) as again:
+        fence(again)
+        assert again.commands() == []
+        again.ask(b"kept", b"{}")
+        again.commit(STATE.next())
+    with closing(broker.sink()) as third:
+        fence(third)
+        assert third.commands() == [(b"kept", b"{}")]
+        third.answered(b"kept")
+        third.commit(STATE.next().next())
+        assert third.commands() == []

@@ -26,6 +26,13 @@ from tests.integration.mysql_user import MysqlUser
 _PREPARE: Final[Mapping[str, Callable[[Path], Launch]]] = {"mysql": mysql.prepare, "mariadb": mariadb.prepare}
 _PUBLISHED_S: Final = 30.0
 _ENDED_S: Final = 120.0
+_HOSTILE: Final = {
+    "binlog_row_image = MINIMAL": 10,
+    "binlog_row_image = NOBLOB": 10,
+    "binlog_format = MIXED": 1,
+    "binlog_format = STATEMENT": 1,
+}
+"""What sessions set for themselves, and how often: a statement lets every table be read again, row images do not."""
 _GONE: Final = (1094, 1095)
 """No such thread, or it is not ours."""
 
@@ -91,6 +98,15 @@ class MysqlWriter(Writer):
             self._cursor.execute(f"ALTER TABLE evolving ADD COLUMN {column} BIGINT{where}")
             self._do(f"UPDATE evolving SET {column} = %s WHERE id <= 60", self._id)
 
+    def hostile(self) -> None:
+        """A session of its own, in which the log does not tell all: rows are read again, and nothing stops."""
+        setting = self._random.choices(list(_HOSTILE), weights=list(_HOSTILE.values()))[0]
+        at = self._random.randint(1, 100)
+        with closing(self.connect(self._workload.url)) as session, session.cursor() as cursor:
+            cursor.execute(f"SET SESSION {setting}")
+            cursor.execute("UPDATE evolving SET v = %s WHERE id BETWEEN %s AND %s", (f"{self._id}", at, at + 3))
+            session.commit()
+
     def distributed(self) -> None:
         """In two phases, with others' commits between them; committed or rolled back."""
         self._cursor.execute(f"XA START '{self._id}'")
@@ -148,7 +164,7 @@ class MysqlWriter(Writer):
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"what was prepared as '{self._id}' can be ended by nobody") from exc
 
-    kinds: ClassVar[dict[str, Kind]] = {**KINDS, "distributed": (2, distributed)}
+    kinds: ClassVar[dict[str, Kind]] = {**KINDS, "distributed": (2, distributed), "hostile": (2, hostile)}
 
 
 def prepared_by(cursor: Any) -> set[str]:

@@ -258,7 +258,7 @@ def test_tables_that_cannot_be_captured(table: str, attempt: Attempt, place: Pla
 
 
 def test_a_pattern_does_not_hide_what_it_cannot_capture(attempt: Attempt, place: Place, prefix: str) -> None:
-    """`public.*` passes over what is no table, and still refuses a table without a key by its name."""
+    """`public.*` passes over what is no table; one that brings nothing but a table without a key says so."""
     refused(attempt("public.*eyless"), 1, "public.keyless has no primary key")
     refused(attempt("public.[so]*"), 1, "public.[so]* matches no table")  # only * and ? are wild
     nothing_made(place, prefix)

@@ -304,3 +304,20 @@ def test_rows_asked_for_by_their_keys(postgres18: Database, kafka: str, prefix: 
     numbers = [key[3].decode() for key in asked]
     assert sorted(told) == sorted((op, number, "incremental") for op, number in zip("rdrd", numbers, strict=True))
     assert len(connector.fold("public.t")) == 19
+
+
+def test_a_large_table_that_is_truncated_and_filled_again(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Its deletes come in transactions of their own, behind what is in it by now; the topic ends as the table."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT x, 0 FROM generate_series(1, 25000) x"
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    connector.catch_up()
+    postgres18.execute("BEGIN; TRUNCATE t; INSERT INTO t SELECT x, 1 FROM generate_series(24990, 25010) x; COMMIT")
+    said = connector.catch_up()
+    assert "table public.t was truncated: its keys get their deletes in parts" in said
+    same(connector, postgres18, "public.t")
+    assert standing(connector).reading == {}
+    assert sum(event["op"] == "d" for event in connector.events("public.t")) == 24_989

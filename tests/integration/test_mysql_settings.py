@@ -16,6 +16,7 @@ from pymysql.constants import ER
 
 from cdc.model.errors import OperatorError
 from connectors.mysql import session, session_settings
+from snapshot.mysql import take_view
 from tests.conftest import MYSQLS, MySQLDatabase
 from tests.integration.mysql_servers import own_server
 from tests.integration.mysql_user import MysqlUser
@@ -184,6 +185,8 @@ class Forgetful:
     """A proxy that says OK to every SET and forgets it, as one does that shares sessions out by statement."""
 
     def __init__(self, port: int) -> None:
+        self.other: pymysql.Connection[Any] | None = None
+        """Gets what follows START TRANSACTION, where there is one; then SET is not forgotten."""
         self._port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -206,7 +209,10 @@ class Forgetful:
         with suppress(OSError), client.makefile("rb") as read:
             while head := read.read(4):
                 packet = read.read(int.from_bytes(head[:3], "little"))
-                if head[3] == 0 and packet[:1] == b"\3" and packet[1:].lstrip().upper().startswith(b"SET"):
+                if self.other is not None and packet[:6] == b"\3START":
+                    server = self.other._sock
+                    threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
+                if self.other is None and head[3] == 0 and packet[1:].lstrip().upper().startswith(b"SET"):
                     client.sendall(b"\7\0\0\1\0\0\0\2\0\0\0")
                 else:
                     server.sendall(head + packet)
@@ -226,3 +232,16 @@ def test_a_proxy_that_drops_what_a_session_sets_is_found_out(mysql_database: MyS
             session.connect(through)
     assert "sql_mode = " in caught.value.message
     assert "the server's own address" in str(caught.value.hint)
+
+
+def test_a_proxy_that_changes_the_session_is_found_out_by_the_view(mysql_database: MySQLDatabase) -> None:
+    """What is set and read back in one session is not there in the other, which would answer the SELECT."""
+    login = MysqlUser(mysql_database.url)
+    at = session.address(login.url + "?ssl_mode=disabled")
+    with closing(Forgetful(at.port)) as proxy, closing(mysql_database.connect()) as other:
+        proxy.other = other
+        through = session.address(login.url.replace(f":{at.port}", f":{proxy.port}") + "?ssl_mode=disabled")
+        connection = session.connect(through)
+        with pytest.raises(OperatorError, match=r"sql_mode = .* where the empty text was set"):
+            take_view([connection], [], lambda: session.connect(through), over=lambda: False)
+        session.break_off(connection)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
+from cdc.capture.rereads import Rereads
 from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
 from cdc.model.errors import RetryableError
 from cdc.model.state import Key
@@ -125,9 +126,11 @@ def caught() -> bool:
     return True
 
 
+@pytest.mark.full
 def test_control_a_request_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are asked for, and a kill forgets it."""
+    """Rows are asked for, and a kill forgets it; nor is it noticed that the command is gone."""
     monkeypatch.setattr(MemorySink, "ask", lambda *_: None)
+    monkeypatch.setattr(Rereads, "look_for", lambda *_: None)
     assert caught()
 
 

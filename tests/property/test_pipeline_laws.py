@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
+import cdc.encode.event_writer
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.encode.table_log import log_of
 from cdc.encode.toast import ToastValues
@@ -275,6 +276,8 @@ def _hurried(scenario: Scenario) -> Iterator[None]:
         patch.setattr(cdc.capture.pipeline, "APART_MOST_S", 0.0)
         patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
         patch.setattr(cdc.capture.pipeline, "CUT_RECORDS", scenario.cut_records)
+        patch.setattr(cdc.capture.incremental_snapshot, "DELETES_AT_ONCE", 1 + scenario.chunk_rows % 2)
+        patch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 0 if scenario.workers > 1 else 100)
         yield
 
 

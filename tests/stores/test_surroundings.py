@@ -40,7 +40,7 @@ def refused(job: dict[str, Any], folder: Path, **environment: str) -> str:
     (folder / "apply.yaml").write_text(json.dumps(job))
     command = (sys.executable, "-m", "cdc", "apply", "apply.yaml", "--once")
     env = {**os.environ, "PYTHONPATH": str(Path.cwd()), **environment}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=1_200)
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith(("error:", "hint:"))]
@@ -68,3 +68,22 @@ def test_a_file_system_of_spark_conf_dir_that_cannot_be_reached(job: dict[str, A
     told = refused(job, tmp_path, SPARK_CONF_DIR=str(conf))
     assert "it cannot be reached" in told
     assert "fs.defaultFS" in told
+
+
+def test_a_stop_while_it_starts_ends_with_0(job: dict[str, Any], tmp_path: Path) -> None:
+    """And all that it does is told, a line each."""
+    (tmp_path / "apply.yaml").write_text(json.dumps(job))
+    command = (sys.executable, "-m", "cdc", "apply", "apply.yaml")
+    env = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if line.endswith("law: starting Spark\n"):
+                process.terminate()
+        assert process.wait(120) == 0, lines
+    assert [line.split(" ", 1)[1].split("of p")[0].strip() for line in lines[:2]] == [
+        *("INFO    law: reading the schema topic", "INFO    law: starting Spark"),
+    ]
+    assert not any("Traceback" in line for line in lines)

@@ -13,7 +13,7 @@ import pytest
 
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
-from spark_apply.job.microbatch import Route
+from spark_apply.job.route import Route
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Complete, Mark, complete_tables, lowest, position_of
 from spark_apply.model.target_table import TargetTable

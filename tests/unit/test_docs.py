@@ -27,6 +27,7 @@ from connectors.postgres import session as postgres_session
 from sinks.topics.topics import python_client
 from spark_apply.events.kafka_source import OPTIONS, jvm_options
 from spark_apply.model.store import STORES, open_store
+from spark_apply.spark.session import settings_of
 
 HOME: Final = Path(__file__).parents[2]
 DOCS: Final = HOME / "docs"
@@ -156,6 +157,7 @@ def judge(page: Path, file: Path) -> None:
     if page == APPLY:
         job = load_apply(file)
         jvm_options(job.source.options)
+        settings_of({}, job.spark)
         for name, store in job.stores.items():
             if (
                 store.type in ("tantivy", "iceberg", "delta")

@@ -23,7 +23,6 @@ REVIEWED = {
     "its delete is older than delete.retention.ms": "the name of a setting, and what may have happened",
     "rm -r {}  # it is fetched again": "a downloaded program in our own cache; it is damaged, and fetched again",
     "drops one for the other": "what a server does with two replicas of one number",
-    "the server is about to remove log": "what the server will do; the hint beside it says how to keep it",
     "delete the rows of {} in the application": "what an application does in place of a cascade; no command",
     "reads every table again and deletes what has gone": "what an incremental snapshot publishes; no command",
     "SET (publish = 'insert, update, delete, truncate'": "the operations that a publication has",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 
 import pytest
 from kafka import errors as codes
 
+from cdc.config import elapsed
 from cdc.config.config import KafkaConfig, LogConfig
 from cdc.encode.table_log import log_of
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
@@ -144,18 +144,43 @@ def test_a_fencing_is_another_copys(sink: KafkaSink, twin: Twin, step: str, code
     assert error.message.startswith("another copy of connector c has started")
 
 
+TIMEOUT_S = KafkaConfig(bootstrap_servers="x:9092").transaction_timeout_s
+
+
+class Clock:
+    """What `cdc.config.elapsed` looks at; one of its clocks may stand still."""
+
+    CLOCK_MONOTONIC = 1
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stopped: str = "") -> None:
+        self.now_s, self._stopped = 1000.0, stopped
+        monkeypatch.setattr(elapsed, "time", self)
+
+    def clock_gettime(self, _which: int) -> float:
+        return 0.0 if self._stopped == "asleep too" else self.now_s
+
+    def time(self) -> float:
+        return 0.0 if self._stopped == "day" else self.now_s
+
+
 @FENCED
+@pytest.mark.parametrize("stopped", ["", "asleep too", "day"])
 def test_a_fencing_may_be_the_brokers_where_a_transaction_took_long(
-    sink: KafkaSink, twin: Twin, code: int, monkeypatch: pytest.MonkeyPatch
+    sink: KafkaSink, twin: Twin, code: int, stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends those that run out in the same way as another copy would: that is tried again."""
-    now_s = 1000.0
-    monkeypatch.setattr(kafka, "time", SimpleNamespace(monotonic=lambda: now_s))
+    """It ends those that run out in the same way as another copy would: that is tried again, and said by its name.
+
+    By whichever clock: a machine was asleep, or the time of day was set.
+    """
+    clock = Clock(monkeypatch, stopped)
     _write(sink)
-    now_s += kafka.TRANSACTION_TIMEOUT_MS / 1000 - 1
+    clock.now_s += TIMEOUT_S - 1
     assert type(_raised(sink, twin, "commit", RefusedError(code))) is FencedError
-    now_s += 1
-    assert type(_raised(sink, twin, "commit", RefusedError(code))) is RetryableError
+    clock.now_s += 1
+    error = _raised(sink, twin, "commit", RefusedError(code))
+    assert type(error) is RetryableError
+    assert f"was open for {TIMEOUT_S:g} s, and brokers end it after {TIMEOUT_S:g} s" in error.message
+    assert "another copy" not in error.message
 
 
 @FENCED
@@ -163,13 +188,12 @@ def test_how_long_a_transaction_took_is_forgotten_with_it(
     sink: KafkaSink, twin: Twin, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a commit the next one counts, however long nothing was written."""
-    now_s = 1000.0
-    monkeypatch.setattr(kafka, "time", SimpleNamespace(monotonic=lambda: now_s))
+    clock = Clock(monkeypatch)
     _commit(sink)
-    now_s += kafka.TRANSACTION_TIMEOUT_MS
+    clock.now_s += TIMEOUT_S
     assert type(_raised(sink, twin, "commit", RefusedError(code))) is FencedError
     _write(sink)
-    now_s += kafka.TRANSACTION_TIMEOUT_MS
+    clock.now_s += TIMEOUT_S
     twin.interrupted, twin.fails["begin_epoch"] = True, RefusedError(code)
     with pytest.raises(OperatorError, match="another copy"):
         _commit(sink)

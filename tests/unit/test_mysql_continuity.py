@@ -53,6 +53,7 @@ def gtids(text: str) -> GtidSet:
         (state("7", gtids="0-7-5"), here("8", executed=GtidState.parse("0-7-5,0-8-6"))),
         (state("8", gtids="0-7-5", made_at=0), here("8", executed=GtidState.parse("0-7-5,0-8-6"))),
         (state("7", gtids="0-7-5"), here("7", executed=GtidState.parse("0-7-5"))),
+        (state("7", gtids="0-7-5,3-7-9"), here("7", executed=GtidState.parse("0-7-6"))),  # DELETE_DOMAIN_ID = (3)
     ],
 )
 def test_what_can_be_followed(then: State, now: ServerLog) -> None:
@@ -66,6 +67,14 @@ def test_what_can_be_followed(then: State, now: ServerLog) -> None:
         (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=f"{A}:1-6"), "binlog purged"),
         (state(file="b.000009"), here(), "binlog reset"),
         (state(made_at=299), here(), "binlog reset"),
+        # nobody can tell whether there were transactions without a GTID in it
+        (
+            state(file="b.000002", gtids=f"{A}:1-5"),
+            here(executed=gtids(f"{A}:1-5"), purged=f"{A}:1-5"),
+            "binlog purged",
+        ),
+        (state("7", gtids="0-7-5"), here("7", executed=GtidState.parse("")), "binlog reset"),
+        (state("8", gtids="0-7-5,3-7-9"), here("7", executed=GtidState.parse("0-7-6")), "another server under"),
         (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-4"), purged=""), "binlog reset"),
         (state("7", gtids="0-7-5"), here("7", executed=GtidState.parse("0-7-4")), "binlog reset"),
         (state(B), here(), "another server under the same name"),
@@ -123,6 +132,16 @@ def test_when_the_order_of_positions_begins_again() -> None:
             "duplicate server_id",
         ),
         ("Binary log is not open", OperatorError, "binlog off"),
+        (
+            "Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file b.000007, position 158.",
+            GapError,
+            "gtid_mode was switched before all was read",
+        ),
+        (
+            "Cannot replicate GTID-transaction when @@GLOBAL.GTID_MODE = OFF, at file b.000003, position 158.",
+            GapError,
+            "gtid_mode was switched before all was read",
+        ),
         ("Misconfigured master - server_id was not set", OperatorError, "MySQL at x does not send its log"),
         ("something new", OperatorError, "MySQL at x does not send its log"),
     ],
@@ -133,3 +152,12 @@ def test_what_the_servers_one_error_stands_for(words: str, kind: type[Exception]
     assert not isinstance(found, RetryableError)
     assert said in found.message
     assert found.hint
+
+
+def test_a_dump_by_gtids_that_the_server_ends_as_its_mode_changes_is_begun_again() -> None:
+    """The position that it has reached is one of this server's files."""
+    for words in (
+        "Cannot replicate anonymous transaction when AUTO_POSITION = 1, at file b.000007, position 158.",
+        "The replication sender thread cannot start in AUTO_POSITION mode: this server has GTID_MODE = OFF",
+    ):
+        assert isinstance(refused_by_server("MySQL at x", words, server_id=7, connector="shop"), RetryableError)

@@ -8,7 +8,16 @@ from uuid import UUID
 import pytest
 
 from cdc.model.errors import OperatorError
-from connectors.mysql.binlog.positions import BinlogPosition, GtidPosition, GtidSet, GtidState, file_named, file_number
+from connectors.mysql.binlog.positions import (
+    EXACT,
+    BinlogPosition,
+    GtidPosition,
+    GtidSet,
+    GtidState,
+    file_named,
+    file_number,
+    position_at,
+)
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -28,9 +37,22 @@ def test_what_is_no_file_of_a_binlog(name: str) -> None:
         file_number(name)
 
 
-def test_an_offset_beyond_4_gib_does_not_become_another_file() -> None:
-    with pytest.raises(OperatorError, match="4 GiB"):
-        _ = BinlogPosition("b.000001", 1 << 32).commit
+def test_offsets_beyond_4_gib_are_told_apart_in_their_order() -> None:
+    """Of transactions, which are longer than a step, each has a commit position of its own, below the next file's."""
+    offsets = [*range(EXACT - 200, EXACT + 400, 65), *range((1 << 32) - 650, (1 << 32) + 650, 65), 60 << 30, 66 << 30]
+    commits = [BinlogPosition("b.000001", offset).commit for offset in offsets]
+    assert sorted(set(commits)) == commits
+    assert commits[-1] < BinlogPosition("b.000002", 4).commit
+    for offset, commit in zip(offsets, commits, strict=True):
+        found = position_at(commit, "b.000007")
+        assert found.file == "b.000001"
+        assert found.commit == commit
+        assert 0 <= offset - found.offset < (64 if offset > EXACT else 1)
+
+
+def test_an_offset_beyond_all_does_not_become_another_file() -> None:
+    with pytest.raises(OperatorError, match="67 GiB"):
+        _ = BinlogPosition("b.000001", 67 << 30).commit
 
 
 @pytest.mark.parametrize(

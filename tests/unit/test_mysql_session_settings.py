@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cdc.model.errors import OperatorError
-from connectors.mysql.session_settings import LEAST, SETTINGS, assigned, settle
+from connectors.mysql.session_settings import LEAST, SETTINGS, assigned, settle, still
 
 
 class Server:
@@ -70,6 +70,17 @@ def test_what_did_not_take_is_named_with_what_was_asked_for_and_found() -> None:
 def test_a_server_that_does_not_tell_is_not_believed() -> None:
     with pytest.raises(OperatorError, match="sql_mode, which is not told"):
         settle(lambda *_: [], "h:1", {})
+
+
+def test_another_session_in_its_place_is_noticed() -> None:
+    def ask(statement: str, _: tuple[str, ...]) -> list[list[str]]:
+        return [[has[name] for name in re.findall(r"@@SESSION\.(\w+)", statement)]]
+
+    has = {**SETTINGS, "autocommit": "1"}
+    still(ask, "h:1")
+    has["time_zone"] = "SYSTEM"
+    with pytest.raises(OperatorError, match=r"time_zone = SYSTEM where \+00:00 was set"):
+        still(ask, "h:1")
 
 
 def test_values_longer_than_a_packet_are_not_read_as_null() -> None:

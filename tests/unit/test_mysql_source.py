@@ -14,10 +14,18 @@ from connectors.mysql import source
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server
+from connectors.mysql.replication.claim import Claim
 from connectors.mysql.source import MysqlSource
 from tests.mysql_encoder import encode, header
 
 DESCRIBED = events.FormatDescription(header(15), 4, "9.7.4", 0, b"\0\x0d\0\x08" * 10, checksum=True)
+
+
+@pytest.fixture(autouse=True)
+def no_idle_moment_but_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is; and no server is asked for a lock."""
+    monkeypatch.setattr(source, "_WAIT_S", 3600.0)
+    monkeypatch.setattr(Claim, "keep", lambda _: None)
 
 
 class BusyWithOthers:
@@ -159,3 +167,125 @@ def test_what_was_prepared_before_all_that_is_read_again_has_been_published(monk
     unknown = laid(reached, *alone(5, "XA COMMIT X'7a',X'',1"))
     with pytest.raises(GapError, match="prepared before the log was followed"):
         next(followed(monkeypatch, left, *again, *unknown, None))
+
+
+GIB = 1 << 30
+
+
+def in_32_bits(made: list[events.Event]) -> list[events.Event]:
+    """As headers have offsets."""
+    return [event._replace(header=event.header._replace(log_pos=event.header.log_pos % (4 * GIB))) for event in made]
+
+
+@pytest.mark.parametrize("crossing", [2, 3, 4, 5])
+def test_positions_go_on_past_4_gib_of_a_file(monkeypatch: pytest.MonkeyPatch, crossing: int) -> None:
+    """Wherever among the events the headers' offsets begin again; and a session that is resumed there goes on."""
+    made = laid(0, *alone(2), *alone(3), *alone(4))
+    begin = 4 * GIB - made[crossing].header.log_pos + 1
+    there = laid(begin, *alone(2), *alone(3), *alone(4))
+    start: Offset = {"file": "b.000001", "pos": begin, "made_at": 11, "gtids": "0-42-1"}
+    script = [described(11), *in_32_bits(there[:2]), None, *in_32_bits(there[2:4]), None, *in_32_bits(there[4:]), None]
+    passed = list(itertools.islice(followed(monkeypatch, start, *script), 3))
+    assert [offset["pos"] for offset in passed] == [there[i].header.log_pos for i in (1, 3, 5)]
+    assert passed[-1]["gtids"] == "0-42-4"
+
+
+def test_a_position_past_4_gib_is_found_again_from_the_files_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request has 32 bits for it: what comes before it is read, and not published again."""
+    reached = laid(5 * GIB - 2000, *alone(2), *alone(3))
+    start: Offset = {"file": "b.000001", "pos": reached[1].header.log_pos, "made_at": 11, "gtids": "0-42-2"}
+    before = [one for at in range(GIB, 5 * GIB - 3000, GIB // 2) for one in laid(at, *alone(1))]
+    script = [described(11), *in_32_bits([*before, *reached[:2]]), None, *in_32_bits(reached[2:]), None]
+    dump = Scripted(*script)
+    monkeypatch.setattr(source, "follow", lambda *_: dump)
+    made = MysqlSource(CONFIG)
+    made._server = server.Server("10.11.18-MariaDB", {}, "u@h")
+    frames = made.stream(start)
+    next(frames)
+    assert dump.asked == BinlogPosition("b.000001", 4)
+    assert made.position()[0] == start
+    next(frames)
+    assert made.position()[0] == start | {"pos": reached[3].header.log_pos, "gtids": "0-42-3"}
+
+
+def test_a_log_that_goes_back_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    start: Offset = {"file": "b.000001", "pos": 300, "made_at": 11, "gtids": "0-42-1"}
+    first = laid(300, *alone(2), *alone(3))
+    with pytest.raises(GapError, match=r"the log goes back: in b\.000001, GTID_EVENT") as caught:
+        list(followed(monkeypatch, start, described(11), *first, *laid(380, *alone(4))))
+    assert "--after-gap" in str(caught.value.hint)
+
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def by_gtid(number: int) -> list[events.Event]:
+    return [
+        events.Gtid(header(33), UUID, "", number, 0, 0, None, None, None),
+        events.Query(header(2), 1, 0, "", "CREATE USER somebody", "utf8mb4", None),
+    ]
+
+
+def anonymous() -> list[events.Event]:
+    return [
+        events.AnonymousGtid(header(34), 0, 0, None, None, None),
+        events.Query(header(2), 1, 0, "", "DROP USER somebody", "utf8mb4", None),
+    ]
+
+
+def on_mysql(monkeypatch: pytest.MonkeyPatch, mode: str, offset: Offset, *script: events.Event | None) -> Offset:
+    """The position at the first idle moment; of a server in this gtid_mode."""
+    dump = Scripted(*script)
+    monkeypatch.setattr(source, "follow", lambda *_: dump)
+    made = MysqlSource(CONFIG)
+    made._server = server.Server("9.7.4", {"gtid_mode": mode}, "u@h")
+    next(frame for frame in made.stream(offset) if isinstance(frame, Idle))
+    assert dump.asked == BinlogPosition(str(offset["file"]), int(offset["pos"]))
+    return made.position()[0]
+
+
+def head(at_s: int) -> events.Event:
+    return DESCRIBED._replace(header=header(15)._replace(timestamp_s=at_s, log_pos=126))
+
+
+def test_the_same_mysql_is_followed_by_file_and_transactions_without_gtids_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In each mode: the set stays beside the position, for another server to go on by."""
+    start: Offset = {"file": "b.000001", "pos": 300, "made_at": 11, "gtids": f"{UUID}:1"}
+    made = laid(300, *by_gtid(2), *anonymous(), *by_gtid(3), *anonymous())
+    for mode in ("ON", "ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"):
+        left = on_mysql(monkeypatch, mode, start, head(11), *made, None)
+        assert left == start | {"pos": made[-1].header.log_pos, "gtids": f"{UUID}:1-3"}
+
+
+def test_a_set_begins_with_the_first_file_after_gtids_are_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    start: Offset = {"file": "b.000001", "pos": 300, "made_at": 11}
+    intervals = events.GtidIntervals(UUID, "", ((1, 4),))
+    rotate = events.Rotate(header(4)._replace(log_pos=0), 4, "b.000002")
+    previous, *then = laid(126, events.PreviousGtids(header(35), (intervals,)), *by_gtid(5))
+    script = [head(11), *laid(300, *anonymous()), rotate, head(22), previous, *then, None]
+    place: Offset = {"file": "b.000002", "pos": then[-1].header.log_pos, "made_at": 22}
+    assert on_mysql(monkeypatch, "ON", start, *script) == place | {"gtids": f"{UUID}:1-5"}
+    assert on_mysql(monkeypatch, "OFF_PERMISSIVE", start, *script) == place
+
+
+def test_what_a_first_start_has_seen_is_sifted_out_until_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that was logged, and not in the set yet, is between others that were."""
+    poison = events.Query(header(2), 1, 0, "d", "UPDATE t SET a = 1", "utf8mb4", None)  # binlog_format = STATEMENT
+    begin = poison._replace(statement="BEGIN")
+    known = [by_gtid(1)[0], begin, poison, *by_gtid(2)[1:]]
+    size = sum(len(encode(event)) for event in known) + 3  # the length takes three bytes more than none
+    known[0] = events.Gtid(header(33), UUID, "", 1, 0, 0, 10**15, 10**15, size)
+    size = sum(len(encode(event)) for event in known)
+    known[0] = known[0]._replace(transaction_length=size)
+    again = [one._replace(gno=2) if isinstance(one, events.Gtid) else one for one in known]
+    made = laid(126, *known, *by_gtid(3), *again, *by_gtid(4))
+    end = 1 << 32 | made[9].header.log_pos
+    start: Offset = {"file": "b.000001", "pos": 4, "made_at": 11, "gtids": f"{UUID}:1-2", "sift": end}
+    left = on_mysql(monkeypatch, "ON", start, head(11), *made[:6], None)
+    assert left == start | {"pos": made[5].header.log_pos, "gtids": f"{UUID}:1-3"}
+    left = on_mysql(monkeypatch, "ON", start, head(11), *made[:9], None)  # in the midst of what is passed over
+    assert left == start | {"pos": made[5].header.log_pos, "gtids": f"{UUID}:1-3"}
+    left = on_mysql(monkeypatch, "ON", start, head(11), *made, None)
+    assert left == {"file": "b.000001", "pos": made[-1].header.log_pos, "made_at": 11, "gtids": f"{UUID}:1-4"}

@@ -9,7 +9,7 @@ import pytest
 from cdc.config.config import StoreConfig
 from cdc.model.errors import ConfigError
 from spark_apply.model.store import open_store
-from spark_apply.spark.paths import local, located, removal
+from spark_apply.spark.paths import local, located
 
 HERE = Path.cwd()
 
@@ -44,8 +44,3 @@ def test_an_index_is_refused_where_only_hadoop_reaches() -> None:
     config = StoreConfig(type="tantivy", path="s3a://bucket/search")
     with pytest.raises(ConfigError, match=r"stores\.search\.path: an index lies on a disk of the machine"):
         open_store(config, name="search", prefix="p", spark=None)
-
-
-def test_it_is_removed_by_whom_it_is_reached() -> None:
-    assert removal("file:///a/b c") == "rm -r '/a/b c'"
-    assert removal("s3a://bucket/a") == "hadoop fs -rm -r s3a://bucket/a"

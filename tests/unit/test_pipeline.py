@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
+import cdc.encode.event_writer
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.capture.signals import Command
 from cdc.model.change import UNCHANGED, Change, Offset, Row, Table, Transaction, TransactionBatch
@@ -641,3 +643,53 @@ def test_a_copy_that_was_cut_off_does_not_come_back_over_another(bench: Bench, m
     bench.run(A)
     assert bench.kafka.epochs["p.c"] == epoch + 1
     assert set(bench.fold(A)) == {"1", "m0", "m1", "m2"}
+
+
+def test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at every commit: what is there when it goes on is not deleted again, and what came since stays."""
+    monkeypatch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 10)
+    monkeypatch.setattr(cdc.capture.incremental_snapshot, "DELETES_AT_ONCE", 4)
+    bench.log.commit(*(insert(A, _row(f"{n:02}")) for n in range(30)))
+    bench.run(A)
+    bench.log.commit(truncate(A), insert(A, _row("07")), insert(A, _row("31")))
+
+    def killed(point: str) -> None:
+        if point == "sink.commit.answer":
+            raise Killed
+
+    kills = 0
+    while kills < 50:
+        try:
+            bench.run(A, at=killed)
+            break
+        except Killed:
+            kills += 1
+            if kills == 3:
+                bench.log.commit(update(A, (b"07", b"m")))
+    assert 29 / 4 < kills < 50
+    assert bench.fold(A) == {"07": "m", "31": "n"}
+    deletes = [r for r in bench.kafka.committed("p.s.a") if r.value is not None and b'"op":"d"' in r.value]
+    parts = Counter(r.transaction for r in deletes)
+    assert sum(parts.values()) == 29, "each key that is gone once"
+    assert max(parts.values()) <= 4
+    assert bench.state().reading == {}
+
+
+def test_a_table_truncated_while_it_is_read_is_read_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a window has written before are gone, though they are younger than the reading's beginning."""
+    monkeypatch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 0)
+    bench.log.commit(*(insert(A, _row(f"{n:02}")) for n in range(6)))
+    bench.run(A)
+    bench.ask(Command(tables=("s.a",)))
+    late = iter([truncate(A)])
+
+    def meanwhile(point: str) -> None:
+        if point == "snapshot.window" and bench.state().reading.get("s.a", {}).get("rows"):
+            for change in late:
+                bench.log.commit(change, insert(A, _row("99")))
+
+    bench.run(A, at=meanwhile)
+    assert next(late, None) is None
+    assert bench.fold(A) == {"99": "n"}

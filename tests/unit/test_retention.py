@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from connectors.postgres.slot.invalidation import loss
 from connectors.postgres.slot.retention import HALF, LAST, QUARTER, QUIET, Retention, judge
+from connectors.postgres.slot.timeline import CLOSE_THE_GAP
 
 MB = 1024 * 1024
 
@@ -46,3 +48,41 @@ def test_a_warning_says_how_much_and_what_to_do() -> None:
         "quarter, then the slot is lost"
     )
     assert found.hint.startswith("ALTER SYSTEM SET max_slot_wal_keep_size = '2000MB'; SELECT pg_reload_conf()")
+
+
+@pytest.mark.parametrize(
+    ("reason", "what", "prevention"),
+    [
+        ("", "max_slot_wal_keep_size", "max_slot_wal_keep_size"),
+        ("wal_removed", "max_slot_wal_keep_size", "max_slot_wal_keep_size"),
+        ("rows_removed", "rows of its catalog", "hot_standby_feedback"),
+        ("wal_level_insufficient", "wal_level was below logical", "wal_level = logical"),
+        ("idle_timeout", "longer than idle_replication_slot_timeout", "idle_replication_slot_timeout = 0"),
+        ("of_a_later_release", "of_a_later_release", "log says why"),
+    ],
+)
+def test_a_slot_that_was_given_up_says_why_and_how_it_is_kept(reason: str, what: str, prevention: str) -> None:
+    """In the words of the verdict, which have the same hint."""
+    found = judge(Retention("s", "lost", 0, None, None, reason))
+    assert found is not None
+    assert (found.message, found.hint) == loss("s", reason)
+    assert found.message.startswith("slot lost: ")
+    assert what in found.message
+    assert CLOSE_THE_GAP in found.hint
+    assert prevention in found.hint
+
+
+def test_a_server_that_waits_for_a_standby_is_told_by_its_name() -> None:
+    """It sends nothing and says nothing, however little log is held."""
+    found = judge(Retention("s", "reserved", 0, None, None, standbys=("north", "south")))
+    assert found is not None
+    assert "north, south in synchronized_standby_slots is away" in found.message
+    assert "start the standby" in found.hint
+
+
+@pytest.mark.parametrize(("idle_s", "limit_s", "told"), [(3500, 3600, True), (100, 3600, False), (9e9, None, False)])
+def test_a_slot_that_is_not_used_is_told_before_the_server_gives_it_up(
+    idle_s: float, limit_s: float | None, *, told: bool
+) -> None:
+    found = judge(Retention("s", "reserved", 0, None, None, idle_s=idle_s, idle_limit_s=limit_s))
+    assert (found is not None and "idle_replication_slot_timeout" in found.message) == told

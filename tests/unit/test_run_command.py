@@ -20,6 +20,8 @@ from cdc.cli.status import _source_ms
 from cdc.cli.terminal import Alive, UtcFormatter, instant
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
+from spark_apply.job.microbatch import TableCount
+from spark_apply.job.pace import Pace
 
 
 @pytest.mark.parametrize(
@@ -156,3 +158,15 @@ def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.Captu
     assert [line.split(" ", 1)[1] for line in lines] == [
         *("INFO    shop: following the topics", "WARNING shop: public.a in copy is set aside"),
     ]
+
+
+def test_a_line_about_a_batch_says_rows_lag_and_time() -> None:
+    counts = {("public.a", "lake"): TableCount(keys=3, position="7"), ("public.b", "lake"): TableCount(keys=1)}
+    pace = Pace(counts)
+    assert pace.line(1, took_s=0.25, source_ms=None) == (
+        "batch 1: 4 rows handed to stores, 4 in the last minute, batch time 0.2 s, position 7"
+    )
+    counts["public.b", "lake"].keys += 1_000
+    line = pace.line(2, took_s=1.0, source_ms=0)
+    assert line.startswith("batch 2: 1004 rows handed to stores, 1,004 in the last minute, ")
+    assert " s behind the source, batch time 1.0 s" in line

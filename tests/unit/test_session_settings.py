@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from cdc.model.errors import ConfigError
+from spark_apply.spark.pinned_settings import EXECUTOR_OPTIONS, JVM_OPTIONS, PINNED
 from spark_apply.spark.session import LOOPBACK, SETTINGS, java_options, settings_of
 
 ICEBERG = SETTINGS["spark.sql.extensions"]
 
 
 def test_alone_all_is_ours_and_on_loopback() -> None:
-    assert settings_of({}, {}) == {**SETTINGS, **LOOPBACK}
+    assert settings_of({}, {}) == {**SETTINGS, **LOOPBACK, **PINNED, EXECUTOR_OPTIONS: JVM_OPTIONS}
 
 
 def test_the_file_wins_over_spark_submit_and_that_over_us() -> None:
@@ -43,4 +47,31 @@ def test_a_collector_that_is_asked_for_is_the_only_one() -> None:
     assert java_options("").count("-XX:+Use") == 1
     found = java_options("-XX:+UseZGC -Xss8m")
     assert "ParallelGC" not in found
-    assert found.endswith("-XX:+UseZGC -Xss8m")
+    assert found.endswith(f"-XX:+UseZGC -Xss8m {JVM_OPTIONS}")
+
+
+@pytest.mark.parametrize("name", [
+    *PINNED, "spark.sql.columnNameOfCorruptRecord", "spark.sql.legacy.timeParserPolicy",
+    "spark.sql.parquet.datetimeRebaseModeInWrite", "spark.sql.storeAssignmentPolicy", "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.files.ignoreMissingFiles", "spark.databricks.delta.stalenessLimit", "spark.wap.id",
+    "spark.sql.a.setting.of.the.future",
+])  # fmt: skip
+def test_what_rows_can_depend_on_is_not_taken_from_anywhere(name: str) -> None:
+    """The job's file is refused by name; from a cluster it is left out."""
+    with pytest.raises(ConfigError, match=re.escape(f"spark.{name}: the rows of copies can depend on this setting")):
+        settings_of({}, {name: "x"})
+    assert settings_of({name: "x"}, {}) == settings_of({}, {})
+
+
+@pytest.mark.parametrize("name", [
+    "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled", "spark.sql.files.maxPartitionBytes",
+    "spark.sql.catalog.lake.uri", "spark.databricks.delta.snapshotPartitions", "spark.hadoop.fs.s3a.endpoint",
+    "spark.sql.streaming.stopTimeout", "spark.executor.memory",
+])  # fmt: skip
+def test_what_costs_or_saves_time_alone_is_taken(name: str) -> None:
+    assert settings_of({name: "x"}, {})[name] == settings_of({}, {name: "x"})[name] == "x"
+
+
+def test_options_of_executors_are_kept_and_ours_hold() -> None:
+    found = settings_of({EXECUTOR_OPTIONS: "-Xss8m -Duser.timezone=Asia/Kathmandu"}, {})[EXECUTOR_OPTIONS]
+    assert found == f"-Xss8m -Duser.timezone=Asia/Kathmandu {JVM_OPTIONS}"

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from spark_apply.job.barriers import PositionWatcher
-from spark_apply.job.microbatch import Route
+from spark_apply.job.microbatch import Applier
+from spark_apply.job.route import Route
 from spark_apply.job.watermarks import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark
 from spark_apply.model.target_table import TargetTable
@@ -31,7 +32,8 @@ class Store:
 
 def publisher(barriers: Barriers, store: Store) -> WatermarkPublisher:
     watcher = SimpleNamespace(barriers=barriers, failure=None, seen={"shop"})
-    made = WatermarkPublisher({TOPIC: Route(TABLE, {"copy": cast("Any", store)})}, cast("PositionWatcher", watcher))
+    applier = Applier({TOPIC: Route(TABLE, {"copy": cast("Any", store)})}, lambda route: route, cast("Any", None))
+    made = WatermarkPublisher(applier, cast("PositionWatcher", watcher))
     made.begin({TOPIC: {0: 5}}, checkpoint="checkpoint")
     return made
 

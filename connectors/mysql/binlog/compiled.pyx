@@ -465,7 +465,8 @@ cdef class Small:
         self.last_begin = self.last_map = self.last_uuid = None
 
     def __call__(self, bytearray buffer not None, Py_ssize_t begin, of_file, uint64_t done, Py_ssize_t most):
-        """(where they end in the buffer, transactions with changes, GTIDs as (uuid, first, last), offset behind them).
+        """(where they end in the buffer, transactions with changes, GTIDs as (uuid, first, last), offsets of the first's
+        beginning and of the last's end).
 
         None: there is none. Ends before what is not there yet, is longer than small, does not match its checksum, or is
         nothing that was seen before, and behind `most` changes.
@@ -480,7 +481,7 @@ cdef class Small:
     cdef object several(self, Py_buffer *view, Py_ssize_t begin, of_file, uint64_t done, Py_ssize_t most):
         cdef Py_ssize_t at = begin, taken, count = 0, passed = 0
         cdef list found = [], numbers = []
-        cdef uint64_t end = 0, first = 0, last = 0, commit
+        cdef uint64_t start = 0, end = 0, first = 0, last = 0, commit
         cdef str uuid = None
         cdef bytes quoted
         cdef uint64_t number
@@ -488,6 +489,7 @@ cdef class Small:
             raise IndexError
         self.file, quoted, number = of_file
         self.ofs, self.last_map = {}, None
+        self.end_pos = 0
         while count < most and passed < most:
             try:
                 taken = self.one(view, at, number << 32, done)
@@ -496,6 +498,8 @@ cdef class Small:
             if taken == 0:
                 break
             at, end = taken, self.end_pos
+            if passed == 0:
+                start = self.begin_pos
             count += len(self.changes)
             passed += 1
             commit = number << 32 | self.last_pos
@@ -514,7 +518,7 @@ cdef class Small:
         if uuid is not None:
             numbers.append((uuid, first, last))
         self.changes = None
-        return None if at == begin else (at, found, numbers, end)
+        return None if at == begin else (at, found, numbers, start, end)
 
     cdef object made(self, bytes quoted, uint64_t commit):
         cdef object made = empty(_TRANSACTION, 6)
@@ -543,13 +547,14 @@ cdef class Small:
         """A transaction: GTID, BEGIN, maps and rows, XID. Gives where it ends in the buffer; 0: it is not for here.
 
         `at` is in the buffer. Of each packet, its length is compared with what is there, and with the least that an
-        event has: header and checksum are there then, and `length_of_text`, what is between them, is not negative.
+        event has: header and checksum are there then, and `length_of_text`, what is between them, is not negative. No
+        event begins in the file before the end of the last one.
         """
         cdef const unsigned char *text = <const unsigned char *>view.buf
         cdef Py_ssize_t size = view.len, at = begin, length, end, length_of_text
         cdef const unsigned char *event
         cdef int kind, seen = 0
-        cdef uint64_t end_pos, table, table_a = 0
+        cdef uint64_t end_pos, table, table_a = 0, before = self.end_pos
         cdef _Of of_a = None, of
         cdef dict others = None
         cdef list rows = []
@@ -564,8 +569,9 @@ cdef class Small:
                 return 0
             length -= 1
             kind, end_pos = event[4], little(event + 13, 4)
-            if <Py_ssize_t>little(event + 9, 4) != length or end_pos < <uint64_t>length:
+            if <Py_ssize_t>little(event + 9, 4) != length or end_pos < before + <uint64_t>length:
                 return 0
+            before = end_pos
             end = length
             if self.checksum:
                 end -= CRC_SIZE

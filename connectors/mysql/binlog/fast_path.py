@@ -148,8 +148,9 @@ class SmallTransactions(NamedTuple):
     """Those that have changed something of what is captured."""
     numbers: list[tuple[str, int, int]]
     """The GTIDs of all of them: a server's UUID, the first and the last of a row of numbers."""
+    begin: int
     end: int
-    """The offset behind them."""
+    """The offsets of the first one's beginning, and behind them."""
 
 
 class File(NamedTuple):
@@ -171,7 +172,7 @@ class ReadSmall(Protocol):
 
     def __call__(
         self, buffer: bytearray, at: int, file: File, done: int, most: int, /
-    ) -> tuple[int, list[Transaction], list[tuple[str, int, int]], int] | None:
+    ) -> tuple[int, list[Transaction], list[tuple[str, int, int]], int, int] | None:
         """Return where in the buffer reading has ended, and what was read; None: nothing was.
 
         Transactions committed before the position `done` are read without changes and GTIDs. It may read a few more

@@ -89,6 +89,8 @@ _ZSTD: Final = 0
 _PLAIN: Final = 255
 _XA_PART_MAX: Final = 64
 _ZLIB_WIDTH_MAX: Final = 4
+_ZLIB_RATIO: Final = 1032
+"""What a byte of zlib may stand for at most: https://zlib.net/zlib_tech.html"""
 _LONGEST_HEAD: Final = 1024
 """How long the header and the fields before the content of a compressed transaction may be."""
 _READ_SIZE: Final = 1 << 20
@@ -141,6 +143,8 @@ def plain(header: Header, data: bytes, end: int) -> Event:
 MAPS: Final[dict[tuple[bytes, bool], TableMap]] = {}
 """Keeps table maps by their bytes, and whether MariaDB wrote them."""
 _MOST_MAPS: Final = 1000
+_LONGEST_KEPT: Final = 1 << 16
+"""Bytes of a table map that is kept: the server may send many, and longer ones."""
 
 
 def _table_map(header: Header, data: bytes, end: int, *, mariadb: bool) -> TableMap:
@@ -150,9 +154,10 @@ def _table_map(header: Header, data: bytes, end: int, *, mariadb: bool) -> Table
     if found is not None:
         return tuple.__new__(TableMap, (header, *found[1:]))
     found = table_map(header, Cursor(data, HEADER_SIZE, end), mariadb=mariadb)
-    if len(MAPS) >= _MOST_MAPS:
-        MAPS.clear()
-    MAPS[known] = found
+    if end - HEADER_SIZE <= _LONGEST_KEPT:
+        if len(MAPS) >= _MOST_MAPS:
+            MAPS.clear()
+        MAPS[known] = found
     return found
 
 
@@ -207,6 +212,8 @@ def events(payload: TransactionPayload, described: FormatDescription) -> Iterato
             if len(head) < HEADER_SIZE or not HEADER_SIZE <= length <= _EVENT_MAX:
                 raise ProtocolError(HEADER_SIZE, "a transaction payload that holds no event")
             size += length
+            if size > payload.size:
+                raise ProtocolError(HEADER_SIZE, f"a transaction payload of more than its {payload.size} bytes")
             raw = head + source.read(length - HEADER_SIZE)
             yield parse(raw, inner), raw
     if size != payload.size:
@@ -393,7 +400,7 @@ def _inflated(data: bytes) -> bytes:
     if not data or data[0] & 0xF8 != 0x80 or not 1 <= width <= _ZLIB_WIDTH_MAX or len(data) <= width:  # noqa: PLR2004
         raise ProtocolError(HEADER_SIZE, "a compressed event that is not zlib")
     size = int.from_bytes(data[1 : 1 + width], "big")
-    if size > _EVENT_MAX:
+    if size > min(_EVENT_MAX, _ZLIB_RATIO * len(data)):
         raise ProtocolError(HEADER_SIZE, f"a compressed event of {size} bytes")
     inflate = zlib.decompressobj()
     try:

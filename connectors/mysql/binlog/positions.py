@@ -1,7 +1,9 @@
 """A binlog position and a set of GTIDs make up the position of a connector to MySQL or MariaDB. Pure.
 
 A binlog is a sequence of files ``name.NNNNNN``, the number with six digits and, past 999999, more: numbers are
-compared, never names. A commit position is the file's number and an offset in it, packed into 64 bits.
+compared, never names. A commit position is the file's number and an offset in it, packed into 64 bits: 32 for the
+offset. Where one transaction makes a file longer than 3 GiB, the offsets behind are told apart in steps of 64 bytes: no
+transaction is so short, so each still has a commit position of its own, in their order, up to 67 GiB.
 GTID sets: https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html,
 https://mariadb.com/kb/en/gtid/.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from struct import pack
 from typing import Final, NamedTuple, Self
@@ -20,7 +22,13 @@ from cdc.model.errors import OperatorError
 
 FIRST: Final = 4
 """The offset of a file's first event."""
-_LARGEST: Final = 0xFFFFFFFF
+LARGEST: Final = 0xFFFFFFFF
+EXACT: Final = 3 << 30
+"""Offsets below this one are in a commit position as they are."""
+_STEP_BITS: Final = 6
+_LAST_FILE: Final = 0x7FFFFFFF
+"""Where both servers end to count."""
+_DIGITS: Final = 10
 _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 _TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
@@ -39,12 +47,20 @@ class BinlogPosition(NamedTuple):
     @property
     def commit(self) -> int:
         """Return it as a commit position. Raises OperatorError for one that does not fit."""
-        if self.offset > _LARGEST:
-            raise OperatorError(
-                f"the binlog file {self.file} has grown past 4 GiB, where its offsets cannot be told apart",
-                hint="write less in one transaction: max_binlog_cache_size limits it",
-            )
-        return file_number(self.file) << 32 | self.offset
+        offset = self.offset
+        if offset >= EXACT:
+            offset = EXACT + (offset - EXACT >> _STEP_BITS)
+            if offset > LARGEST:
+                raise OperatorError(
+                    f"the binlog file {self.file} has grown past 67 GiB, where its offsets cannot be told apart",
+                    hint="write less in one transaction: max_binlog_cache_size limits it",
+                )
+        return file_number(self.file) << 32 | offset
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Return by what positions are compared exactly."""
+        return file_number(self.file), self.offset
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}"
@@ -54,14 +70,25 @@ class BinlogPosition(NamedTuple):
 def file_number(file: str) -> int:
     """Return ``1000000`` of ``binlog.1000000``. Raises OperatorError for what is no binlog's name."""
     _, dot, digits = file.rpartition(".")
-    if not dot or not digits.isascii() or not digits.isdigit():
-        raise OperatorError(f"“{file}” is not the name of a binlog file")
+    if not dot or not digits.isascii() or not digits.isdigit() or len(digits) > _DIGITS or int(digits) > _LAST_FILE:
+        raise OperatorError(f"“{file[:80]}” is not the name of a binlog file")
     return int(digits)
 
 
 def file_named(like: str, number: int) -> str:
     """Name another file of the binlog that `like` belongs to."""
     return f"{like.rpartition('.')[0]}.{number:06d}"
+
+
+def position_at(commit: int, like: str) -> BinlogPosition:
+    """Return the binlog position of a commit position, in the binlog that the file `like` belongs to.
+
+    Where offsets are told apart in steps, it is the beginning of the step.
+    """
+    offset = commit & LARGEST
+    if offset >= EXACT:
+        offset = EXACT + (offset - EXACT << _STEP_BITS)
+    return BinlogPosition(file_named(like, commit >> 32), offset)
 
 
 class GtidSet:
@@ -105,6 +132,9 @@ class GtidSet:
         if spans and first == spans[-1][1] + 1:  # nearly always: the next one
             spans[-1] = (spans[-1][0], last)
             return
+        if not spans or first > spans[-1][1]:  # as a server's text has them: a long one is read in time
+            spans.append((first, last))
+            return
         merged: list[tuple[int, int]] = []
         for start, end in sorted([*spans, (first, last)]):
             if merged and start <= merged[-1][1] + 1:
@@ -119,7 +149,7 @@ class GtidSet:
 
     def _holds(self, of: tuple[str, str], first: int, last: int) -> bool:
         spans = self._ranges.get(of, [])
-        at = bisect_right(spans, (first, _LARGEST << 32)) - 1
+        at = bisect_right(spans, (first, LARGEST << 32)) - 1
         return at >= 0 and spans[at][0] <= first and last <= spans[at][1]
 
     def __le__(self, other: GtidSet) -> bool:
@@ -195,6 +225,10 @@ class GtidPosition:
         domain, server, sequence = gtid.split("-")
         self._last[int(domain)] = (int(server), int(sequence))
 
+    def within(self, domains: Collection[int]) -> Self:
+        """Copy it without other domains than these."""
+        return type(self)({domain: last for domain, last in self._last.items() if domain in domains})
+
     def __le__(self, other: GtidState) -> bool:
         """Tell whether `other` has its transactions. A domain alone does not: separated servers go on counting."""
         return all((domain, server, n) in other for domain, (server, n) in self._last.items())
@@ -213,6 +247,10 @@ class GtidState:
     def parse(cls, text: str) -> Self:
         """Read ``0-1-5,0-2-7``. Raises OperatorError."""
         return cls({(domain, server): n for domain, server, n in _mariadb(text, "state")})
+
+    @property
+    def domains(self) -> frozenset[int]:
+        return frozenset(domain for domain, _ in self._last)
 
     def __contains__(self, gtid: tuple[int, int, int]) -> bool:
         domain, server, sequence = gtid

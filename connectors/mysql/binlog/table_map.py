@@ -111,6 +111,9 @@ _META_ALLOWED: Final[dict[int, frozenset[int]]] = {
     **dict.fromkeys((BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB_COMPRESSED, JSON, GEOMETRY, VECTOR), _LENGTHS),
 }
 """What the metadata of a type may be. NEWDECIMAL has a rule of its own; a string may be as long as its field says."""
+_COLUMNS_MAX: Final = 4096
+"""What both servers allow a table."""
+_LABELS_MAX: Final = {SET: 64, ENUM: 65_535}
 _PRECISION_MAX: Final = 65
 _SCALE_MAX: Final = 38
 """MariaDB's; 30 on MySQL."""
@@ -123,6 +126,8 @@ def table_map(header: Header, body: Cursor, *, mariadb: bool) -> TableMap:
     table_id, flags = body.uint(6), body.uint(2)
     schema, table = _name(body), _name(body)
     count = body.packed()
+    if count > _COLUMNS_MAX:
+        raise ProtocolError(body.at, f"a table of {count} columns")
     types = body.take(count)
     metas = body.part(body.packed())
     columns = [_resolved(kind, metas) for kind in types]
@@ -237,7 +242,7 @@ def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) ->
     for kind, true in ((_SET_LABELS, SET), (_ENUM_LABELS, ENUM)):
         if field := fields.get(kind):
             for i in of.those({true}):
-                labels = tuple(_labels(field))
+                labels = tuple(_labels(field, _LABELS_MAX[true]))
                 decode = _decoder(told.charsets.get(i))
                 if decode is not None:
                     told.labels[i] = tuple(map(decode, labels))
@@ -285,9 +290,12 @@ def _collations(default: Cursor | None, each: Cursor | None, where: list[int]) -
         yield from collations.items()
 
 
-def _labels(field: Cursor) -> Iterator[tuple[int, bytes]]:
+def _labels(field: Cursor, most: int) -> Iterator[tuple[int, bytes]]:
     """Where each label begins, and its bytes."""
-    for _ in range(field.packed()):
+    count = field.packed()
+    if count > most:
+        raise ProtocolError(field.at, f"a column of {count} labels")
+    for _ in range(count):
         yield field.at, field.take(field.packed())
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from cdc.model.errors import OperatorError
 from connectors.mysql import session
+from connectors.mysql.catalog import server
 from connectors.mysql.values import mapping
 
 Name = tuple[str, str]
@@ -50,6 +51,8 @@ class Reach:
         for name in self._captured:
             self._folded.setdefault(_folded(name), set()).add(name)
         self._children: dict[Name, set[Name]] | None = None
+        self.seen: set[Name] = set()
+        """The tables whose foreign keys were looked at."""
         self._hidden = False
         """A table that captured ones hang on by foreign keys may not be looked at."""
 
@@ -69,6 +72,10 @@ class Reach:
                 found |= hangs
             found |= captured
         return frozenset(found)
+
+    def log_end(self) -> int:
+        """Return a commit position: all that was looked at is as it was before it."""
+        return server.status(self._connection, server.look(self._connection))[0].commit
 
     def _texts(self, statement: str, parameters: tuple[str, ...] = ()) -> list[list[str]]:
         return [list(row) for row in session.texts(self._connection, "reading the catalog", statement, parameters)]
@@ -99,7 +106,7 @@ class Reach:
     def _foreign_keys(self) -> dict[Name, set[Name]]:
         """Return the tables by those whose rows change theirs, up from the captured ones."""
         children: dict[Name, set[Name]] = {}
-        seen: set[Name] = set()
+        seen = self.seen
         waiting = list(self._captured)
         while waiting:
             child = waiting.pop()

@@ -8,14 +8,17 @@ Why nothing is lost or published twice between two dumps:
 - A position is always between two transactions. `MysqlSource` moves it, and adds a GTID to its set, only after the
   last event of the transaction has been read; the pipeline asks for it only after it has taken all changes. A session
   that dies in the middle of a transaction therefore asks for it again, whole.
-- With GTIDs (MySQL) a dump asks for every transaction that is not in the set. This does not depend on files, so that
-  another server of the group can continue. What XA has prepared is left out of the set until it has ended, because its
-  rows are published only then.
-- Without them a dump asks for a binlog position: file and offset. Where XA has something prepared, the dump begins at
-  the oldest of it, and transactions that end before the position (`done`) are read but not published. A file of the
-  same name after a reset is another file; its time of creation (`made_at`) tells them apart.
-- MariaDB's GTIDs name the last transaction of each domain. A dump asks by them only after a fail-over; on the same
-  server it asks by binlog position.
+- On the same server a dump asks for a binlog position, file and offset, also where there are GTIDs: a set of them does
+  not tell of transactions that were written while gtid_mode was off, and a dump by the set begins behind their files.
+  What the server then refuses to send (a transaction without a GTID in mode ON, one with a GTID in mode OFF) is a
+  verdict. Where XA has something prepared, the dump begins at the oldest of it, and transactions that end before the
+  position (`done`) are read but not published. A file of the same name after a reset is another file; its time of
+  creation (`made_at`) tells them apart.
+- Another server of the group continues by GTIDs. MySQL sends every transaction that is not in the set; what XA has
+  prepared is left out of the set until it has ended, because its rows are published only then. MariaDB's GTIDs name the
+  last transaction of each domain.
+- A first start on MySQL with GTIDs reads its file from the beginning, up to where the log ended (`sift`) without what
+  is in the set: what was logged but not in the set yet, when that was taken, is published.
 
     server  packet  u24 size · u8 number · 0x00 · event        (0xFE: end, 0xFF: error); 0xFFFFFF: more follows
     client  COM_BINLOG_DUMP       0x12 · u32 offset · u16 flags · u32 server id · file
@@ -41,7 +44,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.errors import CdcError, FencedError, GapError, OperatorError, ProtocolError, RetryableError
 from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
-from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
+from connectors.mysql.binlog.positions import FIRST, LARGEST, BinlogPosition, GtidSet
 from connectors.mysql.binlog.spill import on_disk, open_file
 
 HEARTBEAT_S: Final = 5
@@ -111,13 +114,13 @@ class BinlogDump:
             raise self._refused(exc) from exc
 
     def follow(self, begin: BinlogPosition) -> None:
-        """Ask for everything from an offset on, which must be where an event begins."""
+        """Ask for everything from an offset on, which must be where an event begins, and `askable`."""
         self._ask(pack("<BIHI", 0x12, begin.offset, self._flags, self._server_id) + begin.file.encode())
 
     def follow_gtids(self, gtids: GtidSet) -> None:
         """Ask a MySQL server for every transaction that is not in the set."""
         known = gtids.encode()
-        self._ask(pack("<BHIIQI", 0x1E, _THROUGH_GTID, self._server_id, 0, 4, len(known)) + known)
+        self._ask(pack("<BHIIQI", 0x1E, _THROUGH_GTID, self._server_id, 0, FIRST, len(known)) + known)
 
     def follow_mariadb(self, position: str) -> None:
         """Ask a MariaDB server for everything behind a position of GTIDs."""
@@ -280,6 +283,14 @@ class BinlogDump:
             self._connection._force_close()  # noqa: SLF001 - to a dump, goodbye is not said
 
 
+def askable(position: BinlogPosition) -> BinlogPosition:
+    """Return where to ask for the log from, to read it from a position on: the request has 32 bits for an offset.
+
+    From the beginning of its file, where that is not enough.
+    """
+    return position if position.offset <= LARGEST else BinlogPosition(position.file, FIRST)
+
+
 def replica_host(connector: str) -> str:
     """Return the name a connector registers under, which the server shows."""
     return f"cdc-{connector}"[:60]
@@ -303,6 +314,19 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
             hint="SHOW REPLICAS (MariaDB: SHOW REPLICA HOSTS) names those who are connected; set another "
             "source.server_id here, or run one copy of the connector",
         )
+    if "auto_position" in low:  # asked for by GTIDs, as another server's position is
+        return RetryableError(
+            f"{where}: gtid_mode was switched while the log was read: {told}",
+            hint="nothing is lost: the connector goes on by file and offset; if it comes again: "
+            "cdc snapshot start CONNECTOR.yaml --after-gap",
+        )
+    if "anonymous transaction" in low or "gtid-transaction" in low:
+        return GapError(
+            f"gtid_mode was switched before all was read: {where} does not send, in the mode that it has now, what was "
+            f"written in another: {told}",
+            hint="SET GLOBAL gtid_mode = ON_PERMISSIVE (from OFF: OFF_PERMISSIVE), in which both kinds are sent, until "
+            f"the connector has caught up, before the next step; else {CLOSE_THE_GAP}",
+        )
     if (
         "could not find first log" in low
         or "purged" in low
@@ -318,8 +342,6 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
         )
     if "server-id" in low or "server_id" in low:
         return OperatorError(f"{where} does not send its log: {told}", hint="SET GLOBAL server_id = 1")
-    if "gtid_mode" in low:
-        return OperatorError(f"{where} does not send its log: {told}", hint="SET GLOBAL gtid_mode = ON")
     if "not open" in low:
         return OperatorError(f"binlog off: {where} writes none", hint="start the server with --log-bin")
     return OperatorError(f"{where} does not send its log: {told}", hint="cdc check CONNECTOR.yaml")

@@ -23,6 +23,7 @@ from connectors.mysql.rows.tokens import Name
 
 TOLD_S: Final = 60.0
 """A session that goes on like this is not told of more often."""
+_MOST: Final = 1_000
 
 log = logging.getLogger("cdc")
 
@@ -34,10 +35,27 @@ class Holes:
         self._stops = stops
         self._told_s: dict[tuple[str, str], float] = {}
         self._reach: Reach | None = None
+        self._reached: dict[tuple[Name, ...], frozenset[Name] | None] = {}
+        """What statements on these tables reach, as it was last looked at."""
+        self._looked_at = 0
+        """Where the log ended by then."""
 
-    def altered(self) -> None:
-        """Note that DDL may have changed what hangs on what."""
+    def looked_at(self) -> set[Name]:
+        """Return the tables that were looked at for what hangs on them, since the last DDL."""
+        by_keys = frozenset() if self._reach is None else self._reach.seen
+        return {name for written in self._reached for name in written} | by_keys
+
+    def altered(self, captured: Mapping[Name, Table], at: BinlogPosition, *, dropped: bool) -> Iterator[Change]:
+        """Note that DDL may have changed what hangs on what; `dropped`: something may hang there no longer.
+
+        The server is asked as it is now, which may be after this DDL. Then it did not tell of what it has dropped, and
+        statements before it may have reached more tables than were read again: all are.
+        """
+        unsound = dropped and bool(self._reached) and at.commit < self._looked_at
         self._reach = None
+        self._reached.clear()
+        if unsound:
+            yield from self.of_statement("a statement before DDL", None, captured, at, None)
 
     def of_images(
         self, op: Op, table: Table, images: Iterable[Images], at: BinlogPosition, *, partial: bool
@@ -74,16 +92,12 @@ class Holes:
         written: Sequence[Name] | None,
         captured: Mapping[Name, Table],
         at: BinlogPosition,
-        catalog: Callable[[], Catalog],
+        catalog: Callable[[], Catalog] | None,
     ) -> Iterator[Change]:
         """Give what follows of a statement in the place of rows, which may write `written` itself; None: any table."""
         if written is not None and not written:
             return
-        touched: frozenset[Name] | None = None
-        if written is not None:
-            if self._reach is None:
-                self._reach = catalog().reach(captured)
-            touched = self._reach.of(written)
+        touched = None if written is None or catalog is None else self._of(tuple(written), captured, catalog)
         known = touched is not None
         names = sorted(captured.keys() if touched is None else touched & captured.keys())
         if not names:
@@ -103,6 +117,18 @@ class Holes:
         self._tell(",".join(".".join(name) for name in names), verb, what)
         for name in names:
             yield Change(Op.READ, captured[name], None, None, (at.offset, 0))
+
+    def _of(
+        self, written: tuple[Name, ...], captured: Mapping[Name, Table], catalog: Callable[[], Catalog]
+    ) -> frozenset[Name] | None:
+        if written not in self._reached:
+            if self._reach is None:
+                self._reach = catalog().reach(captured)
+            if len(self._reached) >= _MOST:
+                self._reached.pop(next(iter(self._reached)))
+            self._reached[written] = self._reach.of(written)
+            self._looked_at = max(self._looked_at, self._reach.log_end())
+        return self._reached[written]
 
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of a transaction of which a part was rolled back, and nobody can tell which."""

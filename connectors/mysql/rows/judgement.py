@@ -95,6 +95,13 @@ class Temporary:
 
 
 @dataclass(frozen=True, slots=True)
+class Hangs:
+    """Says that something else may hang on tables from now on, or no longer: a trigger or a view."""
+
+    dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Both:
     """Says that a table is filled by a query whose functions may write other tables."""
 
@@ -102,7 +109,7 @@ class Both:
     written: ChangesRows
 
 
-Judgement: TypeAlias = Meaning | Temporary | Both
+Judgement: TypeAlias = Meaning | Temporary | Hangs | Both
 
 
 def judge(statement: str, database: str, server: str = "", sql_mode: int = 0) -> Judgement:
@@ -221,6 +228,8 @@ def _of_object(tokens: Sequence[Token], verb: str, database: str) -> Judgement:
             return _temporary(tokens, at + 1, verb, database)
         if token.says("TABLE", "TABLES"):
             break
+        if token.says("TRIGGER", "VIEW"):
+            return Hangs(dropped=verb != "CREATE" or _at(tokens, 1).says("OR"))
         if token.says(*_OBJECTS):
             return _of_schema(tokens, at, verb) if token.says("DATABASE", "SCHEMA") else None
         if token.says("DEFAULT") and _at(tokens, at + 1).says("ROLE"):

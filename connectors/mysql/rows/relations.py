@@ -21,7 +21,7 @@ from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured, Catalog, unreadable_key
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
-from connectors.mysql.rows.judgement import Both, Judgement, Temporary, tables_of
+from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, tables_of
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.rows.statements import (
     Altered,
@@ -201,13 +201,18 @@ class Followed:
                 for name in map(self._name, tables) if made else ():
                     self._temporary.made(session, name)
                 self._temporary.dropped(session, () if made else tuple(map(self._name, tables)))
+            case Hangs(dropped):
+                yield from self._holes.altered(self._now, at, dropped=dropped)
             case ChangesRows(verb, tables):
                 if tables is not None:
                     tables = tuple(n for n in map(self._name, tables) if not self._temporary.has(session, n))
                 yield from self._holes.of_statement(verb, tables, self._now, at, catalog)
             case _:
-                self._holes.altered()
                 names = {self._name(name) for name in tables_of(said)}
+                database = as_compared(said.database, folds=self._folds) if isinstance(said, Dropped) else None
+                looked_at = map(self._name, self._holes.looked_at())
+                concerns = any(name in names or name[0] == database for name in looked_at)
+                yield from self._holes.altered(self._now, at, dropped=concerns)
                 hidden = {name for name in names if self._temporary.has(session, name)}
                 if hidden or (session.specific and self._now.keys() & names):
                     self._note_temporary(said, hidden, session)

@@ -300,7 +300,8 @@ def _text(column: TableColumn) -> Callable[[bytes], bytes] | None:
     if convert is not None:
         convert = _named(convert, column.name or "?")
     if column.type in (table_map.BLOB_COMPRESSED, table_map.VARCHAR_COMPRESSED):
-        return _inflating(convert)
+        width = column.meta if column.type == table_map.BLOB_COMPRESSED else 2
+        return _inflating(convert, most=(1 << 8 * width) - 1)
     return convert
 
 
@@ -336,8 +337,11 @@ class _Room:
 _ROOM: Final = _Room()
 
 
-def _inflating(convert: Callable[[bytes], bytes] | None) -> Callable[[bytes], bytes]:
-    """Inflate MariaDB's COMPRESSED columns: u8 (method << 4 | is raw << 3 | bytes of size) · size · stream."""
+def _inflating(convert: Callable[[bytes], bytes] | None, *, most: int) -> Callable[[bytes], bytes]:
+    """Inflate MariaDB's COMPRESSED columns: u8 (method << 4 | is raw << 3 | bytes of size) · size · stream.
+
+    `most`: the bytes of the column's longest value.
+    """
 
     def text(raw: bytes) -> bytes:
         if raw:
@@ -346,6 +350,8 @@ def _inflating(convert: Callable[[bytes], bytes] | None) -> Callable[[bytes], by
                 raw = raw[1:]
             elif method == 8:  # noqa: PLR2004 - zlib
                 size = int.from_bytes(raw[1 : 1 + width], "big")
+                if size > most:
+                    raise ProtocolError(0, f"a compressed value of {size} bytes in a column of {most} at most")
                 _ROOM.take(size)
                 inflate = zlib.decompressobj(-zlib.MAX_WBITS if raw[0] & 8 else zlib.MAX_WBITS)
                 try:

@@ -114,6 +114,10 @@ class Block:
     def commit(self) -> int:
         return BinlogPosition(self.begin.file, self.last).commit
 
+    def ends_behind(self, commit: int) -> bool:
+        """Tell whether it is not yet whole at a commit position between two blocks."""
+        return BinlogPosition(self.begin.file, self.end).commit > commit
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -303,7 +307,7 @@ class Grouper:
     def _end_prepared(self, block: Block, header: events.Header, xid: XaId, *, committed: bool) -> Committed | Passed:
         self._close(block, header)
         rows = self.prepared.pop(xid, None)
-        if rows is None and committed and block.commit >= self._settled:
+        if rows is None and committed and block.ends_behind(self._settled):
             raise GapError(
                 f"XA COMMIT in the log at {block.begin} of what was prepared before the log was followed: its rows are "
                 "not there",

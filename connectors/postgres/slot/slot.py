@@ -37,6 +37,7 @@ from cdc.model.errors import GapError, OperatorError, RetryableError, raise_firs
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
 from connectors.postgres.session import identifier
+from connectors.postgres.slot.invalidation import loss
 from connectors.postgres.slot.replication_stream import ReplicationConnection
 from connectors.postgres.slot.timeline import CLOSE_THE_GAP
 
@@ -44,6 +45,8 @@ ROW_FILTERS: Final = 150000
 """The first version with row filters in publications."""
 FAILOVER_SLOTS: Final = 170000
 """The first version that copies slots to standbys."""
+REASON: Final = "coalesce(to_jsonb(s) ->> 'invalidation_reason', '')"
+"""Of a row `s` of pg_replication_slots: an older server than 17 gives none, and a primary then has only one."""
 OLDER_TRANSACTIONS_S: Final = 60.0
 """How long a new view waits for transactions that began before it."""
 _TOLD_S: Final = 10.0
@@ -66,18 +69,21 @@ class Slot:
     confirmed: int
     wal_status: str
     active_pid: int | None
+    reason: str
+    """Why the server has given it up, where it says so."""
 
 
 def find_slot(catalog: Catalog, name: str) -> Slot | None:
     """Return the slot as it is now; None where there is none."""
     rows = catalog.rows(
         "reading pg_replication_slots",
-        "SELECT coalesce(plugin, ''), coalesce(database, ''), restart_lsn::text, confirmed_flush_lsn::text,"
-        " coalesce(wal_status, ''), active_pid FROM pg_replication_slots WHERE slot_name = %s",
+        "SELECT coalesce(plugin, ''), coalesce(database, ''), restart_lsn::text, confirmed_flush_lsn::text,"  # noqa: S608 - constant
+        f" coalesce(wal_status, ''), active_pid, {REASON} FROM pg_replication_slots s WHERE slot_name = %s",
         (name,),
     )
-    for plugin, database, restart, confirmed, wal_status, pid in rows:
-        return Slot(plugin, database, lsn_number(restart or "0/0"), lsn_number(confirmed or "0/0"), wal_status, pid)
+    for plugin, database, restart, confirmed, wal_status, pid, reason in rows:
+        began, flushed = lsn_number(restart or "0/0"), lsn_number(confirmed or "0/0")
+        return Slot(plugin, database, began, flushed, wal_status, pid, reason)
     return None
 
 
@@ -99,9 +105,8 @@ def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorErr
             hint="set source.slot to a name of its own",
         )
     elif slot.wal_status == "lost":
-        yield GapError(
-            f"slot lost: the server removed log that {name} still needed (max_slot_wal_keep_size)", hint=CLOSE_THE_GAP
-        )
+        lost = loss(name, slot.reason)
+        yield GapError(lost.message, hint=lost.hint)
     elif slot.confirmed > lsn and slot.restart >= lsn:
         yield GapError(
             f"slot re-made: {name} begins at {lsn_text(slot.restart)}, behind the position {lsn_text(lsn)} that Kafka "
@@ -122,8 +127,8 @@ def unused_refusals(catalog: Catalog, name: str, connector: str) -> Iterator[Ope
         yield OperatorError(
             f"slot re-made or foreign: {name} exists, but Kafka holds no position of connector {connector}",
             hint="if the connector has run before, its position topic is lost: start over under a new connector name; "
-            f"if no other tool uses the slot: SELECT pg_drop_replication_slot('{name}'); "
-            "else set source.slot to another name",
+            "if another tool uses the slot, set source.slot to another name. Without the slot, what uses it can never "
+            "go on: only who is sure that nothing does may take it away (docs/operations.md)",
         )
 
 

@@ -68,6 +68,7 @@ from spark_apply.stores.lake import (
     widens,
 )
 from spark_apply.stores.lake_history import Head, HistoryTable, add_versions
+from spark_apply.stores.lake_keys import one_of_each_key, several_texts
 
 _SUMMARY = "spark.databricks.delta.commitInfo.userMetadata"
 _PREVIOUS = "cdc.previous"
@@ -146,6 +147,8 @@ class DeltaStore:
         return Applied()
 
     def fill(self, table: TargetTable, rows: DataFrame) -> None:
+        if several_texts(table):
+            rows = one_of_each_key(rows, table)
         rows = rows.where(F.col(OP) != "d").select(*_columns(table), POSITION)
         rows.write.format("delta").mode("append").save(self.path(table))
 

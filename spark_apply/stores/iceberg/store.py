@@ -68,6 +68,7 @@ from spark_apply.stores.lake import (
     widens,
 )
 from spark_apply.stores.lake_history import Head, HistoryTable, add_versions
+from spark_apply.stores.lake_keys import one_of_each_key, several_texts
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
 _CONFLICT = "CommitFailedException"
@@ -199,6 +200,8 @@ class IcebergStore:
     def _add(self, table: TargetTable, rows: DataFrame, head: Any) -> None:  # noqa: ANN401 - Java's Snapshot
         """Write rows of new keys; fails if another commit came after `head`, if that is given."""
         nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in self._others(rows.sparkSession, table))
+        if several_texts(table):
+            rows = one_of_each_key(rows, table)
         rows = rows.where(F.col(OP) != "d").select(*(quoted(c.name) for c in table.columns), POSITION, *nulls)
         writer = _if_nothing_came(rows.writeTo(self._copy_name(table)), head)
         writer.overwrite(F.lit(False))  # noqa: FBT003 - overwrites no row

@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 from cdc.config.config import StoreConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.history import CURRENT
+from spark_apply.events.topic_identity import difference
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
@@ -261,10 +262,11 @@ class PostgresStore:
             if made is None:
                 msg = f"PostgreSQL table {table.schema}.{table.copy_name}: another rebuild has taken this one's place"
                 raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
-            missing = [n for n, end in (live.mark.ends if live.mark else {}).items() if due.begin.get(n, 0) < end]
+            had = live.mark if live.mark and not difference(live.mark.topic, due.topic) else None  # else other offsets
+            missing = [n for n, end in (had.ends if had else {}).items() if due.begin.get(n, 0) < end]
             if missing:
                 raise BugError(f"{table.qualified}: a copy is swapped in that misses what the live one has")
-            complete = live.mark.complete if live.mark else None
+            complete = had.complete if had else None
             new = self._copies.tables(table, made, BESIDE)
             tables.make_stage(cur, new)
             limit = complete.position if complete else EVERYTHING
@@ -273,7 +275,7 @@ class PostgresStore:
             self._lock_exclusively(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
             self._copies.remove(cur, table, PREVIOUS)
             self._copies.set_aside(cur, table, live, PREVIOUS)
-            self._copies.put_in_place(cur, table, made, Mark(due.begin, complete))
+            self._copies.put_in_place(cur, table, made, Mark(due.begin, complete, due.topic))
             self._staged.clear()
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
@@ -290,7 +292,7 @@ class PostgresStore:
             self._copies.remove(cur, table, BESIDE)
             self._copies.set_aside(cur, table, live, BESIDE)
             self._copies.remove(cur, table, BESIDE)
-            self._copies.put_in_place(cur, table, kept, kept.mark, Due(due.id, kept.mark.ends if kept.mark else {}))
+            self._copies.put_in_place(cur, table, kept, kept.mark, _since(due, kept.mark))
 
     def due(self, table: TargetTable) -> Due | None:
         copy = self._read(table)
@@ -332,6 +334,10 @@ class PostgresStore:
     def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:
             return self._copies.known(cur, table, role or self._role)
+
+
+def _since(due: Due, mark: Mark | None) -> Due:
+    return replace(due, begin=mark.ends, topic=mark.topic) if mark else replace(due, begin={})
 
 
 def _refuse_views(cur: Cursor, of: Tables) -> None:

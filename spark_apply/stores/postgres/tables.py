@@ -15,7 +15,8 @@ from spark_apply.model.store import EVERYTHING, Applied, Batch, Offsets
 from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES, fold_statement
-from spark_apply.stores.postgres.types import pg_type, widens
+from spark_apply.stores.postgres.keys import Stage, column_type, newest_events, same_text
+from spark_apply.stores.postgres.types import widens
 
 OURS = "cdc_apply"
 """The schema of the tables that are not for readers."""
@@ -129,7 +130,7 @@ def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
     check_names(tables.table)
     there, found = columns_of(cur, tables.rows), []
     for column in tables.table.columns:
-        wanted, has = pg_type(column), there.get(column.name)
+        wanted, has = column_type(tables.table, column), there.get(column.name)
         named, kind = sql.Identifier(column.name), sql.SQL(wanted)
         if has is None:
             found.append((f"add column {column.name} {wanted}", sql.SQL("ADD COLUMN {} {}").format(named, kind)))
@@ -286,16 +287,8 @@ def _hold_back(cur: Cursor, tables: Tables, limit: str) -> None:
 
 def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit: str) -> tuple[int, int, int]:
     """Fold the stage in up to `limit`; return rows written, rows deleted, and events that the copy had already."""
-    position, op, gone = sql.Identifier(POSITION), sql.Identifier(OP), tables.ours("gone")
-    newest = sql.SQL("SELECT {first} {columns}, {op} FROM {stage} WHERE {position} < {limit} {last}").format(
-        first=sql.SQL("DISTINCT ON ({})").format(tables.key) if distinct else sql.SQL(""),
-        columns=tables.columns,
-        op=op,
-        stage=tables.stage,
-        position=position,
-        limit=sql.Literal(limit),
-        last=sql.SQL("ORDER BY {}, {} DESC").format(tables.key, position) if distinct else sql.SQL(""),
-    )
+    table, position, op, gone = tables.table, sql.Identifier(POSITION), sql.Identifier(OP), tables.ours("gone")
+    newest = newest_events(Stage(tables.table, tables.stage, tables.columns, tables.key), limit, distinct=distinct)
     cur.execute(
         sql.SQL("SELECT count(*), count(*) FILTER (WHERE {} = 'd') FROM ({}) n").format(op, newest),
     )
@@ -308,20 +301,21 @@ def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit
     elif deletes:
         cur.execute(
             sql.SQL(
-                "DELETE FROM {} t USING ({}) n WHERE n.{op} = 'd' AND {} AND (t.{p} IS NULL OR t.{p} < n.{p})"
-            ).format(tables.rows, newest, tables.same_key("t", "n"), op=op, p=position)
+                "DELETE FROM {} t USING ({}) n WHERE n.{op} = 'd' AND {} AND {} AND (t.{p} IS NULL OR t.{p} < n.{p})"
+            ).format(tables.rows, newest, tables.same_key("t", "n"), same_text(table, "t", "n"), op=op, p=position)
         )
         deleted = cur.rowcount
     forget = limit != EVERYTHING
     if deletes and not forget:
         cur.execute(
             sql.SQL(
-                "INSERT INTO {} AS g SELECT {k}, {p} FROM ({}) n WHERE {op} = 'd'"
-                " ON CONFLICT ({k}) DO UPDATE SET {p} = excluded.{p} WHERE g.{p} < excluded.{p}"
+                "INSERT INTO {} AS g SELECT DISTINCT ON ({k}) {k}, {p} FROM ({}) n WHERE {op} = 'd'"
+                " ORDER BY {k}, {p} DESC"
+                " ON CONFLICT ({k}) DO UPDATE SET ({k}, {p}) = ROW (excluded.*) WHERE g.{p} < excluded.{p}"
             ).format(gone, newest, k=tables.key, p=position, op=op)
         )
-    later = sql.SQL("NOT EXISTS (SELECT FROM {} g WHERE {} AND g.{p} >= n.{p})").format(
-        gone, tables.same_key("g", "n"), p=position
+    later = sql.SQL("NOT EXISTS (SELECT FROM {} g WHERE {} AND {} AND g.{p} >= n.{p})").format(
+        gone, tables.same_key("g", "n"), same_text(table, "g", "n"), p=position
     )
     update = sql.SQL(", ").join(
         sql.SQL("{c} = excluded.{c}").format(c=sql.Identifier(name))
@@ -347,7 +341,7 @@ def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit
 
 
 def _fields(table: TargetTable) -> list[sql.Composed]:
-    named = [sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(pg_type(c))) for c in table.columns]
+    named = [sql.SQL("{} {}").format(sql.Identifier(c.name), sql.SQL(column_type(table, c))) for c in table.columns]
     return [*named, *_ours((POSITION,))]
 
 

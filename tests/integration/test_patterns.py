@@ -1,0 +1,53 @@
+"""Which tables patterns bring: not those that others leave out, and not those that cannot be captured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Database, MySQLDatabase
+from tests.integration.connector import Connector
+
+
+@pytest.mark.parametrize("server", ["postgres18", "mysql"])
+def test_a_pattern_brings_what_can_be_captured(
+    server: str, request: pytest.FixtureRequest, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The rest is told; one that can be captured now is read, and one that was captured is not left out."""
+    database: Database | MySQLDatabase = request.getfixturevalue(server)
+    schema = "public" if server == "postgres18" else database.name
+    for statement in (
+        "CREATE TABLE t (id INT PRIMARY KEY)",
+        "CREATE TABLE tmp_a (id INT PRIMARY KEY)",
+        "CREATE TABLE keyless (id INT NOT NULL)",
+        "INSERT INTO t VALUES (1)",
+        "INSERT INTO keyless VALUES (1)",
+    ):
+        database.execute(statement)
+    connector = Connector(tmp_path, prefix, database.url, kafka, [f"{schema}.*", f"!{schema}.tmp_*"])
+
+    def tables() -> list[str]:
+        return list(json.loads(connector.here("status", "FILE", "--json").stdout)["tables"])
+
+    said = connector.catch_up()
+    assert tables() == [f"{schema}.t"]
+    assert f"{schema}.keyless has no primary key" in said
+    assert f'"!{schema}.keyless"' in said
+    assert "tmp_a" not in said
+    check = connector.here("check", "FILE", "--json")
+    assert check.returncode == 0, check.stdout
+    assert f"{schema}.keyless has no primary key" in check.stdout
+    assert "tmp_a" not in check.stdout
+
+    database.execute("ALTER TABLE keyless ADD PRIMARY KEY (id)")
+    connector.catch_up()
+    assert tables() == [f"{schema}.keyless", f"{schema}.t"]
+    assert connector.fold(f"{schema}.keyless") == {b'{"id":1}': {"id": 1}}
+
+    gone = "DROP CONSTRAINT keyless_pkey" if server == "postgres18" else "DROP PRIMARY KEY"
+    database.execute(f"ALTER TABLE keyless {gone}")
+    for done in (connector.here("run", "FILE", "--until-caught-up"), connector.here("check", "FILE")):
+        assert done.returncode == 1
+        assert f"{schema}.keyless has no primary key" in done.stdout + done.stderr

@@ -1,0 +1,190 @@
+"""Checkpoints that were damaged, and a run with `--once` after a crash: told, followed to the end, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql import SparkSession
+
+from cdc.config.config import StoreConfig
+from cdc.model.errors import CdcError, OperatorError
+from spark_apply.job import job as jobs
+from spark_apply.job.checkpoint import AGAIN
+from spark_apply.job.job import run_apply
+from spark_apply.job.plan import run_plan
+from spark_apply.stores.tantivy import TantivyStore
+from tests.conftest import Database
+from tests.spark_laws import Record, Setting, order
+from tests.spark_records import position
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+
+@pytest.fixture
+def setting(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> Setting:
+    return Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
+
+
+def _emptied(file: Path) -> None:
+    _without_sum(file)
+    file.write_bytes(b"")
+
+
+def _cut(file: Path) -> None:
+    _without_sum(file)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _garbled(file: Path) -> None:
+    """Its sum, which the file system has beside it, shows that."""
+    file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+
+
+def _gone(place: Path) -> None:
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        _without_sum(place)
+        place.unlink()
+
+
+def _without_sum(file: Path) -> None:
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+
+DAMAGES: tuple[tuple[Callable[[Path], None], str, str], ...] = (
+    (_emptied, "metadata", "metadata: it is empty"),
+    (_cut, "metadata", "metadata: it is not whole"),
+    (_gone, "metadata", "metadata: it is missing"),
+    (_emptied, "offsets/2", "offsets/2: it is empty"),
+    (_cut, "offsets/2", "offsets/2: it is not whole"),
+    (_garbled, "offsets/2", "offsets/2: it cannot be read (ChecksumException)"),
+    (_gone, "offsets/2", "offsets/2: it is missing"),
+    (_gone, "offsets/1", "offsets/1: it is missing"),
+    (_gone, "offsets", "offsets/2: it is missing"),
+    (_emptied, "commits/2", "commits/2: it is empty"),
+    (_cut, "commits/2", "commits/2: it is not whole"),
+    (_gone, "commits", "commits/1: it is missing"),
+    (_emptied, "cdc-topics.json", "cdc-topics.json: it is empty"),
+    (_cut, "cdc-topics.json", "cdc-topics.json: it is not whole"),
+)
+HARMLESS = ((_gone, "sources"), (_gone, "commits/2"), (_gone, "cdc-topics.json"))
+
+
+@pytest.mark.timeout(900)
+def test_a_damaged_checkpoint_is_named_and_set_aside_without_a_loss(setting: Setting) -> None:
+    """Each file empty, cut, garbled or gone: plan and start name it, no row changes, and the way out works."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    records: list[Record] = []
+    for batch in range(3):
+        part = [r for n in range(4) for r in table.event("c", order(10 * batch + n), position(10 + 10 * batch + n))]
+        part += table.event("d", order(10 * batch), position(19 + 10 * batch))
+        publisher.publish(part)
+        records += part
+        setting.apply()
+    (folder,) = (setting.folder / "checkpoints").iterdir()
+    whole = setting.folder / "whole"
+    shutil.copytree(folder, whole)
+
+    def damaged(damage: Callable[[Path], None], name: str) -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(whole, folder)
+        damage(folder / name)
+
+    for damage, name, said in DAMAGES:
+        damaged(damage, name)
+        with pytest.raises(OperatorError) as refused:
+            setting.apply()
+        assert refused.value.message == f"the checkpoint is damaged: {folder}/{said}"
+        assert refused.value.hint == AGAIN
+    (problem,) = run_plan(setting.config()).problems
+    assert (problem.what, problem.hint) == (refused.value.message, AGAIN)
+    assert setting.contents(table) == setting.folded(table, records)
+
+    later = table.event("u", order(1, "later"), position(90))
+    publisher.publish(later)
+    told: list[str] = []
+    run_apply(setting.config(), once=True, reset_checkpoint=True, progress=told.append)
+    (line,) = [line for line in told if "set aside" in line]
+    assert (Path(line.rpartition(" ")[2]) / name).exists(), "it is renamed, not removed"
+    records += later
+    assert setting.contents(table) == setting.folded(table, records)
+    assert setting.apply().batches == 0
+
+    shutil.rmtree(whole)
+    shutil.copytree(folder, whole)
+    last = max(int(file.name) for file in (whole / "commits").iterdir() if file.name.isdigit())
+    for number, (damage, name) in enumerate(HARMLESS):
+        damaged(damage, name.replace("/2", f"/{last}"))
+        more = table.event("u", order(number, "more"), position(100 + number))
+        publisher.publish(more)
+        records += more
+        setting.apply()
+        assert setting.contents(table) == setting.folded(table, records), name
+
+
+def test_once_ends_after_a_crash_with_partitions_added_since(
+    setting: Setting, postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two tables, one new; and with a topic of no record at all. What is in the new partitions is there, too."""
+    config = replace(
+        setting.config(),
+        stores={"copy": setting.config().stores["copy"], "pg": StoreConfig(type="postgres", url=postgres18.url)},
+        tables={"public.*": replace(setting.config().tables["public.*"], stores=("copy", "pg"))},
+    )
+    one, other, empty = setting.table(), setting.table("items"), setting.table("empty")
+    publisher = setting.publisher()
+    publisher.create([one, other, empty], partitions=1)
+    assert setting.apply(config).batches <= 1, "nothing is there, and it ends"
+    records = [r for n in range(20) for r in one.event("c", order(n), position(10 + n))]
+    publisher.publish(records)
+    setting.apply(config)
+    records += (unfinished := one.event("d", order(3), position(40)) + one.event("u", order(4, "x"), position(41)))
+    publisher.publish(unfinished)
+
+    def crash(*_: Any) -> None:
+        msg = "as if it had been killed here"
+        raise RuntimeError(msg)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TantivyStore, "apply", crash)
+        with pytest.raises(CdcError, match="RuntimeError"):
+            setting.apply(config)
+    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+    for future in admin.create_partitions([NewPartitions(t.topic, 3) for t in (one, other, empty)]).values():
+        future.result(30)
+    records += (more := [r for n in range(20, 60) for r in one.event("c", order(n), position(50 + n))])
+    items = [r for n in range(30) for r in other.event("c", order(n), position(200 + n))]
+    publisher.publish([*more, *items])
+    told: list[str] = []
+    run_apply(config, once=True, progress=told.append)
+    assert any(line == f"topic {one.topic} has 3 partitions, and had 1: the new ones are read, too" for line in told)
+    for table, of in ((one, records), (other, items), (empty, [])):
+        for store in config.stores:
+            alone = replace(config, stores={"copy": config.stores[store]}, tables=setting.config().tables)
+            assert setting.contents(table, alone) == setting.folded(table, of), (table.name, store)
+    assert setting.apply(config).batches == 0
+
+
+def test_a_run_of_once_reads_to_the_end_it_found(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In several batches, with offsets of markers and of what was aborted at the end."""
+    monkeypatch.setattr(jobs.kafka_source, "MAX_EVENTS_PER_BATCH", 7)
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table], partitions=2)
+    records = [r for n in range(40) for r in table.event("c", order(n), position(10 + n))]
+    publisher.publish(records)
+    publisher.publish(table.event("c", order(99), position(99)), commit=False)
+    assert setting.apply().batches > 3
+    assert setting.contents(table) == setting.folded(table, records)
+    assert setting.apply().batches == 0
+    (folder,) = (setting.folder / "checkpoints").iterdir()
+    assert set(json.loads((folder / "cdc-topics.json").read_text())) == {table.topic}

@@ -1,0 +1,134 @@
+"""A copy that cannot go on is set aside, noted first, and tried again; what concerns all ends the job. No server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from cdc.config.config import ApplyTable
+from cdc.model.errors import BugError, CdcError, OperatorError, RetryableError
+from spark_apply.events.projection import projected_table
+from spark_apply.events.set_aside import SetAside, aside_id
+from spark_apply.job.route import Route
+from spark_apply.job.set_aside import AsideCopies
+from spark_apply.model.target_table import Version
+
+GONE, AWAY = OperatorError("the table was dropped"), RetryableError("the server is away")
+
+
+@dataclass
+class Quarantine:
+    """Keeps what would be written to the topic, and may refuse it."""
+
+    there: dict[bytes, bytes | None] = field(default_factory=dict)
+    refuses: bool = False
+
+    def write(self, records: dict[bytes, bytes | None]) -> None:
+        if self.refuses and records:
+            raise OperatorError("the quarantine cannot be written")
+        self.there |= records
+
+
+def route(name: str, *stores: str) -> Route:
+    version = Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), ())
+    anything: Any = dict.fromkeys(stores, object())
+    return Route(projected_table([version], ApplyTable(stores=stores)), anything)
+
+
+def asides(*, once: bool = False, noted: bool = False) -> tuple[AsideCopies, Quarantine, list[str]]:
+    quarantine, told = Quarantine(), list[str]()
+    routes = {f"shop.public.{name}": route(name, "lake", "search") for name in ("a", "b")}
+    made = AsideCopies(routes, quarantine, told.append, once, containing=True)  # type: ignore[arg-type]
+    if noted:
+        made.known = {aside_id("shop.public.a", "lake"): SetAside("lake", "public.a", "shop.public.a", "x", None, 1)}
+    return made, quarantine, told
+
+
+def test_one_copy_is_set_aside_and_the_others_go_on() -> None:
+    made, quarantine, told = asides()
+    with made.contained("shop.public.a", "lake"):
+        raise GONE
+    assert list(made.routes["shop.public.a"].stores) == ["search"]
+    assert list(made.routes["shop.public.b"].stores) == ["lake", "search"]
+    assert list(made) == [("shop.public.a", "lake")]
+    assert told == ["warning: public.a in lake is set aside, the others go on: the table was dropped"]
+    assert list(quarantine.there) == [aside_id("shop.public.a", "lake")]
+    with made.contained("shop.public.a", "lake"):
+        raise GONE
+    assert len(told) == 1, "it is so already"
+    made.failed("shop.public.a", "lake", GONE)
+    assert len(told) == 1, "for the same reason"
+    made.failed("shop.public.a", "lake", AWAY)
+    assert told[1:] == ["warning: public.a in lake is set aside, the others go on: the server is away"]
+    made.forget_others()
+    assert quarantine.there[aside_id("shop.public.a", "lake")] is not None
+    del made.copies["shop.public.a", "lake"]
+    made.forget_others()
+    assert quarantine.there == {aside_id("shop.public.a", "lake"): None}
+
+
+@pytest.mark.parametrize("exc", [BugError("ours"), KeyError("unknown"), InterruptedError()])
+def test_what_concerns_all_is_raised(exc: Exception) -> None:
+    made, quarantine, _ = asides()
+    with pytest.raises(type(exc)), made.contained("shop.public.a", "lake"):
+        raise exc
+    assert not list(made)
+    assert not quarantine.there
+
+
+def test_a_failure_is_raised_as_long_as_the_batch_is_tried_again() -> None:
+    made, _, _ = asides()
+    made.containing = False
+    with pytest.raises(OperatorError), made.contained("shop.public.a", "lake"):
+        raise GONE
+    assert not list(made)
+
+
+def test_what_cannot_be_noted_ends_the_job() -> None:
+    """Otherwise nobody would know that the copy lacks something."""
+    made, quarantine, _ = asides()
+    quarantine.refuses = True
+    with pytest.raises(OperatorError, match="cannot be written"), made.contained("shop.public.a", "lake"):
+        raise GONE
+
+
+@pytest.mark.parametrize(
+    ("errors", "once", "ends"),
+    [
+        ([GONE, GONE, GONE, GONE], False, GONE),
+        ([AWAY, AWAY, AWAY, AWAY], True, AWAY),
+        ([AWAY, AWAY, AWAY, AWAY], False, None),
+        ([AWAY, AWAY, GONE, AWAY], False, GONE),
+    ],
+)
+def test_the_job_ends_if_no_copy_is_left(errors: list[CdcError], ends: CdcError | None, *, once: bool) -> None:
+    """A job that only waits for servers goes on waiting, unless it runs once."""
+    made, _, _ = asides(once=once)
+    copies = [(topic, name) for topic, of in list(made.routes.items()) for name in of.stores]
+    for (topic, name), error in zip(copies[:-1], errors, strict=False):
+        made.put(topic, name, error)
+    if ends is None:
+        made.put(*copies[-1], errors[-1])
+        return
+    with pytest.raises(type(ends), match=str(ends)):
+        made.put(*copies[-1], errors[-1])
+
+
+def test_a_start_knows_what_an_earlier_run_has_set_aside() -> None:
+    made, _, _ = asides(noted=True)
+    assert not made.is_behind("shop.public.b", "lake")
+    assert made.is_behind("shop.public.a", "lake")
+    assert list(made.routes["shop.public.a"].stores) == ["search"]
+    assert made.copies["shop.public.a", "lake"].due_at == 0.0, "at once"
+
+
+def test_it_is_tried_less_and_less_often() -> None:
+    made, _, _ = asides()
+    made.put("shop.public.a", "lake", GONE)
+    waits = []
+    for _ in range(6):
+        waits.append(made.copies["shop.public.a", "lake"].wait_s)
+        made.failed("shop.public.a", "lake", GONE)
+    assert waits == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
