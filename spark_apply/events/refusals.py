@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from cdc.config.config import ApplyConfig
+from cdc.config.config import ApplyConfig, ApplyTable
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.model.store import HISTORIES
-from spark_apply.model.target_table import TargetTable, choose
+from spark_apply.model.target_table import TargetTable
 
 
-def refuse_histories(config: ApplyConfig, tables: Sequence[TargetTable]) -> None:
-    """Raise ConfigError for a history in a store that keeps none."""
-    chosen = choose(config.tables, [table.qualified for table in tables])
-    for table in tables:
-        for store in chosen[table.qualified].stores:
+def refuse_histories(config: ApplyConfig, tables: Mapping[str, tuple[ApplyTable, TargetTable]]) -> None:
+    """Raise ConfigError for a history in a store that keeps none; `tables` by ``schema.table``."""
+    for name, (settings, table) in tables.items():
+        for store in settings.stores:
             if table.history and config.stores[store].type not in HISTORIES:
-                msg = f"tables.{table.qualified}: store {store} ({config.stores[store].type}) keeps no history"
+                msg = f"tables.{name}: store {store} ({config.stores[store].type}) keeps no history"
                 raise ConfigError(msg, hint=f"mode: history is kept by stores of type {', '.join(HISTORIES)}")
 
 

@@ -294,7 +294,7 @@ def choose_usable(config: ApplyConfig) -> tuple[Chosen, Unusable]:
             unusable[table] = (settings, log_of(newest) if settings.mode == "history" else newest, exc)
         else:
             chosen[table] = (settings, versions[table])
-    refuse_histories(config, [made for _, made in tables.values()])
+    refuse_histories(config, tables)
     check_places(tables, {name: store.type for name, store in config.stores.items()})
     return chosen, unusable
 

@@ -201,7 +201,7 @@ def _job(shop: Shop) -> Iterator[None]:
     job = threading.Thread(target=run)
     job.start()
     try:
-        _until(lambda: "following the topics" in lines or not job.is_alive())
+        _until(lambda: any(line.startswith("following the topics") for line in lines) or not job.is_alive())
         yield
         assert job.is_alive()
     finally:
