@@ -65,6 +65,8 @@ class Followed:
         self._now: dict[Name, Table] = {}
         self._shown: dict[Name, Captured] = {}
         """What the catalog has said of each."""
+        self._gone: set[Name] = set()
+        """Those that were not there any more when the log told of their end."""
         self._may_not: dict[Name, bool] = {}
         self._known: dict[Name, Description] = {}
         self._holes = holes.Holes(stops=config.on_hole == "stop")
@@ -245,6 +247,7 @@ class Followed:
             case Dropped(database):
                 of = as_compared(database, folds=self._folds)
                 for name in [name for name in {**self._known, **self._now} if name[0] == of]:
+                    self._gone.add(name)
                     yield from self._emptied(name, at)
             case Renamed(pairs):
                 yield from self._renamed([(self._name(old), self._name(new)) for old, new in pairs], at, catalog)
@@ -265,6 +268,8 @@ class Followed:
         shown = {self._name(name): columns for name, columns in catalog().columns_shown().items()}
         self._may_not.clear()
         for name, table in list(self._now.items()):
+            if name not in shown and name in self._gone:
+                continue
             if name not in shown:
                 raise ChangedError(
                     f"table {table.qualified} is gone, or may not be read any more: looking at all again"
@@ -335,7 +340,9 @@ class Followed:
             return
         now = catalog().find(self._now[name].schema, self._now[name].name, self._config.keys)
         if now is None:
+            self._gone.add(name)
             return  # by another statement, which the log has too
+        self._gone.discard(name)
         self._shown[name] = now
         self._last.pop(name, None)
         for of in [of for of, (table, _) in self._described.items() if self._name((table.schema, table.name)) == name]:
