@@ -79,7 +79,13 @@ def chosen(
     for found in matched:
         if isinstance(found, OperatorError):
             raise found
-        found_by_name[found.qualified] = found
+        other = found_by_name.setdefault(found.qualified, found)
+        if (other.schema, other.name) != (found.schema, found.name):
+            raise OperatorError(
+                f"tables {other.sql} and {found.sql} have the same name, {found.qualified}, where a dot is put between "
+                "its parts",
+                hint="leave one of them out of source.tables, or rename it",
+            )
     for found in list(found_by_name.values()):
         for error in judge(found):
             leave(found, error)
@@ -108,10 +114,12 @@ def refusals(
                 yield from ((found.qualified, reason) for reason in reasons or [None])
 
 
-def not_left_out(found: Iterable[_F], patterns: Sequence[str]) -> list[_F]:
-    """Return what no pattern leaves out."""
-    without = [pattern.removeprefix(LEFT_OUT) for pattern in patterns if pattern.startswith(LEFT_OUT)]
-    return [one for one in found if not any(matches(pattern, one.qualified) for pattern in without)]
+def not_left_out(
+    found: Iterable[_F], patterns: Sequence[str], compared: Callable[[str], str] = lambda name: name
+) -> list[_F]:
+    """Return what no pattern leaves out; `compared` gives what the server compares of a name."""
+    without = [compared(pattern.removeprefix(LEFT_OUT)) for pattern in patterns if pattern.startswith(LEFT_OUT)]
+    return [one for one in found if not any(matches(pattern, compared(one.qualified)) for pattern in without)]
 
 
 def stops(name: str, patterns: Sequence[str], known: Collection[str]) -> bool:

@@ -201,7 +201,8 @@ def _neighbours(
     occupied = sink.occupied([table for table in new if sink.topic(table) in names])
     with closing(sink):
         published = sink.schemas() if sink.schema_topic in names else iter(())
+        recorded = read_standing(config, sink.connector).topics if state is not None else {}
         told = {finding.what for finding in found}
-        for refusal in verdicts.of_records(occupied, published, sink.connector):
+        for refusal in verdicts.of_records(occupied, published, sink.connector, recorded):
             if refusal.message not in told:
                 yield refused("topics", refusal)

@@ -37,7 +37,8 @@ def made(kind: str) -> Path:
 
 def prepare(kind: str, folder: Path, options: Mapping[str, str] = MappingProxyType({})) -> Launch:
     """As `cdc dev` prepares one, from a copy of data that were made before."""
-    if not (folder / "data").exists():
+    fresh = kind == "mysql" and "lower-case-table-names" in options  # which is for the data's whole life
+    if not (folder / "data").exists() and not fresh:
         model, new = made(kind), folder / "data.new"
         subprocess.run(["cp", "-a", str(model / "data"), str(new)], check=True)
         (new / "auto.cnf").unlink(missing_ok=True)  # else it were the same server as the other copies

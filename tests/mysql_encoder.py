@@ -76,8 +76,8 @@ def body(event: Event) -> bytes:
             return text + struct.pack("<I", zlib.crc32(start))
         case Rotate(_, position, file):
             return struct.pack("<Q", position) + file.encode()
-        case Query(head, thread, error, schema, statement, charset, ddl_xid):
-            variables = struct.pack("<BI", 0, 7) + struct.pack("<BQ", 1, 1 << 40) + b"\x06\x03std"
+        case Query(head, thread, error, schema, statement, charset, ddl_xid, sql_mode):
+            variables = struct.pack("<BI", 0, 7) + struct.pack("<BQ", 1, sql_mode & 0xFFFFFFFFFFFFFFFF) + b"\x06\x03std"
             variables += struct.pack("<BHHH", 4, COLLATIONS[charset], UTF8MB4, UTF8MB4) + b"\x05\x03UTC"
             variables += b"\x0b\x01u\x01h\x0c\x01" + schema.encode() + b"\0"
             variables += b"" if ddl_xid is None else struct.pack("<BQ", 17, ddl_xid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -121,9 +121,7 @@ class Startup:
         added = self._refuse_others(identity, tables, still)
         if added:
             source.extend(tables)
-            since = Position(still.epoch, still.commit - 1, still.windows + 1).text
-            reading = {**still.reading, **{table.qualified: IncrementalProgress(since).to_json() for table in added}}
-            still = replace(still, tables=names, reading=reading, carried=source.carried())
+            still = replace(self._taken_up(still, added), tables=names, carried=source.carried())
         if lost:
             still = _read_again(still, lost)
         found = source.stale() if isinstance(source, Comparing) else {}
@@ -136,6 +134,18 @@ class Startup:
             state = still.next()
             self._sink.commit(state)
         return state, None
+
+    def _taken_up(self, state: State, added: Iterable[Table]) -> State:
+        """Let tables be read that `state` does not know; those captured before as behind a gap."""
+        since = Position(state.epoch, state.commit - 1, state.windows + 1).text
+        reading = {}
+        for table in added:
+            back = self._sink.topic(table) in self._sink.recorded()
+            if back:
+                log.warning("table %s was captured before: its rows are read, and those that are gone are deleted",
+                            table.qualified)  # fmt: skip
+            reading[table.qualified] = IncrementalProgress(since, gap=back).to_json()
+        return replace(state, reading={**state.reading, **reading})
 
     def _record_topics(self) -> bool:
         """Record in the open transaction what has changed of the topics that are relied on; False: nothing has."""
@@ -204,16 +214,19 @@ class Startup:
         )
 
     def _refuse_others(self, identity: Mapping[str, str], tables: Sequence[Table], state: State) -> list[Table]:
-        """Find the tables that `state` does not know; raises OperatorError if their topics are another connector's."""
+        """Find the tables that `state` does not know; raises OperatorError if their topics are another connector's.
+
+        What this connector wrote to their topics when it captured them before is not in the way.
+        """
         added = [table for table in tables if table.qualified not in state.tables]
         if added:
             self.refuse_neighbours(identity, added)
-            self._refuse_occupied(added)
+            self._refuse_occupied(added, self._sink.recorded())
         return added
 
-    def _refuse_occupied(self, tables: Sequence[Table]) -> None:
+    def _refuse_occupied(self, tables: Sequence[Table], recorded: Container[str] = ()) -> None:
         occupied = self._sink.occupied(tables)
-        raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector))
+        raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector, recorded))
 
 
 def _refuse_left_out(source: Source, state: State) -> None:

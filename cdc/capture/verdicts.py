@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import orjson
 
+from cdc.encode.table_log import log_of
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.ledger import TopicFacts, spread_otherwise
@@ -73,24 +74,29 @@ def of_topics(recorded: Mapping[str, TopicFacts], found: Mapping[str, TopicFacts
             )
 
 
-def of_records(occupied: Sequence[str], published: Iterable[bytes], connector: str) -> Iterator[OperatorError]:
-    """Refuse topics with records when this connector has no position; the schema topic may name their owner."""
+def of_records(
+    occupied: Sequence[str], published: Iterable[bytes], connector: str, recorded: Container[str] = ()
+) -> Iterator[OperatorError]:
+    """Refuse topics with records when this connector has no position; the schema topic may name their owner.
+
+    Those `recorded` beside its position are its own, unless another connector has described their tables since.
+    """
     if not occupied:
         return
     owners: dict[str, str] = {}
     for record in map(orjson.loads, published):
-        owners[record["topic"]] = record["connector"]
+        owners[record["topic"]] = owners[log_of(record["topic"])] = record["connector"]
     for topic in occupied:
         owner = owners.get(topic, connector)
         if owner != connector:
             yield _owned(topic, owner)
-            continue
-        yield OperatorError(
-            f"topic {topic} holds records already, and connector {connector} has no position for them: rows deleted "
-            "since they were written would stay in it for ever",
-            hint="give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics); "
-            "or leave the table out",
-        )
+        elif topic not in recorded or topic not in owners:
+            yield OperatorError(
+                f"topic {topic} holds records already, and connector {connector} has no position for them: rows "
+                "deleted since they were written would stay in it for ever",
+                hint="give the connector another name and another sink.topic_prefix (a fresh snapshot into new "
+                "topics); or leave the table out",
+            )
 
 
 def _owned(topic: str, owner: str) -> OperatorError:

@@ -27,6 +27,7 @@ _OPTIONS: Final = {
     "performance-schema": "OFF",
 }
 
+_NAMES: Final = "lower-case-table-names"
 _STATEMENTS: Final = mysqld.ADMINISTRATOR + "DROP USER 'root'@'localhost';\n"
 
 
@@ -36,7 +37,8 @@ def prepare(folder: Path, *, options: Mapping[str, str] = MappingProxyType({})) 
 
     def initialise(data: Path, statements: Path) -> tuple[str, ...]:
         doing = ("--initialize-insecure", f"--datadir={data}", f"--init-file={statements}")
-        return (*program.command, *doing)
+        names = options.get(_NAMES)  # which cannot be changed later
+        return (*program.command, *doing, *((f"--{_NAMES}={names}",) if names else ()))
 
     if not (folder / "data").exists():
         mysqld.make_data(folder, _STATEMENTS, initialise, what="mysqld --initialize")

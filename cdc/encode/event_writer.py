@@ -17,7 +17,19 @@ from cdc.encode.live_keys import LiveKeys
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
 from cdc.encode.toast import TOAST_FROM, Ask, ToastValues
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
-from cdc.model.change import UNCHANGED, Change, Coordinates, Message, Op, Position, Row, Table, Transaction, Xid
+from cdc.model.change import (
+    UNCHANGED,
+    Change,
+    Coordinates,
+    Described,
+    Message,
+    Op,
+    Position,
+    Row,
+    Table,
+    Transaction,
+    Xid,
+)
 from cdc.model.errors import BugError, ChangedError
 from cdc.model.interfaces import Handover, LastWritten, Sink, Snapshotter, Window
 from cdc.model.state import Key
@@ -161,6 +173,8 @@ class EventWriter:
                     continue
             if isinstance(change, Message):
                 self.message(change, frame, transaction.xid)
+            elif isinstance(change, Described):
+                self._encoder_at(change.table, frame)
             elif change.table.deferred_key:
                 for settled in self._deferred.settle(change):
                     self._any_change(settled, transaction, frame, handover)

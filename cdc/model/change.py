@@ -118,6 +118,12 @@ class Change(NamedTuple):
     """Where the row stands in the log. Not an order: rows share it and transactions interleave."""
 
 
+class Described(NamedTuple):
+    """A table's description has changed, in the log between its rows: it is published with the next version."""
+
+    table: Table
+
+
 class Message(NamedTuple):
     """A message that an application wrote into the log (PostgreSQL: pg_logical_emit_message)."""
 
@@ -165,7 +171,7 @@ class Transaction(NamedTuple):
     xid: Xid
     commit: int
     committed_at_ms: int
-    changes: Iterable[Change | Message]
+    changes: Iterable[Change | Described | Message]
     where: bytes
     """JSON members of its events' `source`, with `%d` for each number of a change's coordinates."""
 

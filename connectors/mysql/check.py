@@ -18,7 +18,7 @@ from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.mysql import session
-from connectors.mysql.catalog import server
+from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.lag import replicas
 from connectors.mysql.replication import continuity
@@ -51,6 +51,8 @@ class _Check:
         self._where = self._address.endpoint
         self._server = server.Server("", {}, "")
         self._tables: tuple[Table, ...] = ()
+        self._restricted: set[str] = set()
+        """Those whose definition is not shown."""
         self._identity: dict[str, str] = {}
 
     def run(self) -> Checked:
@@ -66,6 +68,8 @@ class _Check:
             ("replicas", self._replicas),
             ("server", self._prepared),
             ("tables", self._captured),
+            ("server", self._filters),
+            ("tables", self._columns),
             ("tables", self._cascades),
             ("rights", self._rights),
             ("position", self._position),
@@ -189,10 +193,28 @@ class _Check:
                 what = f"key ({', '.join(table.key)}), {len(table.columns)} columns, about {captured.rows:,} rows"
                 yield Finding(Level.OK, f"table {name}", what)
 
+    def _filters(self, connection: session.Connection) -> Iterator[Finding]:
+        for refusal in filters.refusals(connection, self._server, self._tables, self._where):
+            yield refused("server", refusal)
+        for warning in filters.warnings(connection, self._server):
+            yield Finding(Level.WARNING, "server", warning)
+
+    def _columns(self, connection: session.Connection) -> Iterator[Finding]:
+        catalog = Catalog(connection)
+        for table in self._tables:
+            if catalog.restricted(table.schema, table.name):
+                self._restricted.add(table.qualified)
+                what = f"user {self._server.user} may not read all of its columns: the others are in no event"
+                name = f"{mapping.quoted_name(table.schema)}.{mapping.quoted_name(table.name)}"
+                fix = f"GRANT SELECT ON {name} TO {self._server.account}; not needed if that is what you want"
+                yield Finding(Level.WARNING, f"table {table.qualified}", what, fix)
+
     def _cascades(self, connection: session.Connection) -> Iterator[Finding]:
         if not self._server.mariadb and self._server.version >= server.LOGGED_CASCADES:
             return
         for table in self._tables:
+            if table.qualified in self._restricted:
+                continue
             name = f"{mapping.quoted_name(table.schema)}.{mapping.quoted_name(table.name)}"
             ((_, made, *_),) = session.texts(connection, "reading the catalog", f"SHOW CREATE TABLE {name}")
             for key, parent, actions in _CASCADE.findall(made):  # information_schema shows them to owners only

@@ -7,14 +7,15 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
 import orjson
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, GapError, OperatorError, raise_first
+from cdc.model.change import Change, Coordinates, Described, Idle, Message, Offset, Table, Transaction, TransactionBatch
+from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -32,7 +33,7 @@ from connectors.mysql.binlog.positions import (
     GtidState,
     position_at,
 )
-from connectors.mysql.catalog import server
+from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.replication import continuity
 from connectors.mysql.replication.claim import Claim
@@ -55,6 +56,10 @@ _SMALL_UPTO: Final = EXACT - (1 << 28)
 """Behind this offset of a file, transactions are read one by one: those read at once never reach 4 GiB."""
 _HEAD_S: Final = 60.0
 """How long the head of a file may take to come."""
+_VISIBLE_S: Final = 30
+"""How long a statement that is in the log may take to become visible."""
+_COMPARED_S: Final = 30.0
+"""How often the server's filters are compared with what is captured."""
 _SERVER_IDS: Final = (1_000_000_000, 1_000_000_000)
 """Where a server_id is taken from that the configuration does not give: from, how many."""
 
@@ -78,6 +83,7 @@ class MysqlSource:
         self._sql: session.Connection | None = None
         self._dump: BinlogDump | None = None
         self._server = server.Server("", {}, "")
+        self._compared_s = time.monotonic()
         self._by_gtid = False
         """Whether views tell transactions by GTID, not by where they end."""
         self._captured: tuple[Captured, ...] = ()
@@ -125,8 +131,22 @@ class MysqlSource:
         self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys, left_out)
         left_out.tell(self._captured)
         self._left_out = left_out.found
-        self._followed = Followed(self._config.source, self._captured)
+        self._compare_filters()
+        for warning in filters.warnings(sql, self._server):
+            log.warning("MySQL at %s: %s", self._address.endpoint, warning)
+        self._followed = Followed(
+            self._config.source,
+            self._captured,
+            folds=self._server.folds,
+            mariadb=self._server.mariadb,
+            restricted=lambda schema, name: self._catalog().restricted(schema, name),
+        )
         return identity(self._server)
+
+    def _compare_filters(self) -> None:
+        """Raise OperatorError if the server leaves captured tables out of its log."""
+        raise_first(filters.refusals(self._connected(), self._server, self.tables(), self._address.endpoint))
+        self._compared_s = time.monotonic()
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
@@ -248,6 +268,8 @@ class MysqlSource:
         read_small: fast_path.ReadSmall | None = None
         while True:
             self._claim.keep()
+            if time.monotonic() - self._compared_s > _COMPARED_S:
+                self._compare_filters()
             small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:
                 if small.transactions:
@@ -264,12 +286,9 @@ class MysqlSource:
             if raw is None:
                 dump.wait(_WAIT_S)
                 continue
-            event = parser.parse(raw, described) if isinstance(raw, bytes) else parser.parse_long(raw, described)
-            header = event.header
-            if header.log_pos and not header.artificial and not isinstance(event, _OF_NO_PLACE):
-                end = self._offsets.end_of(header)
-                if end != header.log_pos:
-                    event = event._replace(header=header._replace(log_pos=end))
+            event = self._placed(
+                parser.parse(raw, described) if isinstance(raw, bytes) else parser.parse_long(raw, described)
+            )
             if isinstance(event, _OF_FILES):
                 file = self._turned(event, file, asked)
                 if isinstance(event, events.FormatDescription):
@@ -293,6 +312,14 @@ class MysqlSource:
                     raise BugError("a transaction was left before its end")
             else:
                 self._passed(done.block)
+
+    def _placed(self, event: events.Event) -> events.Event:
+        """Give an event where it ends in its file: a header tells the lower 32 bits."""
+        header = event.header
+        if not header.log_pos or header.artificial or isinstance(event, _OF_NO_PLACE):
+            return event
+        end = self._offsets.end_of(header)
+        return event if end == header.log_pos else event._replace(header=header._replace(log_pos=end))
 
     def _small(self, dump: BinlogDump, read: fast_path.ReadSmall, file: str) -> fast_path.SmallTransactions | None:
         """Read small transactions that have come whole, as `_transaction` has them; None: there are none.
@@ -333,7 +360,7 @@ class MysqlSource:
             self._reach(BinlogPosition(file, event.header.log_pos))
         return end <= self._skip_to
 
-    def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read] | None:
+    def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read | None] | None:
         found = self._followed.table(told, BinlogPosition(file, offset))
         return None if found is None else (found[0], found[1].whole())
 
@@ -405,7 +432,7 @@ class MysqlSource:
             where.replace(b"%", b"%%") + b',"pos":%d,"row":%d',
         )
 
-    def _changes(self, done: Committed) -> Iterator[Change | Message]:
+    def _changes(self, done: Committed) -> Iterator[Change | Described | Message]:
         rows = done.rows
         described = rows.described
         version = "" if described is None else described.server_version
@@ -424,8 +451,9 @@ class MysqlSource:
                         yield from self._followed.changes(event, known, at)
                 case events.Query():
                     session_ = Session(event.thread_id, bool(event.header.flags & THREAD_SPECIFIC))
-                    said = judge(event.statement, event.schema, version)
-                    yield from self._followed.of_statement(said, at, self._catalog, session_)
+                    said = judge(event.statement, event.schema, version, event.sql_mode)
+                    asked = partial(self._catalog_with, done.block.gtid)
+                    yield from self._followed.of_statement(said, at, asked, session_)
                 case _:
                     pass
         rows.buffer.close()
@@ -457,8 +485,11 @@ class MysqlSource:
             offset["gtids"] = str(left)
         return offset, position.commit
 
-    def acknowledge(self, offset: Offset) -> None:
-        """Do nothing: the server does not hold the log for us."""
+    def acknowledge(self, offset: Offset) -> None:  # noqa: ARG002 - the server does not hold the log for us
+        """Take up new tables, once all that the log had before them is in Kafka: by a session that begins with them."""
+        if self._followed.new:
+            named = ", ".join(sorted(self._followed.new))
+            raise ChangedError(f"table {named} is new, or has another name: it is taken up")
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         at = position_at(commit, self._read_to.file)
@@ -491,6 +522,15 @@ class MysqlSource:
 
     def _catalog(self) -> Catalog:
         return Catalog(self._connected())
+
+    def _catalog_with(self, gtid: str | None) -> Catalog:
+        """Return the catalog as it is with this transaction: MySQL sends the log before a commit is visible."""
+        if self._by_gtid and gtid is not None:
+            statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, {_VISIBLE_S})"
+            ((late,),) = session.texts(self._connected(), "waiting for a statement to end", statement, (gtid,))
+            if late != "0":
+                raise RetryableError("a statement that is in the log does not end at the server", hint=session.GO_ON)
+        return self._catalog()
 
 
 def identity(found: server.Server) -> dict[str, str]:

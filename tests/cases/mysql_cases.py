@@ -147,6 +147,233 @@ TABLES: Final = (
     ),
 )
 
+"""What is written for one server alone stands in a comment that only that one reads: ``/*M! … */`` MariaDB,
+``/*!80000 … */`` MySQL."""
+_FOR_MARIADB: Final = "ALTER TABLE t /*M!100700 {} */ /*!80000 COMMENT = 'nothing' */"
+
+DDL: Final = (
+    Case(
+        name="columns_that_nobody_writes_after",  # the statement itself is followed, not the next row
+        before=(
+            *(f"CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(9), w INT)" for t in "abcdefg"),
+            *(f"INSERT INTO {t} VALUES (1, 'é', 1), (2, 'x', 2)" for t in "abcdefg"),
+        ),
+        stream=(
+            "SET SESSION sql_mode = ''",
+            *("ALTER TABLE a ADD COLUMN n INT DEFAULT 5", "ALTER TABLE b MODIFY w VARCHAR(7), MODIFY v VARCHAR(1)"),
+            *("ALTER TABLE c CONVERT TO CHARACTER SET ascii", "ALTER TABLE d RENAME COLUMN v TO x"),
+            *("ALTER TABLE e DROP COLUMN v", "ALTER TABLE f ADD (n TIMESTAMP, m INT AS (w * 2))"),
+            "ALTER TABLE g DROP COLUMN w, ADD COLUMN w INT DEFAULT 8",
+        ),
+        tables=tuple("abcdefg"),
+        live=True,
+    ),
+    Case(
+        name="a_default_that_went_again",  # by the time it is looked at, the catalog knows nothing of it
+        before=_TWO,
+        stopped=("ALTER TABLE t ADD COLUMN n INT DEFAULT 5", "ALTER TABLE t ALTER COLUMN n DROP DEFAULT"),
+    ),
+    Case(
+        name="both_sides_of_an_exchange",
+        before=(
+            f"CREATE TABLE t (id INT PRIMARY KEY) PARTITION BY RANGE (id) ({_PARTS})",
+            "INSERT INTO t VALUES (1), (11), (12), (21)",
+            *("CREATE TABLE o (id INT PRIMARY KEY)", "INSERT INTO o VALUES (15), (16)"),
+        ),
+        stream=("ALTER TABLE t EXCHANGE PARTITION p1 WITH TABLE o",),
+        stopped=("ALTER TABLE t EXCHANGE PARTITION p1 WITH TABLE o", "INSERT INTO o VALUES (17)"),
+        tables=("t", "o"),
+        live=True,
+    ),
+    Case(
+        name="a_partition_made_a_table",
+        before=(
+            f"CREATE TABLE t (id INT PRIMARY KEY) PARTITION BY RANGE (id) ({_PARTS})",
+            "INSERT INTO t VALUES (1), (11), (12), (21)",
+        ),
+        stream=(
+            _FOR_MARIADB.format("CONVERT PARTITION p1 TO TABLE b"),
+            "CREATE TABLE IF NOT EXISTS b (id INT PRIMARY KEY)",
+        ),
+        tables=("t", "b"),
+        live=True,
+    ),
+    Case(
+        name="a_table_made_a_partition",
+        before=(
+            f"CREATE TABLE t (id INT PRIMARY KEY) PARTITION BY RANGE (id) ({_PARTS})",
+            *("INSERT INTO t VALUES (1), (11)", "CREATE TABLE o (id INT PRIMARY KEY)", "INSERT INTO o VALUES (35)"),
+        ),
+        stream=(
+            _FOR_MARIADB.format("CONVERT TABLE o TO PARTITION p3 VALUES LESS THAN (40)"),
+            *("DROP TABLE IF EXISTS o", "CREATE TABLE o (id INT PRIMARY KEY)"),
+        ),
+        tables=("t", "o"),
+        live=True,
+    ),
+    Case(
+        name="partitions_of_other_sizes",  # rows move, and none comes or goes
+        before=(
+            f"CREATE TABLE t (id INT PRIMARY KEY) PARTITION BY RANGE (id) ({_PARTS})",
+            "CREATE TABLE h (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 4",
+            *("INSERT INTO t VALUES (1), (11), (21)", "INSERT INTO h VALUES (1), (2), (3), (4), (5)"),
+        ),
+        stream=(
+            "ALTER TABLE t REORGANIZE PARTITION p0, p1 INTO (PARTITION q VALUES LESS THAN (20))",
+            *("ALTER TABLE h COALESCE PARTITION 2", "INSERT INTO h VALUES (6)", "ALTER TABLE h REMOVE PARTITIONING"),
+        ),
+        tables=("t", "h"),
+    ),
+    Case(
+        name="names_in_a_ring",
+        before=(
+            *("CREATE TABLE a (id INT PRIMARY KEY, v INT)", "INSERT INTO a VALUES (1, 1), (2, 1)"),
+            *("CREATE TABLE b (id INT PRIMARY KEY, w INT)", "INSERT INTO b VALUES (1, 2), (3, 2)"),
+            *("CREATE TABLE c (id INT PRIMARY KEY)", "INSERT INTO c VALUES (9)"),
+        ),
+        stream=("RENAME TABLE a TO tmp, b TO a, c TO b, tmp TO c",),
+        stopped=("RENAME TABLE a TO tmp, b TO a, tmp TO b", "INSERT INTO a VALUES (7)"),
+        tables=("a", "b", "c"),
+        live=True,
+    ),
+    Case(
+        name="an_archive_of_another_name",  # which nobody captures: what is in it now is not the table's any more
+        before=_TWO,
+        stream=("RENAME TABLE t TO t_old", "CREATE TABLE t LIKE t_old", "INSERT INTO t VALUES (3, 3)"),
+        stopped=("RENAME TABLE t TO t_older", "CREATE TABLE t LIKE t_older", "INSERT INTO t VALUES (4, 4)"),
+        live=True,
+    ),
+    Case(
+        name="an_archive_that_is_captured",
+        before=_TWO,
+        stream=("RENAME TABLE t TO o", "CREATE TABLE t LIKE o", "INSERT INTO t VALUES (3, 3)"),
+        stopped=("RENAME TABLE t TO p", "CREATE TABLE t LIKE p", "INSERT INTO t VALUES (4, 4)", "DELETE FROM p"),
+        tables=("t", "o", "p"),
+    ),
+    Case(
+        name="a_name_of_two_statements",  # between them the table has none
+        before=_TWO,
+        stream=(
+            *("CREATE TABLE t_new (id INT PRIMARY KEY, v INT)", "INSERT INTO t_new VALUES (1, 7), (5, 7)"),
+            *("RENAME TABLE t TO t_old", "RENAME TABLE t_new TO t"),
+        ),
+        live=True,
+    ),
+    Case(
+        name="another_name_by_alter",
+        before=_TWO,
+        stream=("ALTER TABLE t ADD COLUMN n INT DEFAULT 5, RENAME TO u", "INSERT INTO u VALUES (3, 3, 3)"),
+        stopped=("ALTER TABLE u RENAME v",),
+        tables=("v",),
+        gone=("t", "u"),
+    ),
+    Case(
+        name="replaced",  # MariaDB: by one statement
+        before=(*_TWO, "CREATE TABLE o (id INT PRIMARY KEY, w INT)", "INSERT INTO o VALUES (5, 5)"),
+        stream=(
+            "CREATE /*M! OR REPLACE */ TABLE /*!80000 IF NOT EXISTS */ t (id INT PRIMARY KEY, w INT NOT NULL)",
+            "CREATE /*M! OR REPLACE */ TABLE /*!80000 IF NOT EXISTS */ o LIKE t",
+        ),
+        tables=("t", "o"),
+        live=True,
+    ),
+    Case(
+        name="several_dropped",
+        before=(
+            *(f"CREATE TABLE {t} (id INT PRIMARY KEY)" for t in "abcde"),
+            *(f"INSERT INTO {t} VALUES (1), (2)" for t in "abcde"),
+        ),
+        stream=("DROP TABLE IF EXISTS a, none_of_these, b",),
+        stopped=("DROP TABLE c, d",),
+        tables=("e",),
+        gone=tuple("abcd"),
+    ),
+    Case(
+        name="quotes_of_the_session",
+        before=(
+            *(f"CREATE TABLE {t} (id INT PRIMARY KEY)" for t in ("a", "b", "é", '`"`', "`\\`")),
+            *(f"INSERT INTO {t} VALUES (1), (2)" for t in ("a", "b", "é", '`"`', "`\\`")),
+        ),
+        stream=(
+            "SET SESSION sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+            *('TRUNCATE TABLE "a"', "ALTER TABLE b COMMENT '\\', RENAME TO c", 'TRUNCATE TABLE /* é */ "é" -- all'),
+            *('TRUNCATE """"', 'INSERT INTO """" VALUES (7)'),
+        ),
+        tables=("a", "c", "é", '"'),
+        gone=("b",),
+        select={'"': 'SELECT id FROM `"`'},
+    ),
+)
+
+HIDDEN: Final = (
+    Case(
+        name="versions_of_rows",  # MariaDB: history is in the log, and in no SELECT
+        before=(
+            "CREATE TABLE t (id INT PRIMARY KEY, v INT) /*M!100300 WITH SYSTEM VERSIONING */",
+            "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)",
+            "UPDATE t SET v = 7 WHERE id = 1",
+        ),
+        stream=(
+            *("UPDATE t SET v = 5 WHERE id = 1", "DELETE FROM t WHERE id = 2", "REPLACE INTO t VALUES (1, 9)"),
+            *("UPDATE t SET id = 4 WHERE id = 1", "INSERT INTO t VALUES (2, 8)"),
+        ),
+        stopped=("UPDATE t SET v = v + 1", "DELETE FROM t WHERE id = 3"),
+        said=(),
+    ),
+    Case(
+        name="versions_by_named_columns",
+        before=(
+            (
+                "CREATE TABLE t (id INT PRIMARY KEY, v INT /*M!100300 , s TIMESTAMP(6) GENERATED ALWAYS AS ROW START, "
+                "e TIMESTAMP(6) GENERATED ALWAYS AS ROW END INVISIBLE, PERIOD FOR SYSTEM_TIME (s, e) */ ) "
+                "/*M!100300 WITH SYSTEM VERSIONING */"
+            ),
+            "INSERT INTO t (id, v) VALUES (1, 1), (2, 2)",
+        ),
+        stream=("UPDATE t SET v = 5 WHERE id = 1", "DELETE FROM t WHERE id = 2", "INSERT INTO t (id, v) VALUES (3, 3)"),
+        stopped=("UPDATE t SET v = v + 1",),
+        said=(),
+    ),
+    Case(
+        name="versions_that_end",
+        before=(
+            "CREATE TABLE t (id INT PRIMARY KEY, v INT) /*M!100300 WITH SYSTEM VERSIONING */",
+            "INSERT INTO t VALUES (1, 1)",
+        ),
+        stopped=(
+            *("UPDATE t SET v = 2", "INSERT INTO t VALUES (5, 5)", "DELETE FROM t WHERE id = 5"),
+            *(_FOR_MARIADB.format("DROP SYSTEM VERSIONING"), "UPDATE t SET v = 3", "INSERT INTO t VALUES (6, 6)"),
+        ),
+    ),
+    Case(
+        name="columns_that_are_not_shown",  # a hash of a long UNIQUE key, an index of an expression, what * leaves out
+        before=(
+            (
+                "CREATE TABLE t (id INT PRIMARY KEY, b TEXT, "
+                "i INT /*M!100303 INVISIBLE */ /*!80023 INVISIBLE */ DEFAULT 3, "
+                "UNIQUE KEY (b /*!80000 (20) */) /*!80013 , KEY ((i + 1)) */ )"
+            ),
+            "INSERT INTO t (id, b) VALUES (1, 'x'), (2, 'y')",
+        ),
+        stream=("UPDATE t SET b = 'z' WHERE id = 1", "INSERT INTO t (id, b, i) VALUES (3, 'w', 4)"),
+        stopped=("DELETE FROM t WHERE id = 2", "UPDATE t SET i = 9 WHERE id = 1"),
+        said=(),
+    ),
+    Case(
+        name="types_that_only_the_catalog_has",
+        before=(
+            (
+                "CREATE TABLE t (id INT PRIMARY KEY, u /*M!100700 UUID */ /*!80000 CHAR(36) */, "
+                "n /*M!100500 INET6 */ /*!80000 VARCHAR(39) */)"
+            ),
+            "INSERT INTO t VALUES (1, '123e4567-e89b-12d3-a456-426655440000', '2001:db8::ff00:42:8329')",
+        ),
+        stream=("INSERT INTO t VALUES (2, '123e4567-e89b-12d3-a456-426655440001', '::1'), (3, NULL, NULL)",),
+        stopped=("UPDATE t SET id = id + 10",),
+        said=(),
+    ),
+)
+
 VALUES: Final[dict[str, tuple[str, ...]]] = {
     "TINYINT": ("-128", "127"),
     "TINYINT(1) UNSIGNED": ("1", "255"),
@@ -201,4 +428,4 @@ def _value(type_: str, literals: tuple[str, ...]) -> Case:
     )
 
 
-CASES: Final[tuple[Case, ...]] = (*SHARED, *TABLES, *(_value(*each) for each in VALUES.items()))
+CASES: Final[tuple[Case, ...]] = (*SHARED, *TABLES, *DDL, *HIDDEN, *(_value(*each) for each in VALUES.items()))

@@ -52,6 +52,8 @@ class Case:
     stopped: Sequence[str] = ()
     """While it does not run: it finds this at its next start."""
     tables: Sequence[str] = ("t",)
+    gone: Sequence[str] = ()
+    """Tables that are there no more at the end: of their rows the topics have none."""
     select: Mapping[str, str] = field(default_factory=dict)
     """By table: the SELECT that gives its rows as events have them, where the source's own way does not."""
     moves: Mapping[str, Sequence[Move]] = field(default_factory=dict)
@@ -130,6 +132,10 @@ class Ran:
         """Everything that the case says, and what holds of every case."""
         for table in case.tables:
             Seen(self, case, table).check()
+        for table in case.gone:
+            records = self.streamed.records(self.source.qualified(case.name, table))
+            assert records, table
+            assert folded(records) == {}, table
         if case.said is not None:
             self._check_said(case)
 

@@ -203,3 +203,32 @@ def test_position_topic_deleted_and_each_hint_followed(
     other = Connector(tmp_path, f"{prefix}c", postgres18.url, kafka, ["public.t"])
     other.catch_up()
     same(other, postgres18, "public.t")
+
+
+def test_a_table_taken_out_and_in_again(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """All its rows are read into its old topic, those that are gone are deleted, and no large value is an old one."""
+    large = "(SELECT string_agg(md5('{}' || i || id), '') FROM generate_series(1, 200) i)"
+    postgres18.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE t (id int PRIMARY KEY, v int, wide text)",
+        f"INSERT INTO t SELECT id, 0, {large.format('old')} FROM generate_series(1, 9) id",
+    )  # fmt: skip
+
+    def capturing(*tables: str) -> Connector:
+        return Connector(tmp_path, prefix, postgres18.url, kafka, [f"public.{table}" for table in tables])
+
+    capturing("a", "t").catch_up()
+    capturing("a").catch_up()
+    postgres18.execute(
+        "DELETE FROM t WHERE id < 3", f"UPDATE t SET wide = {large.format('new')} WHERE id > 5",
+        "INSERT INTO t VALUES (10, 0, 'x')",
+    )  # fmt: skip
+    capturing("a").catch_up()
+    connector = capturing("a", "t")
+    checked = connector.here("check", "FILE")
+    assert checked.returncode == 0, checked.stdout
+    postgres18.execute("UPDATE t SET v = 1", "INSERT INTO a VALUES (1)")
+    assert "public.t was captured before" in connector.catch_up()
+    postgres18.execute("UPDATE t SET v = 2 WHERE id IN (4, 7)", "DELETE FROM t WHERE id = 5")
+    connector.catch_up()
+    same(connector, postgres18, "public.a")
+    same(connector, postgres18, "public.t")

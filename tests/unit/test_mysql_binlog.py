@@ -67,7 +67,7 @@ ROWS = Rows(header(30), Op.CREATE, 116, 1, 12, b"", b"\xff\x0f", b"images")
 EVENTS: list[Event] = [
     Rotate(header(4), 4, "binlog.000002"),
     Query(header(2), 12, 0, "shop", "BEGIN", "utf8mb4", None),
-    Query(header(2), 12, 1062, "", "CREATE TABLE é (a int)", "utf8mb4", 77),
+    Query(header(2), 12, 1062, "", "CREATE TABLE é (a int)", "utf8mb4", 77, 1 << 40 | 4),
     Query(header(2), 12, 0, "", "CREATE TABLE é (a int)", "latin1", None),
     Query(header(2), 12, 0, "", "CREATE TABLE 表 (a int)", "gbk", None),
     Query(header(165), 12, 0, "shop", "CREATE TABLE é (a int)" + " " * 300, "utf8mb4", None),

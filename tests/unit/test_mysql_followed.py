@@ -5,14 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from cdc.config.config import SourceConfig
-from cdc.model.change import Op, Table
+from cdc.model.change import Change, Described, Op, Table
+from cdc.model.errors import ChangedError
 from connectors.mysql.binlog import events, table_map
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows.relations import Followed
-from connectors.mysql.rows.statements import Altered, Filled
+from connectors.mysql.rows.statements import Altered, Emptied, Filled, Granted
 from connectors.mysql.values import mapping
 from tests.mysql_encoder import header
 
@@ -51,15 +54,42 @@ def test_a_table_stays_one_object_while_the_log_describes_it_alike() -> None:
 
 
 def test_after_ddl_a_table_is_described_again() -> None:
-    """The next row has what the catalog says of its rows by then, though its columns are the same."""
+    """At once, not at its next row: with what the catalog says of it by then, though its columns are the same."""
     of, map_ = followed(ID), told(ID)
     before = table(of, map_)
     catalog: Any = SimpleNamespace(find=lambda *_: captured(ID, marks=("2",)))
-    assert list(of.of_statement(Altered(NAME), AT, lambda: catalog)) == []
+    (read,) = of.of_statement(Altered(NAME), AT, lambda: catalog)
+    assert (type(read), read.table.marks) == (Change, ("2",))
     after = table(of, map_)
     assert (before.marks, after.marks) == (("1",), ("2",))
+    assert list(of.of_statement(Altered(NAME), AT, lambda: catalog)) == [], "nothing new"
+    longer: Any = SimpleNamespace(find=lambda *_: captured(ID, NOTE, marks=("2",)))
+    (described,) = of.of_statement(Altered(NAME), AT, lambda: longer)
+    assert (type(described), len(described.table.columns)) == (Described, 2)
     (others,) = of.of_statement(Filled(NAME), AT, lambda: catalog)
+    assert isinstance(others, Change)
     assert (others.op, others.table.marks) == (Op.READ, ("2",))
+
+
+def test_after_a_grant_what_may_be_read_is_compared() -> None:
+    """A table that may not be seen any more is not passed over in silence; one that was dropped stops nothing."""
+    of = followed(ID, NOTE)
+    table(of, told(ID, NOTE))
+    shown: dict[tuple[str, str], set[str]] = {NAME: {"id", "note"}}
+    here: list[Captured] = [captured(ID, NOTE)]
+    catalog: Any = SimpleNamespace(columns_shown=lambda: shown, find=lambda *_: here[0] if here else None)
+    assert list(of.of_statement(Granted(), AT, lambda: catalog)) == []
+    shown[NAME], here[0] = {"id"}, captured(ID)
+    (read,) = of.of_statement(Granted(), AT, lambda: catalog)
+    assert (type(read), len(read.table.columns)) == (Change, 1)
+    del shown[NAME]
+    with pytest.raises(ChangedError, match="may not be read any more"):
+        list(of.of_statement(Granted(), AT, lambda: catalog))
+    here.clear()
+    (emptied,) = of.of_statement(Emptied((NAME,), dropped=True), AT, lambda: catalog)
+    assert isinstance(emptied, Change)
+    assert emptied.op is Op.TRUNCATE
+    assert list(of.of_statement(Granted(), AT, lambda: catalog)) == []
 
 
 def test_a_key_that_the_log_changes_is_the_tables() -> None:

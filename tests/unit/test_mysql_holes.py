@@ -12,7 +12,7 @@ import pytest
 
 from cdc.config.config import SourceConfig
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table
-from cdc.model.errors import GapError, OperatorError, ProtocolError, RetryableError
+from cdc.model.errors import GapError, OperatorError, ProtocolError
 from connectors.mysql.binlog import events, parser, table_map
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -161,7 +161,10 @@ def followed(*names: str, reached: Any = None, **options: Any) -> tuple[Followed
 
     config = SourceConfig(type="mysql", url="mysql://x", tables=("d.*",), **options)
     catalog = SimpleNamespace(
-        reach=lambda _: SimpleNamespace(of=of, log_end=lambda: END[0], seen=set()), find=lambda *_: None, asked=asked
+        reach=lambda _: SimpleNamespace(of=of, log_end=lambda: END[0], seen=set()),
+        find=lambda _, name, __: next((one for one in captured if one.table.name == name), None),
+        exists=lambda _, name: name in names,
+        asked=asked,
     )
     return Followed(config, captured), catalog
 
@@ -259,13 +262,14 @@ def test_a_new_table_that_cannot_be_captured_is_passed_over(caplog: pytest.LogCa
     def refuse(*_: Any) -> None:
         raise OperatorError("table d.k has no primary key", hint="ALTER TABLE")
 
-    catalog.find = refuse
+    catalog.find, catalog.exists = refuse, lambda *_: True
     with caplog.at_level(logging.WARNING, "cdc"):
         assert read((of, catalog), "CREATE TABLE k (v INT)") == []
     assert "left out" in caplog.messages[0]
+    assert not of.new
     catalog.find = lambda *_: object()
-    with pytest.raises(RetryableError, match="is new"):
-        list(of.of_statement(Filled(("d", "k")), AT, lambda: catalog))
+    assert list(of.of_statement(Filled(("d", "k")), AT, lambda: catalog)) == []
+    assert of.new == {"d.k"}
 
 
 class Server:

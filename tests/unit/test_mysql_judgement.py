@@ -17,6 +17,7 @@ from connectors.mysql.rows.statements import (
     Emptied,
     Ended,
     Filled,
+    Granted,
     Partitions,
     Renamed,
     RolledBackTo,
@@ -165,8 +166,6 @@ RESTART
 BACKUP STAGE START
 INSTALL PLUGIN p SONAME 'x'
 UNINSTALL COMPONENT 'x'
-GRANT ALL ON *.* TO u
-REVOKE SELECT ON d.t FROM u
 SIGNAL SQLSTATE '45000'
 GET DIAGNOSTICS @a = ROW_COUNT
 PREPARE s FROM 'DELETE FROM t'
@@ -253,7 +252,21 @@ _TEXT: Final = """
 """
 _WORDS: Final = st.sampled_from(_TEXT.split())
 _KINDS: Final = (
-    *(Both, Hangs, Temporary, Altered, Began, ChangesRows, Dropped, Emptied, Ended, Filled, Partitions, Renamed),
+    *(
+        Both,
+        Hangs,
+        Temporary,
+        Altered,
+        Began,
+        ChangesRows,
+        Dropped,
+        Emptied,
+        Ended,
+        Filled,
+        Granted,
+        Partitions,
+        Renamed,
+    ),
     *(RolledBackTo, XaEnded, type(None)),
 )
 

@@ -14,12 +14,14 @@ from connectors.mysql.rows.statements import (
     Emptied,
     Ended,
     Filled,
+    Granted,
     Partitions,
     Renamed,
     RolledBackTo,
     XaEnded,
     meaning,
 )
+from connectors.mysql.rows.tokens import ANSI_QUOTES, MSSQL, NO_BACKSLASH_ESCAPES
 
 T, U = ("d", "t"), ("e", "u")
 
@@ -66,16 +68,31 @@ def emptied(*tables: tuple[str, str], dropped: bool = False) -> Emptied:
         ("ALTER TABLE t RENAME TO e.u", Renamed(((T, U),))),
         ("ALTER TABLE t ADD c INT, RENAME AS u", Renamed(((T, ("d", "u")),))),
         ("ALTER TABLE t RENAME u", Renamed(((T, ("d", "u")),))),
-        ("ALTER TABLE t RENAME COLUMN a TO b", Altered(T)),
+        ("ALTER TABLE t RENAME COLUMN a TO b", Altered(T, values=True)),
         ("ALTER TABLE t RENAME INDEX a TO b, ADD c INT", Altered(T)),
         ("ALTER TABLE t ADD `rename` INT COMMENT ', RENAME TO x'", Altered(T)),
-        ("ALTER IGNORE TABLE IF EXISTS t MODIFY c ENUM('a', 'RENAME')", Altered(T)),
+        ("ALTER IGNORE TABLE IF EXISTS t MODIFY c ENUM('a', 'RENAME')", Altered(T, values=True)),
+        ("ALTER IGNORE TABLE t ADD UNIQUE (v)", Altered(T, values=True)),
+        ("ALTER TABLE t ADD c INT, ADD (d INT DEFAULT 3, e INT)", Altered(T, values=True)),
+        ("ALTER TABLE t ADD COLUMN `default` INT COMMENT 'DEFAULT' FIRST", Altered(T)),
+        ("ALTER TABLE t ADD UNIQUE KEY u (v), DROP KEY w, DROP FOREIGN KEY f", Altered(T)),
+        ("ALTER TABLE t ADD PRIMARY KEY (a, b), DROP PRIMARY KEY, DROP CONSTRAINT c", Altered(T)),
+        ("ALTER TABLE t NOWAIT DROP c", Altered(T, values=True)),
+        ("ALTER TABLE t CONVERT TO CHARACTER SET latin1", Altered(T, values=True)),
+        ("ALTER TABLE t DROP SYSTEM VERSIONING", Altered(T, values=True)),
+        ("ALTER TABLE t COMMENT = 'x', ENGINE InnoDB, AUTO_INCREMENT = 7, FORCE", Altered(T)),
+        ("ALTER TABLE t REORGANIZE PARTITION p, q INTO (PARTITION r VALUES LESS THAN (9))", Altered(T)),
+        ("ALTER TABLE t COALESCE PARTITION 2", Altered(T)),
         ("ALTER TABLE t TRUNCATE PARTITION p0", Partitions(T)),
         ("ALTER TABLE t DROP PARTITION p0, p1", Partitions(T)),
         ("ALTER TABLE t IMPORT TABLESPACE", Partitions(T)),
         ("ALTER TABLE t IMPORT PARTITION p0 TABLESPACE", Partitions(T)),
-        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u", Partitions(T)),
-        ("ALTER TABLE t DROP COLUMN p", Altered(T)),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE e.u WITHOUT VALIDATION", Partitions(T, (U,))),
+        ("ALTER TABLE t CONVERT PARTITION p TO TABLE `e`.u", Partitions(T, (U,))),
+        ("ALTER TABLE t CONVERT TABLE e.u TO PARTITION p VALUES LESS THAN (9)", Partitions(T, gone=(U,))),
+        ("ALTER TABLE t DISCARD TABLESPACE", emptied(T)),
+        ("ALTER TABLE t DISCARD PARTITION p TABLESPACE", Altered(T)),
+        ("ALTER TABLE t DROP COLUMN p", Altered(T, values=True)),
         ("ALTER DATABASE d CHARACTER SET utf8mb4", None),
         ("CREATE TABLE t (id INT)", Altered(T)),
         ("CREATE TABLE IF NOT EXISTS e.u LIKE t", Altered(U)),
@@ -85,7 +102,9 @@ def emptied(*tables: tuple[str, str], dropped: bool = False) -> Emptied:
         ("INSERT INTO t VALUES (1)", ChangesRows("INSERT")),
         ("/* c */ update t set a=1", ChangesRows("UPDATE")),
         ("WITH x AS (SELECT 1) DELETE FROM t", ChangesRows("WITH")),
-        ("GRANT SELECT ON *.* TO u", None),
+        ("GRANT SELECT ON *.* TO u", Granted()),
+        ("REVOKE ALL ON e.u FROM u", Granted()),
+        ("FLUSH PRIVILEGES", Granted()),
         ("FLUSH TABLES", None),
         ("", None),
         ("XA START X'61',X'',1", Began()),
@@ -96,6 +115,34 @@ def emptied(*tables: tuple[str, str], dropped: bool = False) -> Emptied:
 )  # fmt: skip
 def test_meaning(statement: str, expected: Any) -> None:
     assert meaning(statement, "d") == expected
+
+
+@pytest.mark.parametrize(
+    ("statement", "sql_mode", "expected"),
+    [
+        ('TRUNCATE "a\\"', ANSI_QUOTES, emptied(("d", "a\\"))),
+        ('TRUNCATE "e"."u"', ANSI_QUOTES, emptied(U)),
+        ("ALTER TABLE t COMMENT '\\', RENAME TO u", NO_BACKSLASH_ESCAPES, Renamed(((T, ("d", "u")),))),
+        ("ALTER TABLE t COMMENT '\\', RENAME TO u'", 0, Altered(T)),
+        ("TRUNCATE TABLE [a]]b].[c d]", MSSQL, emptied(("a]b", "c d"))),
+        ("TRUNCATE TABLE .t", 0, emptied(T)),
+        ("TRUNCATE TABLE d/* of */./* ours */`t` -- all", 0, emptied(T)),
+        ("TRUNCATE a\xa0b", 0, emptied(("d", "a\xa0b"))),
+        ("TRUNCATE TABLE e.1e5", 0, emptied(("e", "1e5"))),
+        ("DROP TABLE `a.b`.`c`, `a`.`b.c`", 0, emptied(("a.b", "c"), ("a", "b.c"), dropped=True)),
+        ("DROP TABLE `ſ` -- no S", 0, emptied(("d", "ſ"), dropped=True)),
+    ],
+)  # fmt: skip
+def test_names_as_the_session_wrote_them(statement: str, sql_mode: int, expected: Any) -> None:
+    """What a quote is, and what ends it, is up to the session's sql_mode; above ASCII nothing is a space."""
+    assert meaning(statement, "d", "9.7.0", sql_mode) == expected
+    assert meaning(statement, "d", "10.11.18-MariaDB", sql_mode) == expected
+
+
+def test_what_one_server_alone_reads() -> None:
+    statement = "CREATE /*M! OR REPLACE */ TABLE /*!80000 IF NOT EXISTS */ t (id INT)"
+    assert meaning(statement, "d", "9.7.0") == Altered(T)
+    assert meaning(statement, "d", "10.11.18-MariaDB") == emptied(T, dropped=True)
 
 
 @pytest.mark.parametrize(

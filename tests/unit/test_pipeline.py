@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -174,19 +175,37 @@ def test_a_table_taken_out_may_leave_the_log(bench: Bench) -> None:
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_table_taken_out_and_in_again_never_misses_what_passed(bench: Bench, rows: int) -> None:
-    """Its changes were not read meanwhile: it is new, or refused where its topic holds records; never silently late."""
+    """Its changes were not read meanwhile: all rows are read, and what has gone meanwhile is deleted."""
     for n in range(rows):
-        bench.log.commit(insert(B, _row(f"{n}")))
+        bench.log.commit(insert(B, _row(f"{n}")), insert(B, _row(f"{n}, gone meanwhile")))
     bench.run(A, B)
     bench.run(A)
+    bench.log.commit(*(delete(B, (b"%d, gone meanwhile" % n,)) for n in range(rows)))
+    bench.log.commit(*(update(B, _row(f"{n}", "other")) for n in range(rows)))
     bench.log.commit(insert(B, _row("missed")), insert(A, _row("1")))
     bench.run(A)
-    if rows:
-        with pytest.raises(OperatorError, match=r"topic p\.s\.b holds records already"):
-            bench.run(A, B)
-    else:
+    bench.run(A, B)
+    assert bench.fold(B) == {"missed": "n", **{f"{n}": "other" for n in range(rows)}}
+
+
+@pytest.mark.parametrize("forgets", ["ledger", "description", "both"])
+def test_a_table_taken_in_again_is_refused_where_its_topic_may_be_anothers(bench: Bench, forgets: str) -> None:
+    """What was recorded beside the position and what the schema topic says must both name this connector."""
+    bench.log.commit(insert(B, _row("1")))
+    bench.run(A, B)
+    bench.run(A)
+    owner = "holds records already"
+    if forgets != "description":
+        recorded, of = bench.kafka.topics["p.position-c"], b"c/topic/p.s.b"
+        recorded[:] = [record for record in recorded if not record.key.startswith(of)]
+    if forgets != "ledger":
+        for record in list(bench.kafka.topics["p.schema"]):
+            if b"s.b" in (record.value or b""):
+                other = replace(record, value=(record.value or b"").replace(b'"connector":"c"', b'"connector":"x"'))
+                bench.kafka.topics["p.schema"].append(other)
+        owner = "owned by another connector: p.s.b is written by x"
+    with pytest.raises(OperatorError, match=owner):
         bench.run(A, B)
-        assert bench.fold(B) == {"missed": "n"}
 
 
 def test_a_table_that_got_another_key_during_its_snapshot_is_read_from_its_beginning(

@@ -139,6 +139,8 @@ class Query(NamedTuple):
     """character_set_client of the session that gave the statement."""
     ddl_xid: int | None
     """MySQL 8.0: the transaction of an atomic DDL statement."""
+    sql_mode: int = 0
+    """The session's, as bits: what is a quote in the statement."""
 
 
 class Xid(NamedTuple):

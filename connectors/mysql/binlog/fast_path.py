@@ -182,7 +182,7 @@ class ReadSmall(Protocol):
 
 def small(
     maps: Mapping[tuple[bytes, bool], TableMap],
-    known: Callable[[TableMap, str, int], tuple[Table, Read] | None],
+    known: Callable[[TableMap, str, int], tuple[Table, Read | None] | None],
     *,
     checksum: bool,
     by_gtid: bool,
@@ -190,8 +190,8 @@ def small(
     """Return what reads small transactions of MySQL; None if there is nothing compiled.
 
     `maps` are the table maps that came before, by their bytes. `known` is given a map, its file and its offset; it
-    returns the table and what reads an image of all columns, or None where the table is not captured. `by_gtid`:
-    snapshots see transactions by their GTIDs, else by where they end.
+    returns the table and what reads an image of all columns (None: the plain reader must), or None where the table is
+    not captured. `by_gtid`: snapshots see transactions by their GTIDs, else by where they end.
     It stops before the first transaction that is not small, not whole, or unusual in any respect.
     """
     compiled = built("connectors.mysql.binlog.compiled")

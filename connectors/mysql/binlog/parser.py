@@ -306,26 +306,26 @@ def _query_compressed(header: Header, body: Cursor) -> Query:
 
 def _query_of(header: Header, body: Cursor, plain: Callable[[bytes], bytes]) -> Query:
     thread_id, _seconds, schema_size, error_code, size = _QUERY.unpack(body.take(_QUERY.size))
-    charset, ddl_xid = _variables(body.part(size))
+    charset, ddl_xid, sql_mode = _variables(body.part(size))
     schema = body.text(schema_size)
     if body.uint(1):
         raise ProtocolError(body.at - 1, "a name without its end")
     text = plain(body.rest())
-    return Query(header, thread_id, error_code, schema, charsets.lenient(charset, text), charset, ddl_xid)
+    return Query(header, thread_id, error_code, schema, charsets.lenient(charset, text), charset, ddl_xid, sql_mode)
 
 
-_VARIABLE_SIZES: Final = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
+_VARIABLE_SIZES: Final = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
 """Bytes of the status variables that have a fixed size, by code: flags, SQL mode, increments, …"""
-_CHARSET, _DDL_XID, _DATABASES, _INVOKER, _TIME_ZONE, _CATALOG, _CATALOG_NZ = 4, 17, 12, 11, 5, 2, 6
+_SQL_MODE, _CHARSET, _DDL_XID, _DATABASES, _INVOKER, _TIME_ZONE, _CATALOG, _CATALOG_NZ = 1, 4, 17, 12, 11, 5, 2, 6
 _TOO_MANY_DATABASES: Final = 254
 
 
-def _variables(body: Cursor) -> tuple[str, int | None]:
-    """Read character_set_client and the XID of DDL. What lies behind an unknown code cannot be read.
+def _variables(body: Cursor) -> tuple[str, int | None, int]:
+    """Read character_set_client, the XID of DDL, and sql_mode. What lies behind an unknown code cannot be read.
 
     https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html
     """
-    charset, ddl_xid = "utf8mb4", None
+    charset, ddl_xid, sql_mode = "utf8mb4", None, 0
     while body.left:
         code = body.uint(1)
         if code == _CHARSET:
@@ -333,6 +333,8 @@ def _variables(body: Cursor) -> tuple[str, int | None]:
             body.take(4)
         elif code == _DDL_XID:
             ddl_xid = body.uint(8)
+        elif code == _SQL_MODE:
+            sql_mode = body.uint(8)
         elif code in _VARIABLE_SIZES:
             body.take(_VARIABLE_SIZES[code])
         elif code in (_TIME_ZONE, _CATALOG_NZ):
@@ -349,7 +351,7 @@ def _variables(body: Cursor) -> tuple[str, int | None]:
                 body.take(end + 1 - body.at if end >= 0 else body.left + 1)
         else:
             break
-    return charset, ddl_xid
+    return charset, ddl_xid, sql_mode
 
 
 def _xid(header: Header, body: Cursor) -> Xid:

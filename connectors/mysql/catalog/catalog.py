@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final
 
 from cdc.config.config import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
-from cdc.model.errors import OperatorError, raise_first
+from cdc.model.errors import ChangedError, OperatorError, raise_first
 from connectors import captured_tables
 from connectors.mysql import session
+from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import TableColumn
+from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.catalog.reach import Reach
 from connectors.mysql.values import mapping
 
+_ROW_END: Final = b"ROW END"
+_OF_VERSIONS: Final = (b"ROW START", _ROW_END)
+"""How the columns of a versioned table (MariaDB) are made, where its definition names them."""
 _SYSTEM: Final = ("mysql", "sys", "information_schema", "performance_schema")
 _TABLES: Final = """
 SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALESCE(t.TABLE_ROWS, 0),
        COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, '')
 FROM information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE
-WHERE t.TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')
 """
 _COLUMNS: Final = """
-SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT
+SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT, GENERATION_EXPRESSION
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
+_ALL_COLUMNS: Final = "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS"
 _KEY: Final = """
 SELECT COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX
@@ -35,6 +41,9 @@ _UNIQUE: Final = """
 SELECT INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
 """
+_OF_NAME: Final = "WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s"
+_NO_COLUMN: Final = 1054
+"""The servers' number for a column that does not exist."""
 _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
 
 
@@ -71,6 +80,10 @@ class Captured:
     """About how many."""
     filled: frozenset[str] = frozenset()
     """Columns in which rows older than they are have a value."""
+    row_end: str | None = None
+    """The column that says until when a row was true, where the definition of a versioned table names it (MariaDB)."""
+    key_wanted: tuple[str, ...] = ()
+    """The configuration's key, where it gives one."""
 
 
 class Catalog:
@@ -89,7 +102,7 @@ class Catalog:
         captured = []
         for found in captured_tables.chosen(self._matched(patterns), _refusals, leave):
             try:
-                captured.append(self.describe(found, keys.get(found.qualified, ())))
+                captured.append(self.describe(found, self._key_of(found, keys)))
             except OperatorError as exc:
                 leave(found, exc)
         return tuple(captured)
@@ -103,7 +116,7 @@ class Catalog:
             yield from _refusals(found)
             if found.type in _BASE:
                 try:
-                    self.describe(found, keys.get(found.qualified, ()))
+                    self.describe(found, self._key_of(found, keys))
                 except OperatorError as exc:
                     yield exc
 
@@ -111,34 +124,82 @@ class Catalog:
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[Found | OperatorError]:
         everything = self._tables()
-        left = captured_tables.not_left_out(everything, patterns)
+        compared = partial(as_compared, folds=self.folds)
+        left = captured_tables.not_left_out(everything, patterns, compared)
         for pattern in patterns:
             if pattern.startswith(LEFT_OUT):
                 continue
-            matched = [f for f in left if matches(pattern, f.qualified)]
+            matched = [f for f in left if matches(compared(pattern), compared(f.qualified))]
             if is_pattern(pattern):
                 matched = [f for f in matched if f.type in _BASE]
             if not matched:
                 yield _nothing_matches(pattern, [f.qualified for f in everything])
             yield from matched
 
-    def _tables(self, more: str = "", parameters: tuple[str, ...] = ()) -> list[Found]:
+    @cached_property
+    def folds(self) -> bool:
+        """Whether the server compares names of tables in small letters."""
+        ((names,),) = session.texts(self._connection, "reading settings", "SELECT @@lower_case_table_names")
+        return names != "0"
+
+    def _key_of(self, found: Found, keys: Mapping[str, Sequence[str]]) -> Sequence[str]:
+        """Return the configuration's key of a table, which may be named there in other letters."""
+        if found.qualified in keys or not keys or not self.folds:
+            return keys.get(found.qualified, ())
+        name = as_compared(found.qualified, folds=True)
+        return next((key for of, key in keys.items() if as_compared(of, folds=True) == name), ())
+
+    def _tables(self, schema: str | None = None, name: str = "") -> list[Found]:
+        """Return all tables, or the one of a name: just as it is written, whatever the catalog takes for equal."""
+        more, parameters = (_OF_NAME, (schema, name)) if schema is not None else ("", ())
         rows = session.texts(self._connection, "reading the catalog", _TABLES + more, parameters)
-        return [
-            Found(schema, name, type_, engine, int(count), transactions == "YES", made_at)
-            for schema, name, type_, engine, count, transactions, made_at in rows
+        found = [
+            Found(schema_, name_, type_, engine, int(count), transactions == "YES", made_at)
+            for schema_, name_, type_, engine, count, transactions, made_at in rows
+            if schema_ not in _SYSTEM
         ]
+        exact = [f for f in found if schema is None or (f.schema, f.name) == (schema, name)]
+        if exact or not found or not self.folds:
+            return exact
+        wanted = as_compared(f"{schema}.{name}", folds=True)
+        return [f for f in found if as_compared(f.qualified, folds=True) == wanted]
+
+    def restricted(self, schema: str, name: str) -> bool:
+        """Tell whether the user may not read all columns of a table, so that the catalog does not show all of them.
+
+        The servers do not say so. But both refuse to show the definition of such a table, and MySQL to say of a column
+        that it does not exist.
+        """
+        of = f"{mapping.quoted_name(schema)}.{mapping.quoted_name(name)}"
+        for statement in (
+            f"SHOW CREATE TABLE {of}",
+            f"SELECT * FROM {of} LIMIT 0",  # noqa: S608 - quoted
+            f"SELECT `no such column` FROM {of} LIMIT 0",  # noqa: S608
+        ):
+            try:
+                session.rows(self._connection, "asking which columns may be read", statement)
+            except OperatorError as exc:
+                if session.code_of_exception(exc.__cause__) != _NO_COLUMN:
+                    return True
+        return False
+
+    def columns_shown(self) -> dict[tuple[str, str], set[str]]:
+        """Return the columns that the user may read of each table."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for schema, table, column in session.texts(self._connection, "reading the catalog", _ALL_COLUMNS):
+            found.setdefault((schema, table), set()).add(column)
+        return found
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
         """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""
-        for found in self._tables(" AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s", (schema, name)):
+        for found in self._tables(schema, name):
             raise_first(_refusals(found))
-            return self.describe(found, keys.get(found.qualified, ()))
+            return self.describe(found, self._key_of(found, keys))
         return None
 
     def exists(self, schema: str, name: str) -> bool:
-        """Tell whether a table has this name now."""
-        return bool(self._tables(" AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s", (schema, name)))
+        """Tell whether a table has this name now; a view is none, nor is a sequence."""
+        return any(found.type in _BASE for found in self._tables(schema, name))
 
     def reach(self, captured: Iterable[tuple[str, str]]) -> Reach:
         """Return what tells which of the captured tables hang on others."""
@@ -148,8 +209,9 @@ class Catalog:
         """Describe a table with its columns and key. Raises OperatorError where it has no key."""
         parameters = (found.schema, found.name)
         told, columns, filled, nullable = [], list[Column](), set[str](), set[str]()
+        row_end = None
         rows = session.rows(self._connection, "reading the catalog", _COLUMNS, parameters)
-        for name_, type_, charset, null, extra_, default in rows:
+        for name_, type_, charset, null, extra_, default, made_of in rows:
             name, extra = name_.decode(), extra_.decode().upper()
             one = mapping.from_catalog(
                 name,
@@ -160,19 +222,27 @@ class Catalog:
             )
             told.append(one)
             columns.append(mapping.column(one))
+            if made_of in _OF_VERSIONS and one.type == table_map.LONGLONG:
+                raise _versioned_by_transactions(found)
+            row_end = name if made_of == _ROW_END else row_end
             if null == b"YES":
                 nullable.add(name)
             if (default is not None and default != b"NULL") or null != b"YES" or "GENERATED" in extra:
                 filled.add(name)
         primary = [name for (name,) in session.texts(self._connection, "reading the catalog", _KEY, parameters)]
-        key = tuple(wanted or primary)
+        key = tuple(wanted or [name for name in primary if name != row_end])  # of which it is a part by itself
+        unseen = set(primary) - {c.name for c in columns}
+        if told and not wanted and (unseen or not primary) and self.restricted(found.schema, found.name):
+            raise unreadable_key(found.qualified)  # MySQL shows such a key, MariaDB does not
+        if not told or (unseen and not wanted):
+            raise ChangedError(f"table {found.qualified} was altered, renamed or dropped while the catalog was read")
         if not key:
             raise captured_tables.no_primary_key(found, [c.name for c in columns])
         if wanted:
             self._must_tell_rows_apart(found, [c.name for c in columns], nullable, wanted)
         columns = [replace(column, filled=column.name in filled) for column in columns]
         table = Table(found.schema, found.name, tuple(columns), key, (found.made_at,) if found.made_at else ())
-        return Captured(table, tuple(told), found.rows, frozenset(filled))
+        return Captured(table, tuple(told), found.rows, frozenset(filled), row_end, tuple(wanted))
 
     def _must_tell_rows_apart(self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]) -> None:
         captured_tables.check_key(
@@ -195,6 +265,23 @@ def _refusals(found: Found) -> Iterator[OperatorError]:
             "read, and what is rolled back around it stays",
             hint=f"ALTER TABLE {found.sql} ENGINE=InnoDB",
         )
+
+
+def unreadable_key(qualified: str) -> OperatorError:
+    """Return the error of a table whose rows the connector's user cannot tell apart."""
+    return OperatorError(
+        f"table {qualified}: its primary key has columns that the connector's user may not read",
+        hint=f"GRANT SELECT on these columns; or tables: [{{table: {qualified}, key: […]}}] with columns that it may "
+        "read, which tell rows apart",
+    )
+
+
+def _versioned_by_transactions(found: Found) -> OperatorError:
+    return OperatorError(
+        f"table {found.qualified} is versioned by numbers of transactions: the server logs statements in the place of "
+        "its rows",
+        hint="leave it out of tables; or let its ROW START and ROW END be TIMESTAMP(6), by which rows are logged",
+    )
 
 
 def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:

@@ -16,7 +16,7 @@ OLDEST_MARIADB: Final = (10, 5, 2)
 _VARIABLES: Final = (
     "version", "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options",
     "gtid_mode", "server_id", "server_uuid", "binlog_expire_logs_seconds", "expire_logs_days", "log_slave_updates",
-    "log_replica_updates", "binlog_order_commits",
+    "log_replica_updates", "binlog_order_commits", "lower_case_table_names",
 )  # fmt: skip
 LOGGED_CASCADES: Final = (9, 6)
 """From this version on MySQL logs what foreign keys cascade to."""
@@ -50,6 +50,11 @@ class Server:
     def gtids(self) -> bool:
         """Tell whether every transaction has a GTID by which a view and a position can be told exactly (MySQL)."""
         return self.variables.get("gtid_mode", "").upper() == "ON"
+
+    @property
+    def folds(self) -> bool:
+        """Tell whether it compares names of databases and tables in small letters."""
+        return self.variables.get("lower_case_table_names", "0") != "0"
 
     @property
     def lineage(self) -> str:

@@ -24,10 +24,10 @@ from connectors.mysql.rows.statements import (
     Emptied,
     Filled,
     Meaning,
-    Name,
-    Token,
-    name_at,
 )
+from connectors.mysql.rows.tokens import MOST_TOKENS, Name, Token
+from connectors.mysql.rows.tokens import name as name_at
+from connectors.mysql.rows.tokens import tokens as read
 
 _END: Final = Token("")
 
@@ -112,11 +112,11 @@ class Both:
 Judgement: TypeAlias = Meaning | Temporary | Hangs | Both
 
 
-def judge(statement: str, database: str, server: str = "") -> Judgement:
+def judge(statement: str, database: str, server: str = "", sql_mode: int = 0) -> Judgement:
     """Return what a statement says, run in `database` by a server of this version; None: it is harmless."""
     if statement == "BEGIN":
         return statements.BEGAN
-    tokens = _stripped(statements.tokens(statement, server))
+    tokens = _stripped(read(statement, server, sql_mode))
     if not tokens:
         return None
     begins = tokens[0].says("BEGIN", "START")
@@ -139,7 +139,9 @@ def tables_of(said: Judgement) -> tuple[Name, ...]:
             return tables
         case statements.Renamed(pairs):
             return tuple(name for pair in pairs for name in pair)
-        case Altered(name) | Filled(name) | statements.Partitions(name):
+        case statements.Partitions(name, others, gone):
+            return (name, *others, *gone)
+        case Altered(name) | Filled(name):
             return (name,)
     return ()
 
@@ -279,7 +281,7 @@ def _behind_with(tokens: list[Token]) -> list[Token]:
 
 def _only_native(tokens: Sequence[Token], begin: int) -> bool:
     """Tell whether no function is called but the server's own, which write no table, and it is all of one statement."""
-    if len(tokens) >= statements.MOST_TOKENS:
+    if len(tokens) >= MOST_TOKENS:
         return False
     for at in range(begin, len(tokens)):
         token, following = tokens[at], _at(tokens, at + 1)

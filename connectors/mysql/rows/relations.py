@@ -1,64 +1,99 @@
-"""Finds the table of a row in the log, as it was then: by what the log itself says of its columns and key."""
+"""Finds the table of a row in the log, as it was then: by what the log itself says of its columns and key.
+
+A statement in the log that changes a table is followed at once, with what the catalog says of the table by then: a new
+description is published, and the rows are read again where their values may have changed without events.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
-from cdc.config.config import SourceConfig
-from cdc.model.change import Change, Op, Table
-from cdc.model.errors import GapError, OperatorError, RetryableError
-from cdc.model.table_schema import Description
+from cdc.config.config import SourceConfig, chooses
+from cdc.model.change import Change, Described, Op, Table
+from cdc.model.errors import ChangedError, GapError, OperatorError
+from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
-from connectors.mysql.catalog.catalog import Captured, Catalog
-from connectors.mysql.rows import holes, partial_images, row_images
+from connectors.mysql.catalog.catalog import Captured, Catalog, unreadable_key
+from connectors.mysql.catalog.names import as_compared
+from connectors.mysql.rows import holes, own_columns, partial_images, row_images
 from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, tables_of
+from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.rows.statements import (
     Altered,
     ChangesRows,
     Dropped,
     Emptied,
     Filled,
-    Name,
+    Granted,
     Partitions,
     Renamed,
 )
 from connectors.mysql.rows.temporary_tables import NOBODY, Session, TemporaryTables
+from connectors.mysql.rows.tokens import Name
 from connectors.mysql.values import mapping
 
 log = logging.getLogger("cdc")
 
+_TAKEN_AGAIN_S: Final = 5.0
+"""How long another table may take to take the name of one that was renamed: by the next statement, as a rule."""
+_PAUSE_S: Final = 0.1
+
 
 class Followed:
-    """Knows the captured tables as one session found them, and what the log has said of them since."""
+    """Knows the captured tables as one session found them, and what the log has said of them since.
 
-    def __init__(self, config: SourceConfig, captured: Sequence[Captured]) -> None:
+    Names are as the server compares them: see `catalog.names`.
+    """
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        captured: Sequence[Captured],
+        *,
+        folds: bool = False,
+        mariadb: bool = False,
+        restricted: Callable[[str, str], bool] = lambda *_: False,
+    ) -> None:
+        """`folds`: names are compared in small letters. `restricted`: whether not all columns may be read."""
         self._config = config
+        self._folds, self._mariadb, self._restricted = folds, mariadb, restricted
         self._now: dict[Name, Table] = {}
-        self._filled = {(c.table.schema, c.table.name): c.filled for c in captured}
-        self._marks = {(c.table.schema, c.table.name): c.table.marks for c in captured}
+        self._shown: dict[Name, Captured] = {}
+        """What the catalog has said of each."""
+        self._gone: set[Name] = set()
+        """Those that were not there any more when the log told of their end."""
+        self._may_not: dict[Name, bool] = {}
         self._known: dict[Name, Description] = {}
         self._holes = holes.Holes(stops=config.on_hole == "stop")
         self._temporary = TemporaryTables()
-        self._described: dict[object, tuple[Table, row_images.Reader]] = {}
-        self._last: dict[Name, tuple[events.TableMap, tuple[Table, row_images.Reader]]] = {}
+        self._described: dict[object, tuple[Table, RowReader]] = {}
+        self._last: dict[Name, tuple[events.TableMap, tuple[Table, RowReader]]] = {}
         """Holds what was found last, since looking up a description takes as long as reading a row."""
+        self.new: set[str] = set()
+        """Tables that the log has told of, and that are to be captured once everything before is in Kafka."""
         for one in captured:
-            self._now[one.table.schema, one.table.name] = one.table
+            name = self._name((one.table.schema, one.table.name))
+            self._now[name], self._shown[name] = one.table, one
+
+    def _name(self, name: Name) -> Name:
+        return as_compared(name[0], folds=self._folds), as_compared(name[1], folds=self._folds)
 
     def recall(self, described: Mapping[Name, Sequence[Description]]) -> None:
         """Remember what the topics say of the tables, oldest first."""
-        self._known = {name: said[-1] for name, said in described.items() if said}
+        self._known = {self._name(name): said[-1] for name, said in described.items() if said}
 
     def wanted(self, told: events.TableMap) -> bool:
         """Tell whether the table is captured."""
-        return (told.schema, told.table) in self._now
+        return self._name((told.schema, told.table)) in self._now
 
-    def table(self, told: events.TableMap, at: BinlogPosition) -> tuple[Table, row_images.Reader] | None:
+    def table(self, told: events.TableMap, at: BinlogPosition) -> tuple[Table, RowReader] | None:
         """Return the table of rows in the log, and what decodes them; None: it is not captured."""
-        name = (told.schema, told.table)
+        name = self._name((told.schema, told.table)) if self._folds else (told.schema, told.table)
         last = self._last.get(name)
         if last is not None and last[0].columns is told.columns and last[0].primary_key == told.primary_key:
             return last[1]
@@ -67,12 +102,12 @@ class Followed:
         of = (name, told.columns, told.primary_key)
         found = self._described.get(of)
         if found is None:
-            found = self._described[of] = (self._describe(told, name, at), row_images.Reader(told))
+            found = self._described[of] = self._describe(told, name, at)
         self._now[name] = found[0]
         self._last[name] = told, found
         return found
 
-    def _describe(self, told: events.TableMap, name: Name, at: BinlogPosition) -> Table:
+    def _describe(self, told: events.TableMap, name: Name, at: BinlogPosition) -> tuple[Table, RowReader]:
         if not told.has_metadata:
             raise GapError(
                 f"table {'.'.join(name)}: the log at {at} has no names of its columns: it was written without "
@@ -80,13 +115,21 @@ class Followed:
                 hint="SET PERSIST binlog_row_metadata = FULL (MariaDB: SET GLOBAL); then "
                 "cdc snapshot start CONNECTOR.yaml --after-gap",
             )
-        columns = tuple(mapping.column(column) for column in told.columns)
+        told = mapping.declared(told, self._shown[name].columns)
+        own = self._own(told, name)
+        kept = [told.columns[at] for at in own.kept] if own is not None else told.columns
+        columns = tuple(mapping.column(column) for column in kept)
         names = [column.name for column in columns]
-        wanted = self._config.keys.get(".".join(name), ())
-        key = tuple(wanted) or tuple(names[index] for index, _ in told.primary_key or ())
+        now = self._now[name]
+        wanted = self._shown[name].key_wanted
+        end = None if own is None else own.row_end  # MariaDB makes it a part of every key of a versioned table
+        logged = [told.columns[index].name or "" for index, _ in told.primary_key or () if index != end]
+        if own is not None and not wanted and set(logged) & set(own.unreadable):
+            raise unreadable_key(now.qualified)
+        key = tuple(wanted) or tuple(column for column in logged if column in names)
         known = self._known.get(name)
         if not set(key) <= set(names) or not key:
-            before = known.key if known is not None else self._now[name].key
+            before = known.key if known is not None else now.key
             if not before or not set(before) <= set(names):
                 raise GapError(
                     f"table {'.'.join(name)} has no primary key in the log at {at}: its rows cannot be told apart",
@@ -94,24 +137,38 @@ class Followed:
                     "key: […]}]; then cdc snapshot start CONNECTOR.yaml --after-gap",
                 )
             key = before
-        filled = self._filled.get(name, frozenset())
+        filled = self._shown[name].filled
         columns = tuple(replace(c, filled=c.name in filled) for c in columns)
-        table = Table(*name, columns, key, self._marks.get(name, ()))
+        table = Table(now.schema, now.name, columns, key, self._shown[name].table.marks)
         self._known[name] = Description.of(table)
-        return table
+        return table, row_images.Reader(told) if own is None else OwnReader(told, own)
+
+    def _own(self, told: events.TableMap, name: Name) -> OwnColumns | None:
+        """Compare the log's columns with those that the catalog shows."""
+        shown = self._shown[name]
+
+        def restricted() -> bool:
+            if name not in self._may_not:
+                self._may_not[name] = self._restricted(shown.table.schema, shown.table.name)
+                if self._may_not[name]:
+                    log.warning(
+                        "table %s: the connector's user may not read all of its columns: the others are in no event",
+                        shown.table.qualified,
+                    )
+            return self._may_not[name]
+
+        names = frozenset(column.name or "" for column in shown.columns)
+        return own_columns.compare(told, Shown(names, shown.row_end), restricted, mariadb=self._mariadb)
 
     def changes(
-        self,
-        event: events.Rows | events.PartialUpdateRows,
-        known: tuple[Table, row_images.Reader],
-        at: BinlogPosition,
+        self, event: events.Rows | events.PartialUpdateRows, known: tuple[Table, RowReader], at: BinlogPosition
     ) -> Iterable[Change]:
         """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
         try:
             if isinstance(event, events.PartialUpdateRows):
-                told = self._last[table.schema, table.name][0]
-                images = partial_images.images(event, told.columns)
+                told = self._last[self._name((table.schema, table.name))][0]
+                images = read.own(partial_images.images(event, told.columns))
             elif event.whole:
                 return read.changes(event, table, at.offset)
             else:
@@ -127,7 +184,7 @@ class Followed:
 
     def unsure(self, names: Iterable[Name], at: BinlogPosition) -> Iterator[Change]:
         """Give what follows of a transaction, begun at `at`, of which a part was rolled back: its tables are read."""
-        for name in sorted(set(names) & self._now.keys()):
+        for name in sorted(set(map(self._name, names)) & self._now.keys()):
             yield self._holes.rolled_back(self._now[name], at)
 
     def restarted(self) -> None:
@@ -135,121 +192,194 @@ class Followed:
         self._temporary.clear()
 
     def of_statement(
-        self,
-        said: Judgement,
-        at: BinlogPosition,
-        catalog: Callable[[], Catalog],
-        session: Session = NOBODY,
-    ) -> Iterator[Change]:
+        self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog], session: Session = NOBODY
+    ) -> Iterator[Change | Described]:
         """Give what a statement does to the captured tables. Raises for what no event tells of."""
         match said:
             case Both(filled, written):
                 yield from self.of_statement(filled, at, catalog, session)
                 yield from self.of_statement(written, at, catalog, session)
             case Temporary(tables, made):
-                for name in tables if made else ():
+                for name in map(self._name, tables) if made else ():
                     self._temporary.made(session, name)
-                self._temporary.dropped(session, () if made else tables)
+                self._temporary.dropped(session, () if made else tuple(map(self._name, tables)))
             case Hangs(dropped):
                 yield from self._holes.altered(self._now, at, dropped=dropped)
             case ChangesRows(verb, tables):
                 if tables is not None:
-                    tables = tuple(name for name in tables if not self._temporary.has(session, name))
+                    tables = tuple(n for n in map(self._name, tables) if not self._temporary.has(session, n))
                 yield from self._holes.of_statement(verb, tables, self._now, at, catalog)
             case _:
-                yield from self._of_ddl(said, at, catalog, session)
+                names = {self._name(name) for name in tables_of(said)}
+                database = as_compared(said.database, folds=self._folds) if isinstance(said, Dropped) else None
+                looked_at = map(self._name, self._holes.looked_at())
+                concerns = any(name in names or name[0] == database for name in looked_at)
+                yield from self._holes.altered(self._now, at, dropped=concerns)
+                hidden = {name for name in names if self._temporary.has(session, name)}
+                if hidden or (session.specific and self._now.keys() & names):
+                    self._note_temporary(said, hidden, session)
+                    for name in sorted(names - hidden):  # of these a session may have temporary ones, or not
+                        table = self._now.get(name)
+                        gone = table is not None and not catalog().exists(table.schema, table.name)
+                        yield from self._emptied(name, at) if gone else self._look(name, at, catalog, values=True)
+                else:
+                    yield from self._of_ddl(said, at, catalog)
+
+    def _note_temporary(self, said: Judgement, hidden: set[Name], session: Session) -> None:
+        """Follow what DDL does to a session's temporary tables, which `hidden` are."""
+        if isinstance(said, Emptied) and said.dropped:
+            self._temporary.dropped(session, hidden)
+        elif isinstance(said, Renamed):
+            pairs = [(self._name(old), self._name(new)) for old, new in said.tables]
+            self._temporary.dropped(session, [old for old, _ in pairs if old in hidden])
+            for old, new in pairs:
+                if old in hidden:
+                    self._temporary.made(session, new)
 
     def _of_ddl(
-        self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog], session: Session
-    ) -> Iterator[Change]:
-        names = tables_of(said)
-        database = said.database if isinstance(said, Dropped) else None
-        concerns = any(name in names or name[0] == database for name in self._holes.looked_at())
-        yield from self._holes.altered(self._now, at, dropped=concerns)
-        hidden = {name for name in names if self._temporary.has(session, name)}
-        if hidden or (session.specific and not hidden and self._now.keys() & set(names)):
-            if isinstance(said, Emptied) and said.dropped:
-                self._temporary.dropped(session, hidden)
-            elif isinstance(said, Renamed):
-                self._temporary.dropped(session, [old for old, _ in said.tables if old in hidden])
-                for old, new in said.tables:
-                    if old in hidden:
-                        self._temporary.made(session, new)
-            others = sorted((set(names) - hidden) & self._now.keys())
-            yield from self._holes.of_statement("DDL of a temporary table", tuple(others), self._now, at, catalog)
-            return
+        self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog]
+    ) -> Iterator[Change | Described]:
         match said:
-            case Emptied(tables, _):
-                for name in tables:
-                    if name in self._now:
-                        yield Change(Op.TRUNCATE, self._now[name], None, None, (at.offset, 0))
-                    elif self._matches(name):
-                        self._look(name, catalog)
+            case Emptied(tables, dropped):
+                for name in map(self._name, tables):
+                    yield from self._emptied(name, at)
+                    yield from self._look(name, at, catalog) if dropped else ()
             case Dropped(database):
-                for name in [name for name in self._now if name[0] == database]:
-                    yield Change(Op.TRUNCATE, self._now[name], None, None, (at.offset, 0))
+                of = as_compared(database, folds=self._folds)
+                for name in [name for name in {**self._known, **self._now} if name[0] == of]:
+                    self._gone.add(name)
+                    yield from self._emptied(name, at)
             case Renamed(pairs):
-                yield from self._renamed(pairs, at, catalog)
-            case Altered(name) | Filled(name) | Partitions(name):
-                if name in self._now:
-                    self._learn(name, catalog)
-                    if not isinstance(said, Altered):
-                        log.warning(
-                            "table %s: rows have come or gone without events in the log at %s", ".".join(name), at
-                        )
-                        yield self._others(name, at)
-                elif self._matches(name):
-                    self._look(name, catalog)
+                yield from self._renamed([(self._name(old), self._name(new)) for old, new in pairs], at, catalog)
+            case Altered(name, values):
+                yield from self._look(self._name(name), at, catalog, values=values)
+            case Filled(name):
+                yield from self._others(self._name(name), at, catalog)
+            case Partitions(name, others, gone):
+                for one in map(self._name, gone):
+                    yield from self._emptied(one, at)
+                for one in map(self._name, (name, *others)):
+                    yield from self._others(one, at, catalog)
+            case Granted():
+                yield from self._granted(at, catalog)
+
+    def _granted(self, at: BinlogPosition, catalog: Callable[[], Catalog]) -> Iterator[Change | Described]:
+        """Compare the columns that may be read now with those that were published: there is no event of a grant."""
+        shown = {self._name(name): columns for name, columns in catalog().columns_shown().items()}
+        self._may_not.clear()
+        for name, table in list(self._now.items()):
+            if name not in shown and name in self._gone:
+                continue
+            if name not in shown:
+                raise ChangedError(
+                    f"table {table.qualified} is gone, or may not be read any more: looking at all again"
+                )
+            known = self._known.get(name)
+            if known is not None and {column for column, _ in known.columns} != shown[name]:
+                yield from self._look(name, at, catalog, values=True)
 
     def _renamed(
         self, pairs: Sequence[tuple[Name, Name]], at: BinlogPosition, catalog: Callable[[], Catalog]
-    ) -> Iterator[Change]:
-        left = {old for old, _ in pairs if old in self._now}
-        taken = {new for _, new in pairs if new in self._now}
+    ) -> Iterator[Change | Described]:
+        now: dict[Name, Name] = {}
+        """By the name a table had: what it is called after all of them."""
+        for old, new in pairs:
+            first = next((was for was, name in now.items() if name == old), old)
+            now[first] = new
+        taken = [new for new in now.values() if new in self._now]
         for name in sorted(taken):
-            log.warning("table %s: another table has taken its name in the log at %s", ".".join(name), at)
-            self._learn(name, catalog)
-            yield self._others(name, at)
-        for name in sorted(left - taken):
-            new = next(new for old, new in pairs if old == name)
-            if self._matches(new):
-                raise RetryableError(
-                    f"table renamed: {'.'.join(name)} is {'.'.join(new)} now: it is taken up under that name, in a "
-                    "topic of its own"
-                )
-            if not catalog().exists(*name):
+            yield from self._others(name, at, catalog, said="another table has taken its name in the log at %s")
+        for old in sorted(now.keys() - set(taken)):
+            if old in self._now and not self._matches(now[old]) and not self._is_there(old, catalog):
+                was, is_ = self._now[old].qualified, ".".join(now[old])
                 raise OperatorError(
-                    f"table renamed: {'.'.join(name)} is {'.'.join(new)} now, which source.tables does not name: what "
-                    "is written to it since is not captured",
-                    hint=f"in source.tables write {'.'.join(new)} in place of {'.'.join(name)}: it is read into a "
-                    f"topic of its own; or take the name back: RENAME TABLE {'.'.join(new)} TO {'.'.join(name)}",
+                    f"table renamed: {was} is {is_} now, which source.tables does not name: what is written to it "
+                    "since is not captured",
+                    hint=f"in source.tables write {is_} in place of {was}: it is read into a topic of its own; or "
+                    f"take the name back: RENAME TABLE {is_} TO {was}",
                 )
-        for _, new in pairs:
-            if new not in self._now and self._matches(new):
-                self._look(new, catalog)
+            yield from self._emptied(old, at)
+            yield from self._look(old, at, catalog)
+        for new in sorted(set(now.values()) - set(taken)):
+            self._take_up(new, catalog)
 
-    def _others(self, name: Name, at: BinlogPosition) -> Change:
-        """Say that what was written to the rows that the table has now may never have been captured."""
-        table = self._now[name] = replace(self._now[name], marks=self._marks.get(name, ()))
-        return Change(Op.READ, table, None, None, (at.offset, 0))
+    def _is_there(self, name: Name, catalog: Callable[[], Catalog]) -> bool:
+        """Tell whether there is a table of this name again, or in a moment: what was renamed is often replaced."""
+        table = self._now[name]
+        until_s = time.monotonic() + _TAKEN_AGAIN_S
+        while not (found := catalog().exists(table.schema, table.name)) and time.monotonic() < until_s:
+            time.sleep(_PAUSE_S)
+        return found
 
-    def _learn(self, name: Name, catalog: Callable[[], Catalog]) -> None:
-        """Describe the next of its rows again, with what the catalog says: they may be others by now."""
-        now = catalog().find(*name, self._config.keys)
-        if now is not None:
-            self._filled[name], self._marks[name] = now.filled, now.table.marks
+    def _emptied(self, name: Name, at: BinlogPosition) -> Iterator[Change]:
+        """Delete the rows of a table in its topic; also of one that was captured, and has gone while we were away."""
+        table = self._now.get(name)
+        if table is None and name in self._known and self._matches(name):
+            table = _recalled(name, self._known[name])
+        if table is not None:
+            yield Change(Op.TRUNCATE, table, None, None, (at.offset, 0))
+
+    def _others(
+        self, name: Name, at: BinlogPosition, catalog: Callable[[], Catalog],
+        *, said: str = "rows have come or gone without events in the log at %s",
+    ) -> Iterator[Change | Described]:  # fmt: skip
+        """Say that what was written to the rows that a table has now may never have been captured."""
+        if name in self._now:
+            log.warning(f"table %s: {said}", self._now[name].qualified, at)  # noqa: G004 - one of two texts
+        yield from self._look(name, at, catalog, values=True)
+
+    def _look(
+        self, name: Name, at: BinlogPosition, catalog: Callable[[], Catalog], *, values: bool = False
+    ) -> Iterator[Change | Described]:
+        """Compare what is known of a table with what the catalog says now. `values`: its rows may be others.
+
+        What it says may be of a later time than the statement. Then the log has another statement that looks again.
+        """
+        if name not in self._now:
+            self._take_up(name, catalog)
+            return
+        now = catalog().find(self._now[name].schema, self._now[name].name, self._config.keys)
+        if now is None:
+            self._gone.add(name)
+            return  # by another statement, which the log has too
+        self._gone.discard(name)
+        self._shown[name] = now
         self._last.pop(name, None)
-        for of in [of for of, (table, _) in self._described.items() if (table.schema, table.name) == name]:
+        for of in [of for of, (table, _) in self._described.items() if self._name((table.schema, table.name)) == name]:
             del self._described[of]
+        known = self._known.get(name)
+        if known is None and not values:
+            return  # no row of it was published yet
+        if values or (known is not None and stale_reason(known, now.table)):
+            self._now[name] = now.table
+            self._known[name] = Description.of(now.table)
+            yield Change(Op.READ, now.table, None, None, (at.offset, 0))
+        elif known is not None and known != Description.of(now.table):
+            self._now[name] = now.table
+            self._known[name] = Description.of(now.table)
+            yield Described(now.table)
 
-    def _matches(self, name: Name) -> bool:
-        return self._config.captures(".".join(name))
-
-    def _look(self, name: Name, catalog: Callable[[], Catalog]) -> None:
+    def _take_up(self, name: Name, catalog: Callable[[], Catalog]) -> None:
+        """Note a table that is new, and of a name that is to be captured; one that cannot be is left out."""
+        if not self._matches(name) or not catalog().exists(*name):
+            return
         try:
             found = catalog().find(*name, self._config.keys)
         except OperatorError as exc:
             log.warning("%s; it is left out of what source.tables names; %s", exc.message, exc.hint)
             return
         if found is not None:
-            raise RetryableError(f"table {'.'.join(name)} is new: it is taken up")
+            self.new.add(".".join(name))
+
+    def _matches(self, name: Name) -> bool:
+        patterns = [as_compared(pattern, folds=self._folds) for pattern in self._config.tables]
+        return chooses(patterns, as_compared(".".join(name), folds=self._folds))
+
+
+def _recalled(name: Name, description: Description) -> Table:
+    """Make a table of what the topics say of it: enough to delete its rows there."""
+    columns = tuple(
+        mapping.column(mapping.from_catalog(column, type_, mapping.charset_of(type_), nullable=True))
+        for column, type_ in description.columns
+    )
+    return Table(*name, columns, description.key, description.marks)

@@ -7,47 +7,21 @@ the grammar of https://dev.mysql.com/doc/refman/8.4/en/lexical-structure.html.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from cdc.model.errors import ProtocolError
-
-Name: TypeAlias = tuple[str, str]
-"""Database and table."""
+from connectors.mysql.rows.tokens import Name, Token
+from connectors.mysql.rows.tokens import after as _after
+from connectors.mysql.rows.tokens import name as _name
+from connectors.mysql.rows.tokens import tokens as _tokens
 
 XaId: TypeAlias = tuple[int, bytes, bytes]
 """Format, global part, branch."""
 
-_TOKENS: Final = re.compile(
-    r"""
-    (?P<space>[\s\ufeff]+|\#[^\n]*|--(?=[\s]|\Z)[^\n]*|/\*(?![!M])(?:[^*]|\*(?!/))*+(?:\*/|\Z))
-  | (?P<open>/\*M?!(?:\d{5,6})?)  # what follows is for the servers to read that are so new
-  | (?P<close>\*/)
-  | `(?P<quoted>(?:[^`]|``)*+)(?:`|\Z)
-  | "(?P<double>(?:[^"\\]|""|\\.)*+)(?:"|\\?\Z)
-  | '(?P<string>(?:[^'\\]|''|\\.)*+)(?:'|\\?\Z)
-  | (?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)
-  | (?P<other>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-"""What is not closed goes on to the end: it is looked for once, not again from each character of it."""
 _ROW_STATEMENTS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "HANDLER"})
 _XID: Final = re.compile(r"XA\s+(COMMIT|ROLLBACK)\s+X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
-MOST_TOKENS: Final = 10_000
-"""No more of a statement is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """Is a word in capitals, a name as it is, or one character."""
-
-    text: str
-    quoted: bool = False
-
-    def says(self, *words: str) -> bool:
-        return not self.quoted and self.text.upper() in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +51,8 @@ class Altered:
     """Says that a table may have other columns by now: ALTER TABLE, CREATE TABLE."""
 
     table: Name
+    values: bool = False
+    """Its rows may have other values too, which no event tells of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +104,15 @@ class Partitions:
     """Says that rows are gone or others without events: ALTER TABLE … TRUNCATE, DROP, EXCHANGE PARTITION, IMPORT."""
 
     table: Name
+    others: tuple[Name, ...] = ()
+    """Tables that its rows went to or came from, and that are there: EXCHANGE, CONVERT PARTITION … TO TABLE."""
+    gone: tuple[Name, ...] = ()
+    """Tables that have become a part of it: CONVERT TABLE … TO PARTITION."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Says that the connector's user may read other columns by now: GRANT, REVOKE, FLUSH PRIVILEGES."""
 
 
 Meaning: TypeAlias = (
@@ -142,18 +127,19 @@ Meaning: TypeAlias = (
     | RolledBackTo
     | XaEnded
     | Partitions
+    | Granted
     | None
 )
 
 
-def meaning(statement: str, database: str) -> Meaning:
+def meaning(statement: str, database: str, server: str = "", sql_mode: int = 0) -> Meaning:
     """Return what a statement says, run in `database`; None: nothing of rows or tables, or it is not known here."""
     head = statement[:10].upper()
     if head == "BEGIN":
         return BEGAN
     if head == "COMMIT":
         return Ended(committed=True)
-    found = tokens(statement)
+    found = _tokens(statement, server, sql_mode)
     return of_tokens(found, statement, database) if found else None
 
 
@@ -181,76 +167,13 @@ def of_tokens(tokens: list[Token], statement: str, database: str) -> Meaning:
             return _alter(tokens, database)
         case "CREATE":
             return _create(tokens, database)
+        case "GRANT" | "REVOKE":
+            return Granted()
+        case "FLUSH" if any(token.says("PRIVILEGES") for token in tokens):
+            return Granted()
         case verb if verb in _ROW_STATEMENTS:
             return ChangesRows(verb)
     return None
-
-
-def tokens(statement: str, server: str = "") -> list[Token]:
-    """Read a statement as a server of this version does, or any if it is not told."""
-    found: list[Token] = []
-    end = 0
-    for match in _TOKENS.finditer(statement):
-        kind = match.lastgroup
-        if match.start() < end:
-            continue  # in a comment for other servers
-        if kind in ("space", "open", "close"):
-            if kind == "open" and server and not _is_read(match["open"], server):
-                closes = statement.find("*/", match.end())
-                end = len(statement) if closes < 0 else closes + 2
-            continue
-        text = match[kind] if kind else ""
-        if kind == "quoted":
-            found.append(Token(text.replace("``", "`"), quoted=True))
-        elif kind == "double":
-            found.append(Token(text.replace('""', '"'), quoted=True))
-        elif kind == "string":
-            found.append(Token("'"))
-        else:
-            found.append(Token(text))
-        if len(found) >= MOST_TOKENS:
-            break
-    return found
-
-
-def _is_read(comment: str, server: str) -> bool:
-    """Tell whether a server reads what such a comment holds: MySQL none of MariaDB's, MariaDB not all of MySQL's."""
-    digits = comment.lstrip("/*M!")
-    mariadb = "mariadb" in server.lower()
-    if comment.startswith("/*M") and not mariadb:
-        return False
-    if not digits:
-        return True
-    version = [int(part) for part in re.findall(r"\d+", server.replace("5.5.5-", "", 1))[:3]]
-    number = sum(part * scale for part, scale in zip(version, (10_000, 100, 1), strict=False))
-    of_mysql = mariadb and comment.startswith("/*!") and int(digits) in _NEWER_MYSQL
-    return int(digits) <= number and not of_mysql
-
-
-_NEWER_MYSQL: Final = range(50_700, 100_000)
-"""Versions of MySQL that MariaDB does not claim to be."""
-
-
-def name_at(tokens: Sequence[Token], at: int, database: str) -> tuple[Name, int]:
-    """Read ``[database.]table`` beginning at `at`; return also where the next token is."""
-    name, behind = _name(list(tokens[at : at + 3]), 0, database)
-    return name, at + behind
-
-
-def _name(tokens: list[Token], at: int, database: str) -> tuple[Name, int]:
-    """Read ``[database.]table`` beginning at `at`; return also where the next token is."""
-    if at >= len(tokens):
-        return (database, ""), at
-    first = tokens[at].text
-    if at + 2 < len(tokens) and tokens[at + 1] == Token("."):
-        return (first, tokens[at + 2].text), at + 3
-    return (database, first), at + 1
-
-
-def _after(tokens: list[Token], at: int, *words: str) -> int:
-    """Skip `words`, if they stand at `at`."""
-    there = [token.text.upper() for token in tokens[at : at + len(words)] if not token.quoted]
-    return at + len(words) if there == list(words) else at
 
 
 def _drop(tokens: list[Token], database: str) -> Meaning:
@@ -290,35 +213,76 @@ def _rename(tokens: list[Token], database: str) -> Meaning:
 
 
 def _alter(tokens: list[Token], database: str) -> Meaning:
-    at = 1
+    at, ignores = 1, False
     while at < len(tokens) and tokens[at].says("ONLINE", "OFFLINE", "IGNORE"):
+        ignores = ignores or tokens[at].says("IGNORE")  # rows that are in the way of a key go
         at += 1
     if at >= len(tokens) or not tokens[at].says("TABLE"):
         return None
     at = _after(tokens, at + 1, "IF", "EXISTS")
-    old, at = _name(tokens, at, database)
-    depth, begins, partitions = 0, True, False
-    while at < len(tokens):
-        token = tokens[at]
-        if token == Token("("):
-            depth += 1
-        elif token == Token(")"):
-            depth -= 1
-        elif depth == 0 and begins and token.says("RENAME"):
-            following = tokens[at + 1] if at + 1 < len(tokens) else Token("")
-            if not following.says("COLUMN", "INDEX", "KEY"):
-                at += 2 if following.says("TO", "AS") or following == Token("=") else 1
-                new, _ = _name(tokens, at, database)
-                return Renamed(((old, new),))
-        elif depth == 0 and begins and token.says("TRUNCATE", "DROP", "EXCHANGE", "CONVERT"):
-            partitions = partitions or (at + 1 < len(tokens) and tokens[at + 1].says("PARTITION"))
-        elif depth == 0 and begins and token.says("IMPORT"):
-            partitions = True
-        begins = token == Token(",") and depth == 0
-        at += 1
-        if at and not begins and depth == 0 and tokens[at - 1].text.isdigit():
-            begins = True  # behind WAIT n
-    return Partitions(old) if partitions else Altered(old)
+    table, at = _name(tokens, at, database)
+    if at < len(tokens) and tokens[at].says("WAIT", "NOWAIT"):  # MariaDB
+        at += 1 if tokens[at].says("NOWAIT") else 2
+    values = ignores
+    for clause in _clauses(tokens, at):
+        found = _clause(table, clause, database)
+        if found is not None and not isinstance(found, Altered):
+            return found
+        values = values or found is not None
+    return Altered(table, values)
+
+
+def _clauses(tokens: list[Token], at: int) -> Iterator[list[Token]]:
+    """Give what stands between the commas of an ALTER TABLE."""
+    depth, clause = 0, list[Token]()
+    for token in tokens[at:]:
+        depth += (token == Token("(")) - (token == Token(")"))
+        if depth == 0 and token == Token(","):
+            yield clause
+            clause = []
+        else:
+            clause.append(token)
+    yield clause
+
+
+_NO_COLUMN: Final = (
+    "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "CONSTRAINT", "FOREIGN", "CHECK", "PARTITION", "PRIMARY",
+)  # fmt: skip
+"""What else than columns is added, dropped and renamed. Another primary key shows in the table's description."""
+_FILLS: Final = ("DEFAULT", "NOT", "AS", "GENERATED", "AUTO_INCREMENT", "SERIAL", "PRIMARY", "TIMESTAMP", "PERIOD")
+"""Words of a new column that gives rows a value which are older than it is."""
+_PARTS: Final = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD")
+
+
+def _clause(table: Name, clause: list[Token], database: str) -> Meaning:
+    """Return what one clause says; None: nothing of rows, nor of their values."""
+    first = clause[0] if clause else Token("")
+    second = clause[1] if len(clause) > 1 else Token("")
+    if first.says("RENAME") and not second.says("COLUMN", "INDEX", "KEY"):
+        named = second.says("TO", "AS") or second == Token("=")
+        return Renamed(((table, _name(clause, 2 if named else 1, database)[0]),))
+    if first.says("IMPORT") or (second.says("PARTITION") and first.says(*_PARTS)):
+        return _partitions(table, clause, database)
+    if first.says("DISCARD"):
+        return Emptied((table,))
+    if first.says("CONVERT") and second.says("TABLE"):  # MariaDB: … TO PARTITION
+        return Partitions(table, gone=(_name(clause, 2, database)[0],))
+    if first.says("MODIFY", "CHANGE", "CONVERT"):
+        return Altered(table, values=True)
+    if second.says(*_NO_COLUMN) or not first.says("DROP", "ADD", "RENAME"):
+        return None
+    if first.says("ADD") and not any(token.says(*_FILLS) for token in clause):
+        return None
+    return Altered(table, values=True)
+
+
+def _partitions(table: Name, clause: list[Token], database: str) -> Meaning:
+    """Read … EXCHANGE PARTITION p WITH TABLE t, CONVERT PARTITION p TO TABLE t, and those that name no other table."""
+    if clause[0].says("DISCARD"):
+        return None  # what is left cannot be read until IMPORT
+    at = next((at for at, token in enumerate(clause) if token.says("TABLE")), 0)
+    others = (_name(clause, at + 1, database)[0],) if at else ()
+    return Partitions(table, others if clause[0].says("EXCHANGE", "CONVERT") else ())
 
 
 def _create(tokens: list[Token], database: str) -> Meaning:

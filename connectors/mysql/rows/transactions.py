@@ -261,7 +261,7 @@ class Grouper:
         self, event: events.Query, raw: bytes, at: BinlogPosition, header: events.Header
     ) -> Committed | Passed | None:
         block = self._block
-        said = judge(event.statement, event.schema, self._server)
+        said = judge(event.statement, event.schema, self._server, event.sql_mode)
         if block is None:  # no GTID before it: it begins a block all the same
             block = self._block = Block(at, None, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
             block.described = self._described

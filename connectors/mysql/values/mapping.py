@@ -322,6 +322,26 @@ def _set_size(labels: int) -> int:
     return 8 if size > 4 else size  # noqa: PLR2004
 
 
+def charset_of(type_: str) -> str | None:
+    """Return a character set that `from_catalog` reads a printed type with: any, as the type does not say which."""
+    word = type_.partition("(")[0]
+    return "utf8mb4" if word in ("char", "varchar", "enum", "set") or word.endswith("text") else None
+
+
+def declared(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap:
+    """Give columns that the log has as BINARY the type that the catalog says, where it is one of MariaDB's own."""
+    named = {c.name: c for c in catalog if c.declared in _NAMED}
+    if not named or not any(column.name in named for column in told.columns):
+        return told
+    columns = tuple(
+        column._replace(declared=named[column.name].declared)
+        if column.name in named and (column.type, column.meta) == (named[column.name].type, named[column.name].meta)
+        else column
+        for column in told.columns
+    )
+    return told._replace(columns=columns)
+
+
 def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None:
     """Fill what the log left out from what the catalog says now; None if that is of another table's shape.
 
