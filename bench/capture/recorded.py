@@ -141,6 +141,7 @@ class _Replication(replication_stream.ReplicationConnection):
         self._sent_at_s = 0.0
         self._asked_at_s = None
         self._silent_s = replication_stream.SILENT_S
+        self._patience_s = float("inf")
         self._streaming = True
         self._over = False
 

@@ -210,7 +210,7 @@ def test_a_walsender(monkeypatch: pytest.MonkeyPatch) -> None:
             stream: Any = object.__new__(replication_stream.ReplicationConnection)
             stream._pg, stream._endpoint, stream._over = _Raising(error, *quiet), "db", False
             stream._streaming, stream._sent_at_s, stream._written, stream._flushed = True, -1e9, 0, 0
-            stream._silent_s, stream._asked_at_s = 1.0, None
+            stream._silent_s, stream._patience_s, stream._asked_at_s = 1.0, float("inf"), None
             return step(stream)
 
         return seam
