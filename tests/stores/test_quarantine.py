@@ -21,7 +21,7 @@ from spark_apply.model.store import open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
-from tests.spark_laws import ORDERS, Record, Setting, order
+from tests.spark_laws import NO_EVENT, ORDERS, Record, Setting, order
 from tests.spark_records import SourceTable, logged, position
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -79,7 +79,7 @@ def test_what_the_commands_tell(setting: Setting) -> None:
     lines = [line.split() for line in out.splitlines()]
     assert sorted((line[2], line[4], line[5:]) for line in lines[1:]) == [
         ("0/1", '{"id":1}', ["a", "value", "does", "not", "fit:", "count"]),
-        ("0/3", '{"id":2}', ["not", "an", "event"]),
+        ("0/3", '{"id":2}', NO_EVENT.split()),
         ("0/4", '{"no":4}', ["a", "value", "does", "not", "fit:", "id"]),
     ]
     assert "4711" not in out
