@@ -60,7 +60,7 @@ class InMemory:
 class Real:
     """The server."""
 
-    def __init__(self, servers: str, prefix: str, producer: str) -> None:
+    def __init__(self, servers: str, prefix: str, producer: str = "own") -> None:
         self.prefix = prefix
         log = LogConfig(tables=(LOGGED.qualified,), retention="1d")
         self._config = KafkaConfig(
