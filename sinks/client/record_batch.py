@@ -73,8 +73,10 @@ def header(records: bytes, count: int, *, codec: int, at_ms: int, identity: Iden
 
 
 def first(records: bytes) -> tuple[bytes, bytes | None]:
-    """Return key and value of the first record of a batch that is not compressed."""
-    return next(records_of(records))
+    """Return key and value of the first record of a batch that is not compressed. Raises IndexError without one."""
+    for found in records_of(records):
+        return found
+    raise IndexError("no record")
 
 
 def records_of(records: bytes) -> Iterator[tuple[bytes, bytes | None]]:

@@ -373,13 +373,15 @@ def small_transactions(data: bytes) -> None:
     """Packets of a dump, at once and event by event: types and bodies, framed as they should be."""
     parts = Parts(data)
     options = parts.number()
-    checksum, by_gtid, done = bool(options & 1), bool(options & 2), (7 << 32 | 400) if options & 4 else 0
+    checksum, by_gtid, done = bool(options & 1), bool(options & 2), 0
     described = struct.pack("<H50sIB", 4, b"9.7.4", 0, 19) + b"\0\x0d\0\x08" * 10 + bytes([checksum])
     sent, at = [], 4
     for kind, body in [(15, described), *_bodies(parts)]:
         summed = checksum or kind == 15
         at += _HEAD.size + len(body) + 4 * summed
         sent.append(framed(kind, body, log_pos=at & 0xFFFFFFFF, checksum=summed))
+        if options & 4 and not done and kind == (16 if options & 8 else 15):  # a position lies between transactions
+            done = 7 << 32 | at
     buffer = b"".join(struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw for raw in sent)
     cut = buffer[: len(buffer) - (options >> 3)]
     plain, found = (_followed(_Dump(cut, at_once=how), by_gtid=by_gtid, done=done) for how in (False, True))
