@@ -34,7 +34,7 @@ from cdc.cli.main import main
 from cdc.config.config import load_apply
 from spark_apply.job import job
 from spark_apply.spark.session import open_session
-from spark_apply.stores import opensearch
+from spark_apply.stores import opensearch_bulk
 
 POINTS: Final = (
     *(f"opensearch.{point}" for point in ("before", "in", "after")),
@@ -128,15 +128,15 @@ def wrap(store: Any, kind: str, crash: Crash, folder: Path | None) -> None:
         within[kind](store, crash)
 
 
-def _within_opensearch(store: Any, crash: Crash) -> None:
-    opensearch._REQUEST_ACTIONS = _REQUEST_ACTIONS  # several requests for a small batch
-    send = store._send
+def _within_opensearch(_store: Any, crash: Crash) -> None:
+    opensearch_bulk._REQUEST_ACTIONS = _REQUEST_ACTIONS  # several requests for a small batch
+    send = opensearch_bulk.Bulk.send
 
     def sent(*given: Any) -> Iterator[Any]:
         yield from send(*given)
         crash("opensearch.in")
 
-    store._send = sent
+    opensearch_bulk.Bulk.send = sent
 
 
 class _Writer:

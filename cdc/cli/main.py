@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import click
 
 from cdc import __version__
-from cdc.config import registry
 from cdc.model.errors import CdcError, RetryableError
 
 _COMMANDS = {
@@ -87,6 +86,8 @@ def _of_spark(exc: Exception) -> CdcError | None:
     """Return what Spark raised where a command reads stores or checkpoints as an error of ours; None for any other."""
     if type(exc).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return None
+    from cdc.config import registry  # noqa: PLC0415 - the command line must start fast
+
     error: CdcError | None = registry.part("spark_apply.spark.remedies:of_spark")(exc, "a store or a checkpoint")
     return error
 
