@@ -176,7 +176,7 @@ def _mysql() -> dict[str, list[bytes]]:
         "statements": [text.encode() for text in STATEMENTS],
         "small_transactions": [
             b"\3" + packets(*whole, *again), b"\1" + packets(*whole), b"\6" + packets(*whole, *again),
-            b"\2" + packets(*whole[:4], *again), b"\x1b" + packets(*whole),
+            b"\2" + packets(*whole[:4], *again), b"\x1b" + packets(*whole), b"\x0e" + packets(*whole, *again),
         ],
         "result_rows": [b"\3\1" + packet + b"\1" + row + packet + b"\2" + row, b"\1\0\2\0\0\0\1a"],
     }  # fmt: skip

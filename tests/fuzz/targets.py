@@ -396,7 +396,7 @@ def _bodies(parts: Parts) -> Iterator[tuple[int, bytes]]:
             mapped.add(body[:6])
         if kind in (23, 24, 25, 30, 31, 32) and body[:6] not in mapped:
             continue  # a server describes a table before its rows
-        if kind in (33, 34):
+        if kind in (16, 33, 34):  # a map is of one transaction
             mapped.clear()
         yield kind, body
 

@@ -68,7 +68,7 @@ def test_the_servers_line_breaks_capitals_and_tags_in_a_row_are_understood() -> 
     assert str(found) == f"{A}:1-3,{A}:tag:4,{B}:1"
 
 
-@pytest.mark.parametrize("text", ["x", f"{A}:a-", "1-2-3", f"{A[:-1]}:1"])
+@pytest.mark.parametrize("text", ["x", f"{A}:a-", "1-2-3", f"{A[:-1]}:1", f"{A}:9-3", f"{A}:0-3"])
 def test_what_is_no_set(text: str) -> None:
     with pytest.raises(OperatorError, match="not a set of GTIDs"):
         GtidSet.parse(text)

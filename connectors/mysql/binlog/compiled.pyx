@@ -506,13 +506,12 @@ cdef class Small:
             if self.uuid is not None:
                 if self.last_uuid is None or self.uuid != self.last_uuid:
                     self.last_uuid, self.of_last_uuid = self.uuid, self.uuids[self.uuid]
-                if commit >= done:
-                    if uuid is self.of_last_uuid and self.gno == last + 1:
-                        last = self.gno
-                    else:
-                        if uuid is not None:
-                            numbers.append((uuid, first, last))
-                        uuid, first, last = self.of_last_uuid, self.gno, self.gno
+                if uuid is self.of_last_uuid and self.gno == last + 1:
+                    last = self.gno
+                else:
+                    if uuid is not None:
+                        numbers.append((uuid, first, last))
+                    uuid, first, last = self.of_last_uuid, self.gno, self.gno
             if self.changes:
                 found.append(self.made(quoted, commit))
         if uuid is not None:

@@ -175,7 +175,7 @@ class ReadSmall(Protocol):
     ) -> tuple[int, list[Transaction], list[tuple[str, int, int]], int, int] | None:
         """Return where in the buffer reading has ended, and what was read; None: nothing was.
 
-        Transactions committed before the position `done` are read without changes and GTIDs. It may read a few more
+        Transactions committed before the position `done` are read without changes. It may read a few more
         changes than `most`.
         """
 

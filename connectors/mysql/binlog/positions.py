@@ -113,7 +113,10 @@ class GtidSet:
                         tag = part
                         continue
                     first, _, last = part.partition("-")
-                    made._add(uuid, tag, int(first), int(last or first))
+                    begin, end = int(first), int(last or first)
+                    if not 0 < begin <= end:
+                        raise ValueError(part)
+                    made._add(uuid, tag, begin, end)
             except ValueError:
                 raise OperatorError(f"“{text[:80]}” is not a set of GTIDs") from None
         return made
