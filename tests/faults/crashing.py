@@ -3,8 +3,9 @@
     python -m tests.faults.crashing POINT N [FLAGS OF cdc run] CONNECTOR.yaml
 
 The parts of the connector are wrapped where the registry makes them; production code knows nothing of it. Points are
-named as in cdc.testing.faults. `sink.commit` kills when all is written and nothing committed, `sink.commit.delayed`
-while the commit is under way, `sink.commit.answer` once it is done and nothing acknowledged.
+named as in cdc.testing.faults. `sink.commit` kills when all is written and nothing committed, `sink.flushed` when the
+broker has all of it, `sink.commit.delayed` while the commit is under way, `sink.commit.answer` once it is done and
+nothing acknowledged.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -42,11 +42,11 @@ POINTS: Final = (
     "sink.schema",
     "sink.write",
     "sink.commit",
+    "sink.flushed",
     "sink.commit.delayed",
     "sink.commit.answer",
 )
 
-_WRITTEN_S: Final = 0.3
 _DELAYED_S: Final = 0.003
 
 At = Callable[[str], None]
@@ -66,8 +66,6 @@ class Crash:
         self._left -= 1
         if self._left > 0:
             return
-        if point == "sink.commit":  # what is written is sent a moment later
-            time.sleep(_WRITTEN_S)
         if point == "sink.commit.delayed":
             threading.Timer(_DELAYED_S, kill).start()
             return
@@ -167,6 +165,9 @@ class CrashingSink(Wrapped):
 
     def commit(self, *arguments: Any) -> None:
         self._at("sink.commit")
+        self._part._send()
+        self._part._open_producer().flush()
+        self._at("sink.flushed")
         self._between("sink.commit.delayed", "sink.commit.answer", "commit", *arguments)
 
 

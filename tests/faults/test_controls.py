@@ -150,7 +150,7 @@ def test_acknowledged_before_the_commit(bench: Bench, show: Show) -> None:
 def test_read_uncommitted(bench: Bench, show: Show) -> None:
     """A copy dies with its events written and not committed: who reads them too sees them twice."""
     bench.begin()
-    bench.dies("tests.faults.crashing", "sink.commit", "1")  # which holds what was written before
+    bench.dies("tests.faults.crashing", "sink.flushed", "1")
     bench.caught_up()
     committed, uncommitted = bench.found(), bench.found("read_uncommitted")
     show("read_uncommitted", uncommitted)

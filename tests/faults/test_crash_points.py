@@ -42,6 +42,7 @@ STREAM = [
     ("source.change", 3),
     ("sink.write", 5),
     ("sink.commit", 1),
+    ("sink.flushed", 1),
     ("sink.commit.delayed", 1),
     ("sink.commit.answer", 1),
     ("source.acknowledge", 1),

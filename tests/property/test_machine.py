@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 from cdc.capture.signals import Command
+from cdc.encode.live_keys import LiveKeys
 from cdc.encode.window_keys import LoggedKeys
 from cdc.model.errors import GapError, RetryableError
 from cdc.model.interfaces import Window
@@ -289,5 +290,5 @@ def test_control_keys_over_events_that_their_view_did_not_see_are_caught(monkeyp
 
 
 def test_control_keys_that_are_gone_and_stay_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdc.capture.incremental_snapshot.IncrementalSnapshot, "_stale", lambda *_: [])
+    monkeypatch.setattr(cdc.capture.incremental_snapshot.IncrementalSnapshot, "_stale", lambda *_: LiveKeys())
     assert caught()
