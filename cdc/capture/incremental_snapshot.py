@@ -158,14 +158,14 @@ class IncrementalSnapshot:
         """The table being read."""
         return self._tables[next(iter(self._readings))]
 
-    def add(self, name: str, since: str, *, required: bool, anew: bool = False) -> bool:
+    def add(self, name: str, since: str, *, required: bool, restart: bool = False) -> bool:
         """Read a table from its beginning; False if it is being read already, as it is described now.
 
-        `anew`: what has been read of it so far has gone.
+        `restart`: what has been read of it so far is gone.
         """
         was, version = self._readings.get(name), self._version_of(self._tables[name])
         as_described = was is not None and was.required >= required and self._version_at_start.get(name) == version
-        if as_described and not anew:
+        if as_described and not restart:
             return False
         if self._current() == name:
             self._drop_job()

@@ -429,7 +429,7 @@ class _Session:
 
     def _emptied(self, table: Table) -> None:
         """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""
-        self._incremental.add(table.qualified, self._since(), required=True, anew=True)
+        self._incremental.add(table.qualified, self._since(), required=True, restart=True)
         log.info("table %s was truncated: its keys get their deletes in parts, behind what is in it by now",
                  table.qualified)  # fmt: skip
 

@@ -48,14 +48,14 @@ class PoisonRecord:
     """The columns whose value does not fit their type; empty: the record is no event."""
     reason: str = ""
     """The store's reason, if a store refused it."""
-    lacks: str = ""
+    missing: str = ""
     """What an event must have and this record has not, if it is no event."""
 
     @property
     def why(self) -> str:
         if self.reason:
             return self.reason
-        return f"a value does not fit: {', '.join(self.columns)}" if self.columns else f"not an event: {self.lacks}"
+        return f"a value does not fit: {', '.join(self.columns)}" if self.columns else f"not an event: {self.missing}"
 
 
 def record_ref(source: ApplySource, topic: str, partition: int, offset: int) -> RecordRef:
@@ -77,7 +77,7 @@ def non_events(newest: DataFrame, topic: str, most: int) -> list[PoisonRecord]:
         "partition", "offset", "key", "op", "position", "schema_version", F.isnull("after").alias("bare")
     )
     return [
-        PoisonRecord(RecordRef(row["partition"], row["offset"], row["key"], None), lacks=_lacking(row))
+        PoisonRecord(RecordRef(row["partition"], row["offset"], row["key"], None), missing=_missing(row))
         for row in parts.collect()
     ]
 
@@ -85,7 +85,7 @@ def non_events(newest: DataFrame, topic: str, most: int) -> list[PoisonRecord]:
 _OPS = ("r", "c", "u", "d")
 
 
-def _lacking(row: Row) -> str:
+def _missing(row: Row) -> str:
     """Say by which part a record is no event, without a value of it."""
     if row["key"] is None:
         return "it has no key"
@@ -218,7 +218,7 @@ def refusal(table: TargetTable, one: PoisonRecord, store: str) -> OperatorError:
         return OperatorError(msg, hint="leave the column out of this store, or correct the row at the source")
     if not one.columns:
         hint = "what else writes to this topic? docs/events.md says what may be in it"
-        return OperatorError(f"{at}: this record is not an event: {one.lacks}", hint=hint)
+        return OperatorError(f"{at}: this record is not an event: {one.missing}", hint=hint)
     msg = (
         f"{table.qualified}, column {', '.join(one.columns)}: a value does not fit its type in the derived table "
         f"({at}; key column {', '.join(table.key)})"

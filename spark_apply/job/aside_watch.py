@@ -58,7 +58,7 @@ class AsideWatch:
                     break
 
     def _step(self, topic: str, name: str, aside: Aside) -> bool:
-        """Open the copy again, or fold in a part of what it lacks; return whether it has caught up."""
+        """Open the copy again, or fold in a part of what is missing; return whether it has caught up."""
         if aside.route is None:
             table = self.newest(aside.table)
             aside.store.open(table)

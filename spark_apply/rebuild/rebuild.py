@@ -166,11 +166,11 @@ def _rebuild(
     quarantine = Quarantine(config, deferred=True)
 
     topic = identities(config.source, [table.topic]).get(table.topic, "")
-    anew = {name for name, store in stores.items() if difference(held_topic(store, table), topic) is not None}
+    refill = {name for name, store in stores.items() if difference(held_topic(store, table), topic) is not None}
 
     def begun() -> tuple[dict[str, Store], Applier]:
         beside = {name: store.beside(table) for name, store in stores.items()}
-        for name in anew:
+        for name in refill:
             if is_whole(beside[name]):  # it has the live copy's position, which says nothing of another topic
                 beside[name].set_mark(table, Mark({}, None, topic))
         return beside, Applier({table.topic: Route(table, beside)}, refuse_newer, quarantine)

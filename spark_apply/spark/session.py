@@ -164,7 +164,7 @@ def _built(name: str, settings: Mapping[str, str]) -> SparkSession:
 def _beside_others(spark: Mapping[str, str]) -> SparkSession:
     """Return a session of our own in the Spark that this process runs already, whose other sessions stay as they are.
 
-    Raises OperatorError if that Spark lacks our jars or extensions, which a running Spark cannot be given.
+    Raises OperatorError if that Spark does not have our jars or extensions, which a running Spark cannot be given.
     """
     base = SparkSession.builder.getOrCreate()
     running = dict(base.sparkContext.getConf().getAll())
@@ -178,7 +178,7 @@ def _beside_others(spark: Mapping[str, str]) -> SparkSession:
 
 
 def _require_jars(jvm: Any) -> None:  # noqa: ANN401 - py4j's view of the JVM
-    """Raise OperatorError if the running JVM lacks our jars."""
+    """Raise OperatorError if the running JVM does not have our jars."""
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
         for needed in _SHIPPED:

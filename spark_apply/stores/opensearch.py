@@ -136,7 +136,7 @@ class OpenSearchStore:
 
     @staticmethod
     def _added(table: TargetTable, alias: str, there: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that a table's index lacks. Raises OperatorError for one that has another type."""
+        """Return the fields that are missing in a table's index. Raises OperatorError for one that has another type."""
         had, added = there.get("properties", {}), {}
         encoded = any(field_name(column.name) != column.name for column in table.columns)
         if encoded and there["_meta"].get(NAMES) != ENCODED:

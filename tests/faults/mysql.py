@@ -18,7 +18,6 @@ from cdc.dev import mariadb, mysql
 from cdc.dev.mysqld import DATABASE
 from cdc.dev.process import Launch, Server
 from connectors.mysql.binlog.positions import BinlogPosition
-from tests.conftest import FULL
 from tests.faults.origin import Deck, Origin
 from tests.faults.stage import Stage
 from tests.faults.workload import KINDS, TABLES, Kind, Skipped, Writer
@@ -165,11 +164,7 @@ class MysqlWriter(Writer):
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"what was prepared as '{self._id}' can be ended by nobody") from exc
 
-    kinds: ClassVar[dict[str, Kind]] = {
-        **KINDS,
-        "distributed": (2, distributed),
-        **({"hostile": (2, hostile)} if FULL else {}),  # a row read by its key can be told as deleted twice
-    }
+    kinds: ClassVar[dict[str, Kind]] = {**KINDS, "distributed": (2, distributed), "hostile": (2, hostile)}
 
 
 def prepared_by(cursor: Any) -> set[str]:

@@ -112,11 +112,15 @@ class Judge:
             self._balances.append((position, key, after["balance"] if after is not None else None))
 
     def _rows(self, at: tuple[str, bytes], op: str, value: bytes | None, position: str, *, again: bool) -> None:
-        """Rows come and go in turn, but for those read `again`; `value` is the row's record, None where it went."""
+        """Rows come and go in turn, but for those read `again`; `value` is the row's record, None where it went.
+
+        A row that was asked for by its key and is gone by then has a delete, also where the log has told it before.
+        """
         table, key = at
         rows = self.fold[table]
         was = key in rows
-        if (op, was) not in {("r", False), ("c", False), ("u", True), ("d", True)} and not (again and op == "r"):
+        turns = {("r", False), ("c", False), ("u", True), ("d", True)}
+        if (op, was) not in turns and not (again and op in ("r", "d")):
             told = "is there" if was else "is not there"
             self.found.add("order_breaks", f"{table} {key.decode()} at {position}: {op} of a row that {told}")
         if value is None:

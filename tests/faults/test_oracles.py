@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.faults.oracles import Findings, Judge
 
 TOTAL = 200
@@ -186,3 +188,16 @@ def test_a_younger_column_is_null_in_older_rows() -> None:
     assert lost({"id": 1, "v": "x", "extra": None}) == 0
     assert lost({"id": 1, "v": "x", "extra": 5}) == 1
     assert lost({"id": 1, "v": "y"}) == 1
+
+
+@pytest.mark.parametrize(("snapshot", "breaks"), [("false", 1), ("incremental", 0)])
+def test_a_delete_of_a_row_that_is_not_there(snapshot: str, breaks: int) -> None:
+    """From the log it breaks the order; of a row that was asked for by its key it says what the reader knows."""
+    first, last = event("evolving", 5, 0, "r", {"id": 1}), event("evolving", 6, 1, "d", {"id": 1})
+    table, at, value = event("evolving", 7, 2, "d", {"id": 1})
+    body = json.loads(value or b"")
+    body["source"]["snapshot"] = snapshot
+    tombstone: Record = (table, at, None)
+    again: Record = (table, at, json.dumps(body).encode())
+    found = judged(*START, *FIRST, *SECOND, first, last, tombstone, again, tombstone, evolving=[])
+    assert found.order_breaks == breaks

@@ -41,7 +41,7 @@ _ME: Final = (
 
 
 class Reach:
-    """Answers from one SQL connection, which stays the caller's. Make one anew where DDL may have changed tables."""
+    """Answers from one SQL connection, which stays the caller's. Make another where DDL may have changed tables."""
 
     def __init__(self, connection: session.Connection, captured: Iterable[Name]) -> None:
         self._connection = connection
