@@ -1,0 +1,80 @@
+"""What is known of a view before it runs: the statements by which an engine keeps its nodes up to date. Pure.
+
+The rule
+========
+A view is a graph of nodes: its CTEs, subqueries and branches of UNION ALL, and itself, the last one. A node's rows are
+divided into units by its unit columns. An output row can differ between two states only if one of its derivations,
+before or after, holds a row that differs (or, of an outer join, has lost or gained its last match): so the units of
+such derivations are recomputed, no others, and what differs is the node's change. See docs/views.md.
+
+What an engine must have when it runs a node's statements, by relation R (a captured table or an earlier node):
+
+    before."R"    its rows before the step
+    after."R"     its rows after it
+    both."R"      the rows of both states
+    changed."R"   the distinct values of `Relation.change_columns` of rows that differ
+    units."N"     of node N: the distinct units to recompute, filled from `Node.touched` and `Node.due`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdc.model.change import Kind
+
+CLOCK_BEFORE, CLOCK_AFTER = "$clock_before", "$clock_after"
+"""Parameters of statements: the clock of the state before the step and after it, TIMESTAMP without a zone, in UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table that views may name."""
+
+    name: str
+    """``schema.table``."""
+    columns: Mapping[str, Kind]
+    """In order."""
+    change_columns: tuple[str, ...]
+    """Its key: what tells its rows apart, never null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A step of a view. Its statements are SQL of the engine they were made for, one SELECT each."""
+
+    name: str
+    """The view's name for the last node; others have a number behind it: ``timeline#1``."""
+    reads: tuple[str, ...]
+    """The relations that it reads: captured tables, other views, earlier nodes."""
+    columns: tuple[str, ...]
+    """Names of its output columns, in order."""
+    units: tuple[str, ...]
+    """Names of its unit columns, in order; of a view they are among `columns`. Empty: the whole is one unit."""
+    touched: tuple[str, ...]
+    """Their union has, by `units` in order, every unit that changed rows can touch; it may have more."""
+    due: tuple[str, ...]
+    """The same for units that the clock alone can touch; uses `CLOCK_BEFORE` and `CLOCK_AFTER`."""
+    next_due: tuple[str, ...]
+    """Each gives one value: the earliest instant after `CLOCK_AFTER` at which the clock touches a unit, or null."""
+    restricted: str
+    """Unit columns that are not in `columns`, then `columns`, of the units in ``units."N"``, over ``after``; may use
+    `CLOCK_AFTER`."""
+    whole: str
+    """The same of all units."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPlan:
+    """Everything that keeps a view up to date."""
+
+    name: str
+    key: tuple[str, ...]
+    """Output columns; every unit column of the last node is one of them."""
+    nodes: tuple[Node, ...]
+    """In the order in which they are computed; the last one is the view."""
+    reads: tuple[str, ...]
+    """Captured tables and other views that it reads, sorted."""
+    uses_clock: bool
+    warnings: tuple[str, ...] = ()
+    """What a user should know though it is no error."""
