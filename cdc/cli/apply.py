@@ -40,7 +40,7 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, reset_check
     any time. With --plan, exit code 1 says that it would not start.
     """
     stop = threading.Event()
-    with nullcontext() if plan else _stopping(stop):  # before anything slow is imported
+    with nullcontext() if plan else stopping(stop):  # before anything slow is imported
         from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
         if plan and reset_checkpoint:
@@ -55,7 +55,7 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, reset_check
             found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
             click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
             return int(not found["starts"])
-        told = _Told(config.name, live=sys.stderr.isatty())
+        told = Told(config.name, live=sys.stderr.isatty())
         with Alive(told.say, every_s=ALIVE_S):
             run_apply = importlib.import_module("spark_apply.job.job").run_apply
             how = {"once": once, "lose_history": lose_history, "reset_checkpoint": reset_checkpoint}
@@ -67,7 +67,7 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, reset_check
 
 
 @contextmanager
-def _stopping(stop: threading.Event) -> Iterator[None]:
+def stopping(stop: threading.Event) -> Iterator[None]:
     """Let SIGINT and SIGTERM ask the job to end, also while it starts."""
 
     def ask(_number: int, _frame: FrameType | None) -> None:
@@ -84,7 +84,7 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Told:
+class Told:
     """Shows what the job tells. On a terminal it is a status line; warnings stay.
 
     Off a terminal everything but batches is a line of its own, with the time in UTC; of batches the last one is shown

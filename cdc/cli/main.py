@@ -16,6 +16,7 @@ _COMMANDS = {
     "check": ("cdc.cli.check", "Ask database and Kafka for all that a run needs; make nothing."),
     "run": ("cdc.cli.run", "Capture: snapshot, then follow the log."),
     "apply": ("cdc.cli.apply", "Fold the topics into tables and search indexes (Spark)."),
+    "view": ("cdc.cli.view", "Keep views up to date: joins, aggregates, deadlines, as topics of their own (Spark)."),
     "rebuild": ("cdc.cli.rebuild", "Build tables and search indexes again from the topics, and swap them in."),
     "snapshot": ("cdc.cli.snapshot", "Read tables again while their connector follows the log."),
     "tail": ("cdc.cli.tail", "Print a connector's events, one JSON line each."),

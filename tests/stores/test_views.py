@@ -1,0 +1,244 @@
+"""Views on a real broker: what is published is what the SQL gives at each position, each change once."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config.views import ViewConfig
+from cdc.model.errors import CdcError, FencedError
+from sinks.kafka import KafkaSink
+from spark_apply.views.job import run_views
+from spark_apply.views.status import view_status
+from spark_apply.views.step import Step
+from tests.spark_laws import until
+from tests.spark_records import Record
+from tests.view_bench import ViewBench, oracle
+from tests.view_cases import CASES, CLOCKS, TABLES, Case, at
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+_BATCHES = max(len(case.batches) for case in CASES.values())
+
+
+def _named(number: int) -> str:
+    return f"v{number:02}"
+
+
+def _used(case: Case) -> list[str]:
+    return sorted({table for transactions, _ in case.batches for change in transactions for table, *_ in change})
+
+
+class Cases:
+    """All cases in one job: each has tables and a view of its own."""
+
+    def __init__(self, kafka: str, folder: Path) -> None:
+        columns: dict[str, Mapping[str, Any]] = {}
+        views: dict[str, ViewConfig] = {}
+        for number, case in enumerate(CASES.values()):
+            tables = [name for name in TABLES if re.search(rf"public\.{name}\b", case.view.sql)]
+            columns |= {f"{_named(number)}{name}": TABLES[name] for name in tables}
+            sql = re.sub(r"public\.(\w+)", rf"public.{_named(number)}\1", case.view.sql)
+            views[_named(number)] = replace(case.view, sql=sql)
+        self.bench = ViewBench(kafka, folder, columns, views)
+
+    def records(self, batch: int) -> Iterator[Record]:
+        """The records of a batch, in the order of their commits."""
+        for number, case in enumerate(CASES.values()):
+            for transaction in case.batches[batch][0] if batch < len(case.batches) else ():
+                changes = [
+                    (f"{_named(number)}{table}", op, dict(zip(TABLES[table], values, strict=False)))
+                    for table, op, values in transaction
+                ]
+                yield from self.bench.records(changes)
+
+    def publish(self, *batches: int, shuffled: int | None = None) -> None:
+        records = [record for batch in batches for record in self.records(batch)]
+        if shuffled is not None:
+            records = _in_any_order(records, random.Random(shuffled))
+        self.bench.stand(records, at_ms=at(CLOCKS[batches[-1]]) // 1000)
+
+    def answers(self, spark: SparkSession) -> dict[str, dict[Any, Any]]:
+        """Spark's batch answer over the last rows of all tables, at the last clock."""
+        tables: dict[str, dict[Any, dict[str, Any]]] = {name: {} for name in self.bench.columns}
+        found = {}
+        for number, (name, case) in enumerate(CASES.items()):
+            for transactions, _ in case.batches:
+                for table, op, values in (change for transaction in transactions for change in transaction):
+                    rows = tables[f"{_named(number)}{table}"]
+                    if op == "d":
+                        rows.pop(values[0], None)
+                    else:
+                        rows[values[0]] = dict(zip(TABLES[table], values, strict=True))
+            mine = {table: list(of.values()) for table, of in tables.items() if table.startswith(_named(number))}
+            view = self.bench.views[_named(number)]
+            found[name] = oracle(spark, view, mine, self.bench, at(CLOCKS[-1]) // 1000)
+        return {name: rows for name, rows in found.items() if rows}
+
+    def expected(self, batch: int) -> dict[str, list[str]]:
+        return {
+            name: sorted(case.batches[batch][1]) if batch < len(case.batches) else [] for name, case in CASES.items()
+        }
+
+    def found(self) -> dict[str, list[str]]:
+        return {name: self.bench.signs(_named(number)) for number, name in enumerate(CASES)}
+
+    def rows(self) -> dict[str, dict[Any, Any]]:
+        """Keys and rows of all views, as a reader of their topics has them."""
+        self.bench.seen.clear()
+        rows: dict[str, dict[Any, Any]] = {}
+        for number, name in enumerate(CASES):
+            for op, key, row in self.bench.events(_named(number)):
+                if op == "d":
+                    del rows.setdefault(name, {})[key]
+                else:
+                    assert (op == "c") == (key not in rows.setdefault(name, {}))
+                    rows[name][key] = row
+        return {name: found for name, found in rows.items() if found}
+
+
+def _in_any_order(records: list[Record], rng: random.Random) -> list[Record]:
+    """Any order that Kafka can have: records of one topic and key keep theirs."""
+    queues: dict[tuple[str, bytes], list[Record]] = {}
+    for record in records:
+        queues.setdefault(record[:2], []).append(record)
+    found = []
+    while queues:
+        key = rng.choice(sorted(queues))
+        found.append(queues[key].pop(0))
+        if not queues[key]:
+            del queues[key]
+    return found
+
+
+def test_cases_batch_by_batch(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    cases = Cases(kafka, tmp_path)
+    for batch in range(_BATCHES):
+        cases.publish(batch)
+        assert cases.bench.run().stopped == {}
+        found, expected = cases.found(), cases.expected(batch)
+        assert {name: of for name, of in found.items() if of != expected[name]} == {}, batch
+
+
+def test_cases_at_once_in_any_order_again_and_without_the_state(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """One batch of everything, in another order that Kafka may have; then what was published is not published again."""
+    cases = Cases(kafka, tmp_path)
+    cases.publish(*range(_BATCHES), shuffled=5)
+    cases.bench.run()
+    assert cases.rows() == cases.answers(apply_spark)
+    cases.found()
+    cases.bench.commit = 10  # every event comes again, under its old position
+    cases.publish(*range(_BATCHES), shuffled=6)
+    assert cases.bench.run().events == 0
+    shutil.rmtree(cases.bench.folder / "state")
+    assert cases.bench.run().events == 0
+    assert {name: signs for name, signs in cases.found().items() if signs} == {}
+
+
+@pytest.mark.parametrize("point", ["before the state", "before Kafka", "after Kafka"])
+def test_killed_at_each_commit(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
+    bench.run()
+    bench.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
+    with monkeypatch.context() as patched:
+        _killed(patched, point)
+        with pytest.raises(CdcError):
+            bench.run()
+    bench.run()
+    bench.transaction(("f", "d", {"id": 1}))
+    bench.run()
+    assert [op for op, _, _ in bench.events("timeline")] == ["c", "d"]
+
+
+def _killed(patched: pytest.MonkeyPatch, point: str) -> None:
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    commit = KafkaSink.commit
+
+    def commit_and_die(sink: KafkaSink, state: Any) -> None:
+        commit(sink, state)
+        die()
+
+    if point == "before the state":
+        patched.setattr(Step, "apply", die)
+    elif point == "before Kafka":
+        patched.setattr(KafkaSink, "commit", die)
+    else:
+        patched.setattr(KafkaSink, "commit", commit_and_die)
+
+
+def test_a_second_job_fences_the_first(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    views = {"timeline": CASES["1 tweet first"].view}
+    first = ViewBench(kafka, tmp_path / "first", {"t": TABLES["t"], "f": TABLES["f"]}, views)
+    first.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
+    stop, ended = threading.Event(), []
+
+    def follow() -> None:
+        try:
+            run_views(first.config, once=False, stop=stop)
+        except CdcError as exc:
+            ended.append(exc)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    until((tmp_path / "first" / "state" / "status.json").exists, within_s=120)
+    second = replace(first.config, state=str(tmp_path / "second"))
+    run_views(second, once=True)
+    first.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
+    thread.join(120)
+    stop.set()
+    assert [type(error) for error in ended] == [FencedError]
+    assert first.events("timeline") == []
+    assert run_views(second, once=True).events == 1
+    assert [op for op, _, _ in first.events("timeline")] == ["c"]
+
+
+def test_one_bad_view_and_one_bad_unit_stop_no_other(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    views = {
+        "by_sender": ViewConfig(sql="SELECT sender, id, likes FROM public.t", key=("sender",)),
+        "number": ViewConfig(sql="SELECT id, CAST(sender AS INT) AS n FROM public.t", key=("id",)),
+        "of_number": ViewConfig(sql="SELECT id FROM view.number WHERE n > 0", key=("id",)),
+        "good": ViewConfig(sql="SELECT id, likes FROM public.t", key=("id",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"]}, views)
+    bench.transaction(("t", "c", {"id": 1, "sender": "7", "likes": 1}))
+    assert bench.run().stopped == {}
+    assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (["+7"], ["+1"], ["+1"])
+    bench.transaction(
+        ("t", "c", {"id": 2, "sender": "7", "likes": 2}),
+        ("t", "c", {"id": 3, "sender": "secret", "likes": 3}),
+        ("t", "c", {"id": 4, "sender": None, "likes": 4}),
+    )
+    summary = bench.run()
+    assert list(summary.stopped) == ["number"]
+    assert "secret" not in summary.stopped["number"]
+    assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (
+        ["+secret"],
+        [],
+        ["+2", "+3", "+4"],
+    )
+    status = view_status(bench.config)
+    assert status["views"]["by_sender"]["quarantined"] == 2
+    assert status["views"]["number"]["stopped"] == summary.stopped["number"]
+    bench.transaction(("t", "d", {"id": 1}), ("t", "u", {"id": 3, "sender": "8", "likes": 3}), ("t", "d", {"id": 4}))
+    assert bench.run().stopped == {}
+    assert bench.signs("by_sender") == ["+8", "-secret", "~7"]
+    assert bench.signs("number") == ["+2", "+3", "-1"]
+    assert bench.signs("of_number") == ["+1", "+2", "+3", "-1"]
+    assert view_status(bench.config)["views"]["by_sender"]["quarantined"] == 0
