@@ -14,6 +14,11 @@ What an engine must have when it runs a node's statements, by relation R (a capt
     both."R"      the rows of both states
     changed."R"   the distinct values of `Relation.change_columns` of rows that differ
     units."N"     of node N: the distinct units to recompute, filled from `Node.touched` and `Node.due`
+
+Of a node the tables before, after and both have its unit columns that are no output columns, then its columns, as
+`Node.restricted` gives them, and `changed` its unit columns, NULL among the values. A node without units is recomputed,
+by `Node.whole`, where a relation that it reads has changed or a statement of `Node.due` gives a row; nothing reads its
+`changed`. The session's time zone is UTC.
 """
 
 from __future__ import annotations

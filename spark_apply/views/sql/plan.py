@@ -1,0 +1,47 @@
+"""The entry: from a view's SQL to its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_apply.views.sql.graph import Graph
+from spark_apply.views.sql.node import Branch, node_of
+from spark_apply.views.sql.units import Made, last_units
+from spark_apply.views.sql.view_plan import Relation, ViewPlan
+from spark_apply.views.sql.written import Written, did_you_mean
+
+
+def plan_view(
+    name: str,
+    sql: str,
+    key: Sequence[str],
+    relations: Mapping[str, Relation],
+    *,
+    refresh_full: bool = False,
+) -> ViewPlan:
+    """Return how a view is kept up to date; raises ConfigError where it cannot be, with the way out.
+
+    `relations` are the captured tables, and other views as ``view.<name>``. With `refresh_full` the whole view is one
+    unit, and may be what cannot be divided: ordered and limited, for one.
+    """
+    written = Written(name, sql)
+    graph = Graph(written, relations, full=refresh_full)
+    blocks = [graph.carry(each) for each in graph.branches(written.parse(), {}, top=True)]
+    outputs = blocks[0].outputs
+    for column in key:
+        if column not in outputs:
+            raise written.refuse(f"the key's column {column} is no output column", hint=did_you_mean(column, outputs))
+    if refresh_full:
+        made = Made(tuple(Branch(block, ()) for block in blocks), ())
+    else:
+        made = last_units(blocks, key, written)
+    last = node_of(name, made.branches, made.names, written)
+    nodes = (*graph.nodes, last)
+    return ViewPlan(
+        name=name,
+        key=tuple(key),
+        nodes=nodes,
+        reads=tuple(sorted(graph.reads)),
+        uses_clock=any(node.due for node in nodes),
+        warnings=(),
+    )

@@ -1,0 +1,121 @@
+"""The statements of a block, as SQL of DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from sqlglot import exp
+
+from spark_apply.views.sql.blocks import CLOCK, Block, Side, Source, column
+from spark_apply.views.sql.view_plan import CLOCK_AFTER
+
+BEFORE, AFTER, BOTH, CHANGED, UNITS = "before", "after", "both", "changed", "units"
+"""Schemas; see `spark_apply.views.sql.view_plan`."""
+
+Restrictions = Mapping[str, Sequence[str]]
+"""Conditions on the rows of a source, by its alias, in which the source is called `ROW`."""
+
+ROW = "_row"
+_OTHER = "_other"
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier."""
+    return exp.to_identifier(name, quoted=True).sql("duckdb")
+
+
+def table(schema: str, relation: str) -> str:
+    """A relation's table."""
+    return f"{quoted(schema)}.{quoted(relation)}"
+
+
+def text(expression: exp.Expr, clock: str = CLOCK_AFTER) -> str:
+    """An expression as SQL, with the clock as a parameter."""
+
+    def parameter(node: exp.Expr) -> exp.Expr:
+        return exp.Var(this=clock) if isinstance(node, exp.Var) and node.name == CLOCK else node
+
+    return expression.transform(parameter).sql("duckdb")
+
+
+def conjunction(conditions: Iterable[exp.Expr | str]) -> str:
+    """Conditions joined by AND; TRUE where there are none."""
+    texts = [each if isinstance(each, str) else text(each) for each in conditions]
+    return " AND ".join(f"({each})" for each in texts) or "TRUE"
+
+
+def where(conditions: Iterable[exp.Expr | str]) -> str:
+    """A WHERE clause, or nothing."""
+    found = list(conditions)
+    return f" WHERE {conjunction(found)}" if found else ""
+
+
+def is_one_of(rows: str, values: Sequence[tuple[str, str]]) -> str:
+    """The condition that a table or subquery has a row with these values, NULL-safe: pairs of column and value."""
+    same = " AND ".join(f"{_OTHER}.{quoted(name)} IS NOT DISTINCT FROM {value}" for name, value in values)
+    return f"EXISTS (SELECT 1 FROM {rows} AS {_OTHER} WHERE {same})"
+
+
+def is_changed(source: Source) -> str:
+    """The condition that a source's row is one of those that differ, or may."""
+    if source.input.whole:
+        return "TRUE"
+    pairs = [(name, f"{ROW}.{quoted(name)}") for name in source.input.change_columns]
+    return is_one_of(table(CHANGED, source.input.name), pairs)
+
+
+def of_row(expression: exp.Expr) -> str:
+    """An expression over one source, as a condition on its rows has it."""
+
+    def on_row(node: exp.Expr) -> exp.Expr:
+        return column(ROW, node.name) if isinstance(node, exp.Column) else node
+
+    return text(expression.transform(on_row))
+
+
+def from_clause(
+    sources: Sequence[Source],
+    schema: str,
+    *,
+    restrictions: Restrictions | None = None,
+    inner: frozenset[str] = frozenset(),
+    keep: Callable[[exp.Expr], bool] = lambda _: True,
+) -> str:
+    """FROM over the tables of one state; `inner` names sources that are joined INNER whatever is written."""
+    parts = []
+    for number, source in enumerate(sources):
+        rows = table(schema, source.input.name)
+        conditions = (restrictions or {}).get(source.alias)
+        if conditions:
+            rows = f"(SELECT * FROM {rows} AS {ROW} WHERE {conjunction(conditions)})"
+        rows += f" AS {quoted(source.alias)}"
+        on = [each for each in source.on if keep(each)]
+        if number == 0:
+            parts.append(rows)
+        elif source.side is Side.INNER and not on:
+            parts.append(f"CROSS JOIN {rows}")
+        else:
+            side = Side.INNER if source.alias in inner else source.side
+            parts.append(f"{side.value} {rows} ON {conjunction(on)}")
+    return " FROM " + " ".join(parts)
+
+
+def query(block: Block, schema: str, restrictions: Restrictions, conditions: Sequence[str], hidden: str = "") -> str:
+    """The block's own SELECT over one state, with more conditions on the rows of FROM."""
+    outputs = ", ".join(f"{text(value)} AS {quoted(name)}" for name, value in block.outputs.items())
+    parts = [
+        f"SELECT {'DISTINCT ' if block.distinct else ''}{hidden}{outputs}",
+        from_clause(block.sources, schema, restrictions=restrictions) if block.sources else "",
+        where([*block.where, *conditions]),
+    ]
+    if block.group:
+        parts.append(f" GROUP BY {', '.join(text(each) for each in block.group)}")
+    if block.having:
+        parts.append(f" HAVING {conjunction(block.having)}")
+    if block.qualify:
+        parts.append(f" QUALIFY {conjunction(block.qualify)}")
+    if block.order:
+        parts.append(f" ORDER BY {', '.join(text(each) for each in block.order)}")
+    if block.limit is not None:
+        parts.append(f" LIMIT {text(block.limit)}")
+    return "".join(parts)

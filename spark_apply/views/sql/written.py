@@ -1,0 +1,88 @@
+"""A view's SQL as its author wrote it: how it is parsed, and where a part of it stands when it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.parsers.spark import SparkParser
+
+from cdc.model.errors import ConfigError
+
+FULL = "or say `refresh: full`: the view is then computed whole, and compared, whenever something has changed"
+"""The way out where a view has no units."""
+
+
+class _AnsiSpark(Spark):
+    """Spark's dialect as the job's sessions have it (ANSI): a cast that fails is an error, not NULL."""
+
+    class Parser(SparkParser):
+        STRICT_CAST = True
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The SQL of one view."""
+
+    view: str
+    text: str
+
+    def refuse(self, what: str, *, at: exp.Expr | None = None, hint: str) -> ConfigError:
+        """Return the error that says what is wrong, and in which line."""
+        line = None if at is None else _line(at)
+        return ConfigError(f"views.{self.view}.sql:{'' if line is None else f' line {line}:'} {what}", hint=hint)
+
+    def parse(self) -> exp.Query:
+        """Return the one query that the SQL is."""
+        try:
+            found = [each for each in sqlglot.parse(self.text, read=_AnsiSpark) if each is not None]
+        except ParseError as error:
+            first = error.errors[0] if error.errors else {}
+            near = f", near {first['highlight']!r}" if first.get("highlight") else ""
+            what = str(first.get("description") or "it does not end where it should").rstrip(".")
+            where = f" line {first['line']}:" if first.get("line") else ""
+            raise ConfigError(
+                f"views.{self.view}.sql:{where} this is no SQL of Spark: {_plain(what)}{near}", hint="correct it"
+            ) from error
+        except SqlglotError as error:  # a text or a comment without an end
+            raise self.refuse("this is no SQL of Spark: a quote or a comment has no end", hint="close it") from error
+        if len(found) != 1:
+            what = "is empty" if not found else f"has {len(found)} statements"
+            raise self.refuse(f"the SQL {what}", hint="write one SELECT")
+        query = found[0]
+        while isinstance(query, exp.Subquery) and not query.args.get("alias"):
+            query = query.this
+        if not isinstance(query, exp.Select | exp.SetOperation):
+            raise self.refuse(f"a view is a SELECT, and this is {query.key.upper()}", at=query, hint="write one SELECT")
+        return query
+
+
+def _plain(description: str) -> str:
+    """Return sqlglot's words without the names of its classes."""
+    return description.split(" for <class", maxsplit=1)[0]
+
+
+def _line(at: exp.Expr) -> int | None:
+    """Return the line of the first word of an expression of which it is known."""
+    lines = [node.meta["line"] for node in at.walk() if "line" in node.meta]
+    return min(lines) if lines else None
+
+
+def as_written(part: exp.Expr) -> str:
+    """Return a part of the SQL for a message."""
+    text = part.sql("spark")
+    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - what fits in a line
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the hint for a name that is not among the known ones."""
+    names = list(known)
+    near = get_close_matches(name.casefold(), [each.casefold() for each in names], n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {next(each for each in names if each.casefold() == near[0])}?"
+    return f"there are: {', '.join(names)}" if names else "there are none"

@@ -1,0 +1,151 @@
+"""A small engine for views' plans, as `spark_apply.views.sql.view_plan` asks for one: rows in Python, statements in DuckDB."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import duckdb
+import sqlglot
+from sqlglot import exp
+
+from cdc.model.change import Kind
+from spark_apply.views.sql.view_plan import Node, Relation, ViewPlan
+
+Row = tuple[Any, ...]
+SCHEMAS = ("before", "after", "both", "changed", "units")
+TYPES = {"int64": "BIGINT", "string": "VARCHAR", "timestamp_micros": "TIMESTAMP", "boolean": "BOOLEAN", "date": "DATE"}
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+class SmallEngine:
+    """Keeps the nodes of one view up to date, batch by batch."""
+
+    def __init__(self, plan: ViewPlan, relations: Mapping[str, Relation]) -> None:
+        self.plan = plan
+        self.relations = relations
+        self.rows: dict[str, list[Row]] = {name: [] for name in plan.reads}
+        self.recomputed: dict[str, int] = {}
+        self.clock = datetime(2026, 1, 1)
+        self.duck = duckdb.connect()
+        self.duck.execute("SET threads = 1; SET TimeZone = 'UTC'")
+        for schema in SCHEMAS:
+            self.duck.execute(f"CREATE SCHEMA {quoted(schema)}")
+        for name in plan.reads:
+            relation = relations[name]
+            columns = {column: TYPES[kind.name] for column, kind in relation.columns.items()}
+            self._create(name, columns, relation.change_columns)
+        for node in plan.nodes:
+            described = self.duck.execute(f"DESCRIBE {_without_clock(node.whole)}").fetchall()
+            self._create(node.name, {name: kind for name, kind, *_ in described}, node.units or ("_whole",))
+            self.rows[node.name] = self._rows(node.whole)
+            self._fill(f"after.{quoted(node.name)}", self.rows[node.name])
+
+    def _create(self, name: str, columns: Mapping[str, str], change_columns: Sequence[str]) -> None:
+        every = ", ".join(f"{quoted(column)} {kind}" for column, kind in columns.items())
+        some = ", ".join(f"{quoted(column)} {columns.get(column, 'BOOLEAN')}" for column in change_columns)
+        table = quoted(name)
+        self.duck.execute(f"CREATE TABLE before.{table} ({every}); CREATE TABLE after.{table} ({every})")
+        self.duck.execute(
+            f'CREATE VIEW "both".{table} AS SELECT * FROM before.{table} UNION ALL SELECT * FROM after.{table}'
+        )
+        self.duck.execute(f"CREATE TABLE changed.{table} ({some}); CREATE TABLE units.{table} ({some})")
+
+    def _fill(self, table: str, rows: Sequence[Row]) -> None:
+        self.duck.execute(f"DELETE FROM {table}")
+        if rows:
+            marks = ", ".join("(" + ", ".join("?" * len(row)) + ")" for row in rows)
+            self.duck.execute(f"INSERT INTO {table} VALUES {marks}", [value for row in rows for value in row])
+
+    def _rows(self, statement: str, before: datetime | None = None) -> list[Row]:
+        clocks = {"clock_before": before, "clock_after": self.clock}
+        given = {name: value for name, value in clocks.items() if f"${name}" in statement}
+        return self.duck.execute(statement, given or None).fetchall()
+
+    def step(self, tables: Mapping[str, Sequence[Row]], clock: datetime) -> None:
+        """Go to another state of the tables and another clock."""
+        before, self.clock = self.clock, clock
+        for name in self.plan.reads:
+            new = list(tables[name])
+            columns = list(self.relations[name].columns)
+            key = [columns.index(column) for column in self.relations[name].change_columns]
+            differing = _differing(self.rows[name], new)
+            self._state(name, new, {tuple(row[i] for i in key) for row in differing})
+        for node in self.plan.nodes:
+            self._step(node, before)
+
+    def _step(self, node: Node, before: datetime) -> None:
+        places = _unit_places(node)
+        old = self.rows[node.name]
+        if node.units:
+            union = " UNION ".join(f"SELECT * FROM ({statement})" for statement in (*node.touched, *node.due))
+            units = self._rows(union, before)
+            self._fill(f"units.{quoted(node.name)}", units)
+            self.recomputed[node.name] = len(units)
+            found = self._rows(node.restricted)
+            at = set(units)
+            assert {tuple(row[i] for i in places) for row in found} <= at, "rows of units that were not asked for"
+            new = [row for row in old if tuple(row[i] for i in places) not in at] + found
+        else:
+            new = self._rows(node.restricted)
+        differing = _differing(old, new)
+        changed = (
+            {tuple(row[i] for i in places) for row in differing} if node.units else {(True,)} if differing else set()
+        )
+        self._state(node.name, new, changed)
+
+    def _state(self, name: str, new: list[Row], changed: set[Row]) -> None:
+        self._fill(f"before.{quoted(name)}", self.rows[name])
+        self._fill(f"after.{quoted(name)}", new)
+        self._fill(f"changed.{quoted(name)}", list(changed))
+        self.rows[name] = new
+
+    def view(self) -> Counter[Row]:
+        return Counter(self.rows[self.plan.name])
+
+    def next_due(self) -> datetime | None:
+        found = [self._rows(statement)[0][0] for node in self.plan.nodes for statement in node.next_due]
+        return min((each for each in found if each is not None), default=None)
+
+    def whole(self, node: Node) -> Counter[Row]:
+        return Counter(self._rows(node.whole))
+
+    def answer(self, sql: str) -> Counter[Row]:
+        """Return what DuckDB makes of the user's SQL as a whole, over the state after the step."""
+        tree = sqlglot.parse_one(sql, read="spark")
+        for table in list(tree.find_all(exp.Table)):
+            if table.db:
+                name = exp.to_identifier(f"{table.db}.{table.name}", quoted=True)
+                alias = table.alias or table.name
+                table.replace(
+                    exp.Table(
+                        this=name, db=exp.to_identifier("after"), alias=exp.TableAlias(this=exp.to_identifier(alias))
+                    )
+                )
+        for call in list(tree.find_all(exp.Anonymous)):
+            if call.name.casefold() == "clock":
+                call.replace(exp.cast(exp.Literal.string(str(self.clock)), "TIMESTAMP_NTZ"))
+        return Counter(self.duck.execute(tree.sql("duckdb")).fetchall())
+
+
+def _differing(old: Sequence[Row], new: Sequence[Row]) -> set[Row]:
+    one, other = Counter(old), Counter(new)
+    return set((one - other) | (other - one))
+
+
+def _unit_places(node: Node) -> list[int]:
+    every = [unit for unit in node.units if unit not in node.columns] + list(node.columns)
+    return [every.index(unit) for unit in node.units]
+
+
+def _without_clock(statement: str) -> str:
+    return statement.replace("$clock_after", "TIMESTAMP '2026-01-01'")
+
+
+def relation(name: str, key: Sequence[str], **kinds: str) -> Relation:
+    return Relation(name, {column: Kind(kind) for column, kind in kinds.items()}, tuple(key))
