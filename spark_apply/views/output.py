@@ -148,7 +148,7 @@ class ViewOutput:
             commit=max(at.commit - 1, 0),
             at_ms=about["clock_ms"] or 0,
             made_at_ms=time.time_ns() // 1_000_000,
-            transaction=(f"{about['position']}:{about['step']}", None),
+            transaction=(f"{about['position']}:{about['step']}", 0),
             where=b'"step":%d' % about["step"],
         )
         before_first = Position(at.epoch, max(at.commit - 1, 0), 0)

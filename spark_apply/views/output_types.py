@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import sqlglot
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from sqlglot import exp
 
 from cdc.model.errors import ConfigError
@@ -22,10 +22,10 @@ _CLOCK = "CAST('2000-01-01 00:00:00' AS TIMESTAMP_NTZ)"
 def output_columns(spark: SparkSession, view: str, sql: str, relations: Mapping[str, Columns]) -> Columns:
     """Return the columns of a view. Raises ConfigError for SQL that Spark refuses, and for a type that events lack."""
     tree = sqlglot.parse_one(sql, read="spark")
-    for number, (name, columns) in enumerate(sorted(relations.items())):
-        fields = [T.StructField(column, spark_type(kind)) for column, kind in columns]
-        spark.createDataFrame([], T.StructType(fields)).createOrReplaceTempView(_stand_in(number))
-        schema, _, table = name.partition(".")
+    for number, (relation, columns) in enumerate(sorted(relations.items())):
+        stand_in = spark.range(0).select(*(F.lit(None).cast(spark_type(kind)).alias(name) for name, kind in columns))
+        stand_in.createOrReplaceTempView(_stand_in(number))
+        schema, _, table = relation.partition(".")
         for found in list(tree.find_all(exp.Table)):
             if (found.db, found.name) == (schema, table):
                 alias = found.alias or found.name
