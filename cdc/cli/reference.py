@@ -65,6 +65,13 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "`stale`, `duplicate`, `quarantined` (null where a store does not count). With `--plan`: `name`, `starts`, "
     "`checkpoint`, `copies[table, store, action, steps, why, hint, mode, rebuild]`, `topics[topic, begin, offsets]`, "
     "`problems[what, hint]`; see [--plan](apply-reference.md#--plan).",
+    "view check": "as `cdc view plan`.",
+    "view plan": "`name`, `tables`, `views.<name>` with `reads`, `key`, `columns` (kinds by name), `uses_clock`, "
+    "`warnings`, `nodes[name, reads, units, deadlines]`; a node without units is computed whole.",
+    "view run": "`name`, `seconds`, `steps` (how often the views were computed), `events` (written, tombstones not "
+    "counted), `position`, `stopped` (by view, why).",
+    "view status": "`name`, `position`, `freshness_seconds`, `views.<name>` with `topic`, `rows`, `quarantined` "
+    "(units), `stopped` (why, or null), `published`.",
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "
     "old copy, "
     "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cdc.config.config import DEBEZIUM_NAMES, ApplySource, QuarantineConfig
+from cdc.config.config import DEBEZIUM_NAMES, ApplySource, KafkaConfig, QuarantineConfig
 from cdc.config.yaml_binding import load, top_level_keys
 from cdc.model.errors import ConfigError
 
@@ -48,6 +48,14 @@ class ViewSink:
     """None: the broker's default.replication.factor."""
     transaction_timeout_s: float = 600.0
     """After how long the brokers end a transaction that is still open. What a step changes is written in one."""
+
+    def __post_init__(self) -> None:
+        KafkaConfig(
+            bootstrap_servers="checked-elsewhere:9092",
+            partitions=self.partitions,
+            replication_factor=self.replication_factor,
+            transaction_timeout_s=self.transaction_timeout_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

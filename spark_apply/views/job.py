@@ -121,10 +121,8 @@ def describe_views(config: ViewsConfig) -> dict[str, object]:
 
 def in_order(views: Mapping[str, ViewConfig]) -> list[str]:
     """Order views so that each comes after those that it reads. Raises ConfigError for views that read each other."""
-    reads = {
-        name: {other for other in views if relation_of(other) in tables_named(name, view.sql)}
-        for name, view in views.items()
-    }
+    named = {name: tables_named(name, view.sql) for name, view in views.items()}
+    reads = {name: {other for other in views if relation_of(other) in tables} for name, tables in named.items()}
     found: list[str] = []
     while len(found) < len(views):
         ready = [name for name in views if name not in found and reads[name] <= set(found)]
