@@ -24,7 +24,12 @@ ALLOWED = (
     "as in `o.placed_at + INTERVAL 10 MINUTES <= clock()`"
 )
 
-_PASSES: Final[dict[type[exp.Expr], type[exp.Expr]]] = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}
+_PASSES: Final[dict[type[exp.Expr], type[exp.Expr]]] = {
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+}
 """A comparison, and the same one with its sides exchanged."""
 
 _BY_MONTHS = ("MONTH", "YEAR", "QUARTER")

@@ -43,5 +43,5 @@ def plan_view(
         nodes=nodes,
         reads=tuple(sorted(graph.reads)),
         uses_clock=any(node.due for node in nodes),
-        warnings=(),
+        warnings=tuple(graph.warnings),
     )
