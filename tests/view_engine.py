@@ -1,4 +1,4 @@
-"""A small engine for views' plans, as `spark_apply.views.sql.view_plan` asks for one: rows in Python, statements in DuckDB."""
+"""A small engine for views' plans, as `spark_apply.views.sql.view_plan` asks for one: rows are kept in Python."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cdc.model.change import Kind
 from spark_apply.views.sql.view_plan import Node, Relation, ViewPlan
 
 Row = tuple[Any, ...]
+START = datetime(2026, 1, 1)  # noqa: DTZ001 - in UTC, as clocks are
 SCHEMAS = ("before", "after", "both", "changed", "units")
 TYPES = {"int64": "BIGINT", "string": "VARCHAR", "timestamp_micros": "TIMESTAMP", "boolean": "BOOLEAN", "date": "DATE"}
 
@@ -29,9 +30,9 @@ class SmallEngine:
     def __init__(self, plan: ViewPlan, relations: Mapping[str, Relation]) -> None:
         self.plan = plan
         self.relations = relations
-        self.rows: dict[str, list[Row]] = {name: [] for name in plan.reads}
+        self.rows: dict[str, list[Row]] = {}
         self.recomputed: dict[str, int] = {}
-        self.clock = datetime(2026, 1, 1)
+        self.clock = START
         self.duck = duckdb.connect()
         self.duck.execute("SET threads = 1; SET TimeZone = 'UTC'")
         for schema in SCHEMAS:
@@ -43,6 +44,13 @@ class SmallEngine:
         for node in plan.nodes:
             described = self.duck.execute(f"DESCRIBE {_without_clock(node.whole)}").fetchall()
             self._create(node.name, {name: kind for name, kind, *_ in described}, node.units or ("_whole",))
+
+    def begin(self) -> None:
+        """Begin with empty tables."""
+        self.clock = START
+        for name in self.plan.reads:
+            self._state(name, [], set())
+        for node in self.plan.nodes:
             self.rows[node.name] = self._rows(node.whole)
             self._fill(f"after.{quoted(node.name)}", self.rows[node.name])
 
@@ -100,7 +108,7 @@ class SmallEngine:
         self._state(node.name, new, changed)
 
     def _state(self, name: str, new: list[Row], changed: set[Row]) -> None:
-        self._fill(f"before.{quoted(name)}", self.rows[name])
+        self._fill(f"before.{quoted(name)}", self.rows.get(name, []))
         self._fill(f"after.{quoted(name)}", new)
         self._fill(f"changed.{quoted(name)}", list(changed))
         self.rows[name] = new

@@ -44,6 +44,7 @@ class Graph:
         self._relations = relations
         self._full = full
         self.nodes: list[Node] = []
+        self.warnings: dict[str, None] = {}
         self.reads: set[str] = set()
         self._inputs: dict[str, Input] = {}
         self._of_blocks: list[tuple[Block, Input]] = []
@@ -187,7 +188,9 @@ class Graph:
     def carry(self, block: Block) -> Block:
         """Return the block with its expressions as the engine has them."""
         check_orders(block, self._written)
-        return carried(block, self._written)
+        made, warnings = carried(block, self._written)
+        self.warnings.update(dict.fromkeys(warnings))
+        return made
 
 
 def over(read: Input) -> Block:

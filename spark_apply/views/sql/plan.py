@@ -44,5 +44,5 @@ def plan_view(
         reads=tuple(sorted(graph.reads)),
         uses_clock=any(node.due for node in nodes),
         null_keys=all(block.group is not None for block in blocks),
-        warnings=(),
+        warnings=tuple(graph.warnings),
     )

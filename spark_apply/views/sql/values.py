@@ -1,12 +1,53 @@
-"""Expressions, carried over from Spark to the engine."""
+"""The expressions of a block, carried over from Spark to the engine.
+
+What is carried over is listed, with the types for which both give the same value; everything else is refused by name: a
+view that is nearly right is wrong.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
+from sqlglot import exp
+
+from spark_apply.views.sql.aggregates import AGGREGATES
 from spark_apply.views.sql.blocks import Block
+from spark_apply.views.sql.carrier import Carrier, Rule
+from spark_apply.views.sql.casts import CASTS
+from spark_apply.views.sql.functions import FUNCTIONS
+from spark_apply.views.sql.instants import INSTANT_FUNCTIONS
+from spark_apply.views.sql.operators import OPERATORS
 from spark_apply.views.sql.written import Written
 
+_RULES: Final[dict[type[exp.Expr], Rule]] = {
+    **OPERATORS,
+    **CASTS,
+    **FUNCTIONS,
+    **INSTANT_FUNCTIONS,
+    **AGGREGATES,
+}
 
-def carried(block: Block, written: Written) -> Block:
-    return replace(block, types=dict.fromkeys(block.outputs, "string"))
+
+def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
+    """Return a block with its expressions as the engine has them, and warnings."""
+    types = {(source.alias, name): kind for source in block.sources for name, kind in source.input.columns.items()}
+    carry = Carrier(written, _RULES, types)
+    outputs = {name: carry(value) for name, value in block.outputs.items()}
+
+    def conditions(parts: tuple[exp.Expr, ...]) -> tuple[exp.Expr, ...]:
+        return tuple(carry.boolean(each).sql for each in parts)
+
+    made = replace(
+        block,
+        sources=tuple(replace(source, on=conditions(source.on)) for source in block.sources),
+        outputs={name: value.sql for name, value in outputs.items()},
+        types={name: value.type for name, value in outputs.items()},
+        where=conditions(block.where),
+        group=None if block.group is None else tuple(carry(each).sql for each in block.group),
+        having=conditions(block.having),
+        qualify=conditions(block.qualify),
+        order=tuple(carry(each).sql for each in block.order),
+    )
+    windows = [each for value in [*made.outputs.values(), *made.qualify] for each in value.find_all(exp.Window)]
+    return replace(made, windows=tuple(windows)), tuple(carry.warnings)

@@ -23,6 +23,11 @@ class _AnsiSpark(Spark):
 
     class Parser(SparkParser):
         STRICT_CAST = True
+        FUNCTIONS = {  # noqa: RUF012 - as the base class has it
+            **SparkParser.FUNCTIONS,
+            "EVERY": exp.LogicalAnd.from_arg_list,
+            "SOME": exp.LogicalOr.from_arg_list,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,214 @@
+"""Aggregates and window functions, as far as both give the same value whatever the order of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from sqlglot import exp
+
+from spark_apply.views.sql.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer
+from spark_apply.views.sql.types import (
+    FLOATS,
+    INSTANTS,
+    INTEGERS,
+    MAX_PRECISION,
+    NULL,
+    common_type,
+    decimal,
+    is_decimal,
+    is_number,
+    precision_scale,
+)
+
+AGGREGATES: Final = Rules()
+
+
+class Aggregate(NamedTuple):
+    """An aggregate as the engine has it, before what is done with its result."""
+
+    function: exp.Expr
+    type: str
+    finish: Callable[[exp.Expr], exp.Expr]
+
+
+def _same(value: exp.Expr) -> exp.Expr:
+    return value
+
+
+def _aggregate(carry: Carrier, node: exp.Expr) -> Aggregate:
+    """Return an aggregate function."""
+    if isinstance(node, exp.Count):
+        return _count(carry, node)
+    distinct = isinstance(node.this, exp.Distinct)
+    argument = node.this.expressions[0] if distinct else node.this
+    if isinstance(node, exp.CountIf | exp.LogicalAnd | exp.LogicalOr):
+        if distinct:
+            raise carry.differs(node, "it is DISTINCT")
+        condition = carry.boolean(argument).sql
+        if isinstance(node, exp.CountIf):
+            return Aggregate(call("count_if", condition), "bigint", lambda value: cast(value, "bigint"))
+        return Aggregate(
+            call("bool_and" if isinstance(node, exp.LogicalAnd) else "bool_or", condition), "boolean", _same
+        )
+    found = carry(argument)
+
+    def function(name: str, value: exp.Expr = found.sql) -> exp.Expr:
+        return call(name, exp.Distinct(expressions=[value]) if distinct else value)
+
+    if isinstance(node, exp.Min | exp.Max):
+        if found.type not in ("string", "boolean", "date", NULL, *INSTANTS) and not is_number(found.type):
+            raise carry.differs(node, f"of {found.type}")
+        return Aggregate(function("min" if isinstance(node, exp.Min) else "max"), found.type, _same)
+    if not is_number(found.type):
+        carry.wrong(argument, found.type, "a number")
+    if found.type in FLOATS:
+        carry.warnings[_ROUNDED.format(node.sql("spark"))] = None
+    return _sum(found, function) if isinstance(node, exp.Sum) else _average(carry, node, found, function)
+
+
+_ROUNDED: Final = (
+    "{}: a sum of floats depends on the order of addition, so its last digits may differ from Spark's; "
+    "cast it to DECIMAL to have one value"
+)
+
+
+def _sum(found: Typed, function: Callable[..., exp.Expr]) -> Aggregate:
+    if found.type in INTEGERS:
+        return Aggregate(function("sum"), "bigint", lambda value: cast(value, "bigint"))
+    if is_decimal(found.type):
+        precision, scale = precision_scale(found.type)
+        of = decimal(min(precision + 10, MAX_PRECISION), scale)
+        return Aggregate(function("sum"), of, lambda value: cast(value, of))
+    return Aggregate(function("sum", cast(found.sql, "double")), "double", _same)
+
+
+def _average(carry: Carrier, node: exp.Expr, found: Typed, function: Callable[..., exp.Expr]) -> Aggregate:
+    if is_decimal(found.type):
+        raise carry.differs(node, "it divides decimals; cast its argument to DOUBLE")
+    return Aggregate(function("avg", cast(found.sql, "double")), "double", _same)
+
+
+def _count(carry: Carrier, node: exp.Expr) -> Aggregate:
+    if isinstance(node.this, exp.Star):
+        return Aggregate(exp.Count(this=exp.Star()), "bigint", _same)
+    distinct = isinstance(node.this, exp.Distinct)
+    parts = node.this.expressions if distinct else [node.this, *node.expressions]
+    values = [carry(each).sql for each in parts]
+    value = values[0]
+    if len(values) > 1:
+        whole = call("row", *values) if distinct else integer(1)
+        missing = exp.or_(*(exp.Is(this=each.copy(), expression=exp.Null()) for each in values))
+        value = case((exp.Not(this=exp.paren(missing)), whole))
+    return Aggregate(call("count", exp.Distinct(expressions=[value]) if distinct else value), "bigint", _same)
+
+
+_FUNCTIONS: Final = (
+    exp.Count,
+    exp.CountIf,
+    exp.LogicalAnd,
+    exp.LogicalOr,
+    exp.Min,
+    exp.Max,
+    exp.Sum,
+    exp.Avg,
+)
+
+
+@AGGREGATES.of(*_FUNCTIONS, knows="this expressions big_int")
+def _plain(carry: Carrier, node: exp.Expr) -> Typed:
+    found = _aggregate(carry, node)
+    return Typed(found.finish(found.function), found.type)
+
+
+@AGGREGATES.of(exp.Filter)
+def _filtered(carry: Carrier, node: exp.Expr) -> Typed:
+    if not isinstance(node.this, _FUNCTIONS):
+        raise carry.unknown(node.this)
+    found = _aggregate(carry, node.this)
+    condition = exp.Where(this=carry.boolean(node.expression.this).sql)
+    return Typed(found.finish(exp.Filter(this=found.function, expression=condition)), found.type)
+
+
+@AGGREGATES.of(exp.Window, knows="this partition_by order spec over")
+def _window(carry: Carrier, node: exp.Expr) -> Typed:
+    found = _ranked(carry, node.this) or _windowed(carry, node.this)
+    order = node.args.get("order")
+    spec = node.args.get("spec")
+    made = exp.Window(
+        this=found.function,
+        partition_by=[carry(each).sql for each in node.args.get("partition_by") or ()],
+        order=None if order is None else exp.Order(expressions=[_ordered(carry, each) for each in order.expressions]),
+        spec=None if spec is None else _frame(carry, node, spec),
+        over="OVER",
+    )
+    return Typed(found.finish(made), found.type)
+
+
+def _windowed(carry: Carrier, function: exp.Expr) -> Aggregate:
+    if not isinstance(function, _FUNCTIONS):
+        raise carry.unknown(function)
+    if isinstance(function.this, exp.Distinct):
+        raise carry.differs(function, "Spark has no DISTINCT in a window")
+    return _aggregate(carry, function)
+
+
+_RANKS: Final[dict[type[exp.Expr], str]] = {
+    exp.RowNumber: "row_number",
+    exp.Rank: "rank",
+    exp.DenseRank: "dense_rank",
+}
+
+
+def _ranked(carry: Carrier, function: exp.Expr) -> Aggregate | None:
+    """Return a window function that is no aggregate."""
+    name = _RANKS.get(type(function))
+    if name is not None:
+        return Aggregate(call(name), "int", lambda value: cast(value, "int"))
+    if isinstance(function, exp.Ntile):
+        number = carry.literal(function.this, function, 1)
+        return Aggregate(call("ntile", integer(number)), "int", lambda value: cast(value, "int"))
+    if isinstance(function, exp.FirstValue | exp.LastValue):
+        value = carry(function.this)
+        return Aggregate(
+            call("first_value" if isinstance(function, exp.FirstValue) else "last_value", value.sql), value.type, _same
+        )
+    if not isinstance(function, exp.Lag | exp.Lead):
+        return None
+    value = carry(function.this)
+    given = function.args.get("offset")
+    arguments = [value.sql, integer(1 if given is None else carry.literal(given, function, 0))]
+    of, default = value.type, function.args.get("default")
+    if default is not None:
+        other = carry(default)
+        joint = common_type(value.type, other.type)
+        if joint is None:
+            raise carry.differs(function, f"it has values of the types {value.type} and {other.type}; cast one of them")
+        of = joint
+        arguments = [as_type(value, of), arguments[1], as_type(other, of)]
+    return Aggregate(call("lag" if isinstance(function, exp.Lag) else "lead", *arguments), of, _same)
+
+
+def _ordered(carry: Carrier, node: exp.Expr) -> exp.Expr:
+    """Return an expression of ORDER BY: in Spark NULLs come first where it ascends, and last where it descends."""
+    found = carry(node.this)
+    if found.type in ("struct", "array") or node.args.get("with_fill"):
+        raise carry.differs(node, f"it orders by {found.type}")
+    descends = bool(node.args.get("desc"))
+    first = node.args.get("nulls_first")
+    return exp.Ordered(this=found.sql, desc=descends, nulls_first=not descends if first is None else bool(first))
+
+
+AGGREGATES[exp.Ordered] = lambda carry, node: Typed(_ordered(carry, node), NULL)
+
+
+def _frame(carry: Carrier, node: exp.Expr, spec: exp.Expr) -> exp.Expr:
+    """Return ROWS or RANGE BETWEEN."""
+    made = spec.copy()
+    if str(made.args.get("kind")).upper() not in ("ROWS", "RANGE") or made.args.get("exclude"):
+        raise carry.unknown(node)
+    for side in ("start", "end"):
+        bound = made.args.get(side)
+        if isinstance(bound, exp.Expr):
+            made.set(side, carry(bound).sql)
+    return made

@@ -1,0 +1,200 @@
+"""Carries expressions over from Spark to the engine, by the rules for each kind of expression, and refuses all others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from sqlglot import exp
+
+from spark_apply.views.sql.blocks import CLOCK
+from spark_apply.views.sql.types import INSTANTS, INTEGERS, INTERVALS, NULL, common_type, engine_type, is_number
+from spark_apply.views.sql.written import Written, as_written
+
+ELSEWHERE = "write it in another way, or say `engine: spark`, which runs it"
+
+
+class Typed(NamedTuple):
+    """An expression of the engine, and the type that it has in Spark."""
+
+    sql: exp.Expr
+    type: str
+
+
+class Carrier:
+    """Carries expressions over the sources of one block."""
+
+    def __init__(
+        self, written: Written, rules: Mapping[type[exp.Expr], Rule], types: Mapping[tuple[str, str], str]
+    ) -> None:
+        self.written = written
+        self._rules = rules
+        self._types = types
+        self.warnings: dict[str, None] = {}
+
+    def __call__(self, node: exp.Expr) -> Typed:
+        """Return the expression of the engine that gives Spark's value."""
+        rule = self._rules.get(type(node))
+        if rule is None:
+            raise self.unknown(node)
+        return rule(self, node)
+
+    def column(self, node: exp.Column) -> Typed:
+        """Return a column with its type."""
+        return Typed(node.copy(), self._types[node.table, node.name])
+
+    def number(self, node: exp.Expr) -> Typed:
+        """Carry over what must be a number."""
+        found = self(node)
+        return found if is_number(found.type) or found.type == NULL else self.wrong(node, found.type, "a number")
+
+    def text(self, node: exp.Expr) -> Typed:
+        """Carry over what must be a text."""
+        found = self(node)
+        return found if found.type in ("string", NULL) else self.wrong(node, found.type, "a text: cast it to STRING")
+
+    def boolean(self, node: exp.Expr) -> Typed:
+        """Carry over what must be a condition."""
+        found = self(node)
+        return found if found.type in ("boolean", NULL) else self.wrong(node, found.type, "a condition")
+
+    def wrong(self, node: exp.Expr, found: str, wanted: str) -> Typed:
+        """Refuse an expression of another type than its place asks for."""
+        raise self.written.refuse(f"{shown(node)} is {found}; it should be {wanted}", at=node, hint=ELSEWHERE)
+
+    def unknown(self, node: exp.Expr) -> Exception:
+        """Return the refusal of what is not on the list, with the reason where it is known."""
+        reason = _NEVER.get(type(node)) or _NEVER_BY_NAME.get(
+            node.name.casefold() if isinstance(node, exp.Anonymous) else ""
+        )
+        if reason is not None:
+            return self.written.refuse(f"{shown(node)} {reason[0]}", at=node, hint=reason[1])
+        kind = "function" if isinstance(node, exp.Func) else "expression"
+        name = _name(node)
+        return self.written.refuse(
+            f"the {kind} {name} is not known to give Spark's value here", at=node, hint=ELSEWHERE
+        )
+
+    def differs(self, node: exp.Expr, why: str) -> Exception:
+        """Return the refusal of a function for these arguments."""
+        return self.written.refuse(
+            f"{shown(node)} is not known to give Spark's value here: {why}", at=node, hint=ELSEWHERE
+        )
+
+    def literal(self, node: exp.Expr | None, whole: exp.Expr, least: int) -> int:
+        """Return an integer that is written out."""
+        text = None if node is None else node.sql()
+        if text is None or not re.fullmatch(r"-?\d{1,9}", text) or int(text) < least:
+            raise self.differs(whole, f"a number of at least {least} must be written out")
+        return int(text)
+
+    def together(self, whole: exp.Expr, nodes: list[exp.Expr]) -> tuple[list[exp.Expr], str]:
+        """Carry over values of which one is taken: all have the type that Spark gives to them together."""
+        found = [self(each) for each in nodes]
+        joint = found[0].type
+        for each in found[1:]:
+            common = common_type(joint, each.type)
+            if common is None:
+                raise self.differs(whole, f"it has values of the types {joint} and {each.type}; cast them to one")
+            joint = common
+        return [as_type(each, joint) for each in found], joint
+
+
+Rule = Callable[[Carrier, exp.Expr], Typed]
+
+
+class Rules(dict[type[exp.Expr], Rule]):
+    """What is carried over, by the kind of expression."""
+
+    def of(self, *kinds: type[exp.Expr], knows: str = "this expression") -> Callable[[Rule], Rule]:
+        """Register a rule for kinds of expressions, which `knows` these of their parts: with others they are refused."""
+
+        def register(function: Rule) -> Rule:
+            def checked(carry: Carrier, node: exp.Expr) -> Typed:
+                other = next((name for name, part in node.args.items() if part and name not in known), None)
+                if other is not None:
+                    raise carry.differs(node, f"{other.replace('_', ' ')} is given")
+                return function(carry, node)
+
+            known = frozenset(knows.split())
+            self.update(dict.fromkeys(kinds, checked))
+            return function
+
+        return register
+
+
+_UNSTABLE = ("is not the same each time", "use clock(), or a column that the application writes")
+_UNORDERED = (
+    "depends on the order in which rows are read",
+    "use min() or max(), or keep row 1 of row_number() OVER (PARTITION BY … ORDER BY … a key)",
+)
+_NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
+    **dict.fromkeys(
+        (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser),
+        _UNSTABLE,
+    ),
+    **dict.fromkeys(
+        (exp.First, exp.Last, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat, exp.ArgMax, exp.ArgMin),
+        _UNORDERED,
+    ),
+}
+_NEVER_BY_NAME: Final = {
+    **dict.fromkeys(
+        "monotonically_increasing_id spark_partition_id input_file_name shuffle random now localtimestamp "
+        "current_timezone current_database version".split(),
+        _UNSTABLE,
+    ),
+    **dict.fromkeys("collect_list collect_set listagg string_agg array_agg any_value first last".split(), _UNORDERED),
+    "window": (
+        "is not known here",
+        "group by date_trunc(), or by timestamp_micros(unix_micros(t) - unix_micros(t) % 300000000) for 5 minutes",
+    ),
+}
+
+
+def _name(node: exp.Expr) -> str:
+    if isinstance(node, exp.Anonymous):
+        return node.name
+    return node.sql_name().lower() if isinstance(node, exp.Func) else as_written(node)
+
+
+def shown(node: exp.Expr) -> str:
+    """Return an expression for a message."""
+
+    def written_clock(part: exp.Expr) -> exp.Expr:
+        return exp.Anonymous(this="clock") if isinstance(part, exp.Var) and part.name == CLOCK else part
+
+    return as_written(node.transform(written_clock))
+
+
+def call(name: str, *arguments: exp.Expr) -> exp.Expr:
+    """A function of the engine."""
+    return exp.Anonymous(this=name, expressions=list(arguments))
+
+
+def cast(value: exp.Expr, of: str) -> exp.Expr:
+    """A cast of the engine, which fails where the value does not fit."""
+    return exp.Cast(this=value, to=exp.DataType.build(engine_type(of), dialect="duckdb"))
+
+
+def integer(value: int) -> exp.Expr:
+    """A number written out."""
+    return exp.Literal.number(value) if value >= 0 else exp.Neg(this=exp.Literal.number(-value))
+
+
+def case(*branches: tuple[exp.Expr, exp.Expr], default: exp.Expr | None = None) -> exp.Expr:
+    """CASE WHEN."""
+    return exp.Case(ifs=[exp.If(this=when, true=then) for when, then in branches], default=default)
+
+
+def failing(message: str, of: str) -> exp.Expr:
+    """A value that is an error where it is needed."""
+    return cast(call("error", exp.Literal.string(message)), of)
+
+
+def as_type(value: Typed, of: str) -> exp.Expr:
+    """Return the value cast to a common type, where it has another."""
+    if value.type in (of, NULL) or of in INTERVALS or (value.type in INTEGERS and of == "bigint"):
+        return value.sql
+    return value.sql if value.type in INSTANTS and of in INSTANTS else cast(value.sql, of)

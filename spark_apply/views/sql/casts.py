@@ -1,0 +1,106 @@
+"""Casts: pairs of types for which both give the same value, and fail for the same values."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sqlglot import exp
+
+from spark_apply.views.sql.carrier import Carrier, Rules, Typed, call, case, cast, failing
+from spark_apply.views.sql.types import FLOATS, INSTANTS, INTEGERS, NULL, decimal, is_decimal, is_exact, precision_scale
+
+CASTS: Final = Rules()
+
+_NAMES: Final = {
+    exp.DType.BOOLEAN: "boolean",
+    exp.DType.TINYINT: None,
+    exp.DType.SMALLINT: None,
+    exp.DType.INT: "int",
+    exp.DType.BIGINT: "bigint",
+    exp.DType.FLOAT: "float",
+    exp.DType.DOUBLE: "double",
+    exp.DType.TEXT: "string",
+    exp.DType.DATE: "date",
+    exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
+    exp.DType.TIMESTAMP: "timestamp",
+    exp.DType.TIMESTAMPTZ: "timestamp",
+    exp.DType.TIMESTAMPLTZ: "timestamp",
+}
+
+_PATTERNS: Final = {
+    "int": r"[+-]?[0-9]{1,19}",
+    "bigint": r"[+-]?[0-9]{1,19}",
+    "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
+}
+"""Texts that both read alike; of others one may read what the other does not."""
+
+_ISO_INSTANT: Final = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?"
+
+
+def _target(carry: Carrier, node: exp.Expr) -> str:
+    to = node.args["to"]
+    if to.this in (exp.DType.DECIMAL,):
+        sizes = [int(each.name) for each in to.expressions]
+        return decimal(*(sizes + [0])[:2]) if sizes else decimal(10, 0)
+    name = _NAMES.get(to.this)
+    if name is None or to.expressions:
+        raise carry.differs(node, f"the type {to.sql('spark')}")
+    return name
+
+
+@CASTS.of(exp.Cast, knows="this to safe")
+def _cast(carry: Carrier, node: exp.Expr) -> Typed:
+    found, to = carry(node.this), _target(carry, node)
+    if found.type == "string" and to in INSTANTS:
+        return _written_instant(carry, node, found, to)
+    if found.type == "string" and to in _PATTERNS:
+        wrong = failing(f"a text is no {to.upper()}", to)
+        missing = exp.Is(this=found.sql.copy(), expression=exp.Null())
+        return Typed(case((missing, exp.Null()), (_reads(found.sql, to), cast(found.sql, to)), default=wrong), to)
+    return Typed(_converted(carry, node, found, to), to)
+
+
+@CASTS.of(exp.TryCast, knows="this to safe")
+def _try_cast(carry: Carrier, node: exp.Expr) -> Typed:
+    found, to = carry(node.this), _target(carry, node)
+    if found.type == "string" and to in ("int", "bigint"):
+        made = exp.TryCast(this=call("trim", found.sql, exp.Literal.string(" ")), to=cast(found.sql, to).args["to"])
+        return Typed(case((_reads(found.sql, to), made)), to)
+    if found.type == to or (found.type in INTEGERS and to == "bigint"):
+        return Typed(_converted(carry, node, found, to), to)
+    raise carry.differs(node, f"try_cast of {found.type}")
+
+
+def _reads(text: exp.Expr, to: str) -> exp.Expr:
+    return call("regexp_full_match", text.copy(), exp.Literal.string(_PATTERNS[to]))
+
+
+def _written_instant(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> Typed:
+    if not (isinstance(node.this, exp.Literal) and re.fullmatch(_ISO_INSTANT, node.this.name)):
+        raise carry.differs(node, "a text is cast to a timestamp only where it is written out, as 2026-01-31 10:00:00")
+    return Typed(cast(found.sql, to), to)
+
+
+def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Expr:
+    """Return the cast of a value that is no text, or to a text."""
+    value, of = found
+    if of in (to, NULL) or (of in INSTANTS and to in INSTANTS):
+        return cast(value, to)
+    if to in INTEGERS and (of in FLOATS or is_decimal(of)):
+        return cast(call("trunc", value), to)
+    allowed = (
+        (is_exact(of) and (is_exact(to) or to == "double"))
+        or (of in INTEGERS and to == "string")
+        or (is_decimal(of) and to == "string" and precision_scale(of)[1] <= 6)  # noqa: PLR2004 - 0.0000001 is 1E-7
+        or (of == "boolean" and to in ("string", *INTEGERS))
+        or (of in INTEGERS and to == "boolean")
+        or (of == "float" and to == "double")
+        or (of == "date" and to in (*INSTANTS, "string"))
+        or (of in INSTANTS and to == "date")
+    )
+    if of in INSTANTS and to == "string":
+        return cast(cast(value, of), to)
+    if not allowed:
+        raise carry.differs(node, f"{of} as {to}")
+    return cast(value, to)
