@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import ViewConfig
 from cdc.model.errors import CdcError, FencedError
 from sinks.kafka import KafkaSink
+from spark_apply.events.kafka_source import schema_versions
+from spark_apply.job.job import run_apply
+from spark_apply.model.store import open_store
+from spark_apply.model.target_table import target
 from spark_apply.views.job import run_views
 from spark_apply.views.status import view_status
 from spark_apply.views.step import Step
 from tests.spark_laws import until
-from tests.spark_records import Record
+from tests.spark_records import Record, position
 from tests.view_bench import ViewBench, oracle
 from tests.view_cases import CASES, CLOCKS, TABLES, Case, at
 
@@ -243,3 +249,48 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(apply_spark: SparkSession, 
     assert bench.signs("number") == ["+2", "+3", "-1"]
     assert bench.signs("of_number") == ["+1", "+2", "+3", "-1"]
     assert view_status(bench.config)["views"]["by_sender"]["quarantined"] == 0
+
+
+def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """An apply job keeps a copy of it, and another view job reads it; each is complete up to the source's position."""
+    views = {"timeline": CASES["1 tweet first"].view}
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, views)
+    copies = ApplyConfig(
+        name="search",
+        source=bench.config.source,
+        stores={"copy": StoreConfig(type="tantivy", path=str(tmp_path / "copy"))},
+        tables={"view.timeline": ApplyTable(stores=("copy",))},
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    more = replace(
+        bench.config,
+        name="more-views",
+        state=str(tmp_path / "more"),
+        views={
+            "sizes": ViewConfig(
+                sql="SELECT follower, count(*) AS n FROM view.timeline GROUP BY follower", key=("follower",)
+            )
+        },
+    )
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}),
+        ("t", "c", {"id": 2, "sender": "bob", "likes": 0}),
+        ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}),
+        ("f", "c", {"id": 2, "follower": "dan", "followee": "bob"}),
+    )
+    bench.run()
+    run_apply(copies, once=True)
+    run_views(more, once=True)
+    bench.transaction(("f", "d", {"id": 1}), ("t", "d", {"id": 2}))
+    bench.run()
+    run_apply(copies, once=True)
+    run_views(more, once=True)
+    made = target(schema_versions(bench.config.source)["view.timeline"], {})
+    store = open_store(copies.stores["copy"], name="copy", prefix=bench.prefix, spark=apply_spark)
+    with closing(store):
+        assert [json.loads(row.document) for row in store.rows(made)] == [{"follower": "dan", "tweet": 1}]
+        mark = store.mark(made)
+    assert mark is not None
+    assert mark.complete is not None
+    assert mark.complete.position == position(bench.commit + 1, 0)
+    assert bench.events("sizes")[-2:] == [("d", ("ann",), None), ("u", ("dan",), {"follower": "dan", "n": 1})]
