@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+import cdc.capture.commands
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
+import cdc.capture.session
 from cdc.capture.signals import Command
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.window_keys import LoggedKeys
@@ -110,10 +112,10 @@ def hurried() -> Iterator[None]:
     """No waiting; commits by records alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-        patch.setattr(cdc.capture.pipeline, "CUT_AGE_S", 1e9)
-        patch.setattr(cdc.capture.pipeline, "APART_MOST_S", 0.0)
-        patch.setattr(cdc.capture.pipeline, "COMMANDS_S", 0.0)
-        patch.setattr(cdc.capture.pipeline, "CUT_RECORDS", 4)
+        patch.setattr(cdc.capture.session, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.capture.session, "APART_MOST_S", 0.0)
+        patch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+        patch.setattr(cdc.capture.session, "CUT_RECORDS", 4)
         patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
         yield
 
