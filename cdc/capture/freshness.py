@@ -8,7 +8,7 @@ the log is followed to there, that time holds.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -18,6 +18,7 @@ from cdc.model.interfaces import Source
 
 LOOK_AT_END_S: Final = 1.0
 
+_CHANGES: Final = itemgetter(Transaction._fields.index("changes"))
 _COMMITTED_AT_MS: Final = itemgetter(Transaction._fields.index("committed_at_ms"))
 
 
@@ -35,12 +36,17 @@ class Freshness:
         self._looked_s = float("-inf")
         self._read: list[int] = []
 
-    def read(self, transactions: Iterable[Transaction]) -> None:
-        """Note transactions that were read, in their order."""
-        at = list(map(_COMMITTED_AT_MS, transactions))
-        if at:
-            self._read += at
-            self.source_ms = max(self.source_ms, max(at))  # noqa: PLW3301 - two are compared sooner than a longer list
+    def read(self, transactions: Sequence[Transaction]) -> None:
+        """Note transactions whose changes are lists, in their order; those without changes are not counted."""
+        if transactions:
+            self._read += map(_COMMITTED_AT_MS, filter(_CHANGES, transactions))
+            self.source_ms = max(self.source_ms, *map(_COMMITTED_AT_MS, transactions))
+
+    def read_one(self, at_ms: int, events: int) -> None:
+        """Note a transaction and how many events came of it."""
+        self.source_ms = max(self.source_ms, at_ms)
+        if events:
+            self._read.append(at_ms)
 
     def taken(self) -> list[int]:
         """Return when the transactions read since the last call were committed, in ms since 1970."""

@@ -394,7 +394,7 @@ class Session:
         self._frame = frame
         self._writer.changes(transaction, frame, self._handover)
         self._frame = None
-        self._freshness.read((transaction,))
+        self._freshness.read_one(transaction.committed_at_ms, frame.events)
         self._uncommitted += frame.events
         counts = frame.counts() if "transaction" in self._settings.logs else []
         if counts:

@@ -103,3 +103,62 @@ class NoMeter:
 
 
 NO_METER: Final = NoMeter()
+
+
+class JobState(StrEnum):
+    """What an apply job does now."""
+
+    STARTING = "starting"
+    FOLLOWING = "following"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStanding:
+    """How a store stands with its tables."""
+
+    source_ms: int | None
+    """Up to which time of the source all its copies are complete; None: one of them is complete up to none."""
+    tables: int
+    incomplete: int
+    aside: int
+    quarantined: int
+
+
+class JobMeter(Protocol):
+    """Is told what an apply job does: once a batch, and about once a second between batches."""
+
+    wanted: bool
+
+    def moves(self) -> None:
+        """Note that the loop moves."""
+
+    def waits(self) -> None:
+        """Note that the loop does something that may take long, up to its next move."""
+
+    def becomes(self, state: JobState) -> None:
+        """Note what the job does now."""
+
+    def applied(self, *, took_s: float, position: str, rows: Mapping[tuple[str, str, str], int]) -> None:
+        """Note a batch: how long it took, the newest position in it, and counts since the job began.
+
+        The counts are by store, table and outcome, which is ``events`` or one of those of rows.
+        """
+
+    def stands(self, stores: Mapping[str, StoreStanding]) -> None:
+        """Note how the stores stand, by name."""
+
+
+class NoJobMeter:
+    """Is told, and forgets."""
+
+    wanted = False
+
+    def moves(self) -> None: ...
+    def waits(self) -> None: ...
+    def becomes(self, state: JobState) -> None: ...
+    def applied(self, *, took_s: float, position: str, rows: Mapping[tuple[str, str, str], int]) -> None: ...
+    def stands(self, stores: Mapping[str, StoreStanding]) -> None: ...
+
+
+NO_JOB_METER: Final = NoJobMeter()
