@@ -202,6 +202,7 @@ class Pipeline:
                 self._across,
                 tables=tables,
                 state=state,
+                until_caught_up=until_caught_up,
             )
             self._ran, self._stand_by.stood_by = True, False
             with closing(session):

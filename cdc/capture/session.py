@@ -79,8 +79,10 @@ class Session:
         *,
         tables: Sequence[Table],
         state: State,
+        until_caught_up: bool,
     ) -> None:
         self._across = across
+        self._until_caught_up = until_caught_up
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
         self._tables = tables
         self._letters = DeadLetters(sink, across.refused, on="dead-letter" in settings.logs)
@@ -196,7 +198,7 @@ class Session:
         progress = state.snapshot
         self._windows = state.windows
         if self._commands.is_paused(now=True):
-            self._wait_paused()
+            self._pause()
         self._meter.becomes(RunState.SNAPSHOT)
         self._meter.waits()  # a table may be locked
         unread = [table for table in self._tables if table.qualified in state.unread]
@@ -243,7 +245,7 @@ class Session:
         for frame in self._source.stream(self._state.offset):
             self._meter.moves()
             if self._commands.is_paused():
-                self._pause(target)
+                self._pause()
             if isinstance(frame, Transaction):
                 self._transaction(frame)
             elif isinstance(frame, TransactionBatch):
@@ -267,31 +269,26 @@ class Session:
                 self._commit_position()
             if self._commands.is_paused():
                 self._commit_position()
-                self._pause(target)
+                self._pause()
 
-    def _pause(self, target: int | None) -> NoReturn:
-        """Hold the log and read nothing of it, until the connector is to go on. Nothing may be pending.
+    def _pause(self) -> NoReturn:
+        """Read nothing until the connector is to go on: a new session then compares everything with the position.
 
-        What the source has given last is not touched: the session that follows is given it again.
+        No event may be pending. What the source has given last is not touched: the next session is given it again.
         """
-        if target is not None:
+        self._meter.becomes(RunState.PAUSED)
+        if not self._state.paused_ms or self._sink.pending()[0]:
+            self._commit(self._state.next())
+        if self._until_caught_up:
             raise OperatorError(
                 f"connector {self._settings.connector} is paused: it does not catch up before it is resumed",
                 hint="cdc resume CONNECTOR.yaml",
             )
-        self._wait_paused()
-
-    def _wait_paused(self) -> NoReturn:
-        """Wait until the connector is to go on: a new session then compares everything with the position."""
-        state = self._state
-        self._meter.becomes(RunState.PAUSED)
-        if not state.paused_ms:
-            self._commit(state.next(paused_ms=self._commands.paused_ms))
         log.info("connector %s is paused: its place in the log is kept, and nothing is read", self._settings.connector)
         while True:
             self._tend()
             if not self._commands.is_paused(look=True):
-                self._commit(self._state.next(paused_ms=0))
+                self._commit(self._state.next())
                 log.info("connector %s is resumed", self._settings.connector)
                 raise RestartSession
             if self._state.phase is Phase.STREAM:
@@ -460,7 +457,6 @@ class Session:
                 offset=offset,
                 commit=commit,
                 source_ms=self._freshness.source_ms,
-                paused_ms=self._commands.paused_ms,
                 carried=self._source.carried(),
                 snapshot=snapshot,
                 reading=reading,
@@ -473,7 +469,9 @@ class Session:
 
     def _commit(self, state: State) -> None:
         """Commit records and position together: both become visible, or neither. All guarantees rest on this step."""
-        state = replace(state, dead_letters=self._state.dead_letters + self._letters.take())
+        letters = self._state.dead_letters + self._letters.take()
+        # A pause that was answered in this transaction is in its position: neither is ever there without the other.
+        state = replace(state, dead_letters=letters, paused_ms=self._commands.paused_ms)
         begun_s, (records, size) = time.monotonic(), self._sink.pending()
         self._sink.commit(state)
         self._state = state

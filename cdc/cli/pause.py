@@ -38,8 +38,12 @@ def pause(file: Path, *, as_json: bool) -> None:
     known.
     """
     config = load_connector(file)
+    identifier = _ask(config, Command(pause=True))
     left = _log_left(config)
-    _ask(config, Command(pause=True), "to pause", as_json=as_json, more={"log_seconds": left.seconds, "log": left.said})
+    if as_json:
+        _as_json(config, identifier, {"log_seconds": left.seconds, "log": left.said})
+    else:
+        click.echo(f"{_asked(config, 'to pause')}\n{left.said}", err=True)
 
 
 @click.command()
@@ -47,10 +51,16 @@ def pause(file: Path, *, as_json: bool) -> None:
 @_JSON
 def resume(file: Path, *, as_json: bool) -> None:
     """Let a connector go on that `cdc pause` holds: it compares everything with its position, as at a start."""
-    _ask(load_connector(file), Command(pause=False), "to go on", as_json=as_json, more={})
+    config = load_connector(file)
+    identifier = _ask(config, Command(pause=False))
+    if as_json:
+        _as_json(config, identifier, {})
+    else:
+        click.echo(_asked(config, "to go on"), err=True)
 
 
-def _ask(config: ConnectorConfig, command: Command, what: str, *, as_json: bool, more: Mapping[str, object]) -> None:
+def _ask(config: ConnectorConfig, command: Command) -> str:
+    """Leave the command; return its identifier."""
     found = standing(config)
     if found is None or found.state is None:
         raise OperatorError(
@@ -59,12 +69,15 @@ def _ask(config: ConnectorConfig, command: Command, what: str, *, as_json: bool,
     identifier = uuid.uuid4().hex
     value = command.to_bytes(identifier)
     registry.part("sinks.topics.signals:send_command")(config.sink, config.name, identifier.encode(), value)
-    if as_json:
-        click.echo(orjson.dumps({"id": identifier, "connector": config.name, **more}).decode())
-        return
-    click.echo(f"asked {config.name} {what}: at once if it runs, else as it starts; cdc status shows it", err=True)
-    if more:
-        click.echo(more["log"], err=True)
+    return identifier
+
+
+def _as_json(config: ConnectorConfig, identifier: str, more: Mapping[str, object]) -> None:
+    click.echo(orjson.dumps({"id": identifier, "connector": config.name, **more}).decode())
+
+
+def _asked(config: ConnectorConfig, what: str) -> str:
+    return f"asked {config.name} {what}: at once if it runs, else as it starts; cdc status shows it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,11 @@ class _Shown:
             state = report.state
             upto = f", all that was committed up to {instant(state.source_ms / 1000)} is in Kafka"
             known = upto if report.phase is Phase.STREAM and state.source_ms else ""
+            if state.paused_ms:
+                self.say(
+                    logging.INFO, f"alive; paused since {instant(state.paused_ms / 1000)}, at {state.offset}{known}"
+                )
+                return
             self.say(logging.INFO, f"alive; {report.events:,} events so far, at {state.offset}{known}")
 
     def _progress(self, report: Report, now: float) -> str:

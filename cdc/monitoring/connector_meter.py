@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cdc.capture.snapshot_progress import snapshot_progress, tables_being_read
 from cdc.config.config import ConnectorConfig
-from cdc.model.errors import CdcError
+from cdc.model.errors import BugError, CdcError, OperatorError, RetryableError
 from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State
 from cdc.monitoring.figures import Figures, Labels, Tables, Values
@@ -59,6 +59,9 @@ class ConnectorMeter:
         for name in ("cdc_connector_sessions_total", "cdc_source_transactions_total", "cdc_sink_epochs_total",
                      "cdc_sink_records_total", "cdc_sink_bytes_total"):  # fmt: skip
             figures.add(name, 0)
+        for error in (RetryableError, OperatorError, BugError):  # a rate is told of what was 0 before
+            figures.add("cdc_connector_errors_total", 0, error.__name__)
+        figures.add("cdc_connector_retries_total", 0, RetryableError.__name__)
         for outcome in ("committed", "failed"):
             figures.add("cdc_sink_transactions_total", 0, outcome)
 

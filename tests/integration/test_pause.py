@@ -73,6 +73,35 @@ def test_paused_on_a_real_server(postgres18: Database, kafka: str, prefix: str, 
     assert len(connector.fold("public.t")) == 3
 
 
+def test_a_long_backlog_does_not_make_the_server_give_up(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """It cannot send what is not read, and is answered all the same: the same process of the server has the slot.
+
+    Its patience is short here, and more is written than sockets hold; a row is larger than a message.
+    """
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'x')")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    postgres18.execute(f"ALTER ROLE cdc_capture_{postgres18.name} SET wal_sender_timeout = '1s'")
+    who = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'cdc_{prefix}'"
+    with Running(connector) as running:
+        running.await_following()
+        _pause(connector)
+        running.await_line("is paused: its place in the log is kept")
+        ((before,),) = postgres18.rows(who)
+        for _ in range(4):
+            postgres18.execute(
+                "INSERT INTO t SELECT n + (SELECT max(id) FROM t), repeat(md5(n::text), 300)"
+                " FROM generate_series(1, 2000) n"
+            )
+            time.sleep(1.5)
+        assert postgres18.rows(who) == [(before,)]
+        assert before is not None
+        assert connector.here("resume", "FILE").returncode == 0
+        eventually(lambda: len(connector.fold("public.t")) == 8001, "all comes")
+        assert "trying again" not in running.stderr
+
+
 @pytest.mark.every_server
 def test_paused_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     mysql_database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
