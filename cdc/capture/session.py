@@ -17,6 +17,7 @@ from cdc.capture.freshness import Freshness
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
 from cdc.capture.rereads import Rereads
 from cdc.capture.startup import Settings, restored, unless_rekeyed
+from cdc.capture.throttle import Throttle
 from cdc.encode.dead_letters import DeadLetters
 from cdc.encode.envelope import Frame, transaction_records
 from cdc.encode.event_writer import EventWriter
@@ -39,6 +40,8 @@ _COMMITS_APART: Final = 4
 MOVED_POSITION_S: Final = 0.5
 IDLE_POSITION_S: Final = 10.0
 PAUSED_LOOK_S: Final = 0.5
+THROTTLED_S: Final = 1.0
+"""A transaction is not left open while so long is waited."""
 
 log = logging.getLogger("cdc")
 
@@ -150,6 +153,7 @@ class Session:
         self._uncommitted = 0
         self._freshness = Freshness(source, state.source_ms)
         self._meter = across.meter
+        self._throttle = Throttle(settings.rows_per_second)
         self._at_end = False
         """Whether there may be nothing more to read now."""
         self._since_s = 0.0
@@ -220,15 +224,26 @@ class Session:
             records, size = self._sink.pending()
             stopped = self._across.stop.is_set()
             paused = self._commands.is_paused(look=True)
-            if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped or paused:
+            self._throttle.took(len(chunk.rows))
+            waits = self._throttle.wait_s() >= THROTTLED_S
+            if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped or paused or waits:
                 self._commit(self._state.next(snapshot=chunk.progress, windows=self._windows))
             if stopped:
                 raise Stopped
             if paused:
                 raise RestartSession  # the readers let go of the tables
             progress = chunk.progress
+            self._await_throttle()
             self._meter.waits()
         self._commit(self._state.next(phase=Phase.STREAM, unread=(), snapshot=progress, windows=self._windows))
+
+    def _await_throttle(self) -> None:
+        """Wait until more rows may be read, looking after the source; not for somebody who stops or pauses it."""
+        while (left_s := self._throttle.wait_s()) > 0 and not self._commands.is_paused(look=True):
+            self._source.tend()
+            self._meter.moves()
+            if self._across.stop.wait(min(left_s, PAUSED_LOOK_S)):
+                return
 
     def stream(self, target: int | None) -> None:
         """Follow the log; with a `target`, until everything below it is committed."""
@@ -265,7 +280,7 @@ class Session:
                 raise Stopped
             if isinstance(frame, Idle):
                 self._look_if_wanted()
-            if self._to_do() and self._incremental and self._write_window():
+            if self._to_do() and self._incremental and not self._throttle.wait_s() and self._write_window():
                 self._commit_position()
             if self._commands.is_paused():
                 self._commit_position()
@@ -345,6 +360,7 @@ class Session:
             self._uncommitted += self._writer.window(due, frame, position, lsn=at)
             self._first_of = ""
             self._incremental.wrote(due)
+            self._throttle.took(len(due.rows))
         elif isinstance(due, RequestedRows):
             self._uncommitted += self._writer.requested(due, frame, position, lsn=at)
             if self._incremental.wrote_requested(due):

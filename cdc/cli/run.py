@@ -145,6 +145,7 @@ def _follow(config: ConnectorConfig, how: _How, place: Place, to: logging.Handle
             connector=config.name,
             prefix=config.sink.prefix,
             chunk_rows=config.snapshot.chunk_rows,
+            rows_per_second=config.snapshot.max_rows_per_second,
             logs=config.logs,
             config=config.binding,
             wait_s=how.wait_s,

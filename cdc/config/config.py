@@ -284,10 +284,17 @@ class SnapshotConfig:
     """Sessions that read in parallel: different tables, or different key ranges of a large table."""
     chunk_rows: int = 50_000
     """How many rows' events share one Kafka transaction with their progress."""
+    max_rows_per_second: int | None = None
+    """How many rows snapshots read a second, on average; None: as many as they can."""
 
     def __post_init__(self) -> None:
         _require(self.workers > 0, "workers: must be 1 or more")
         _require(self.chunk_rows > 0, "chunk_rows: must be 1 or more")
+        _require(
+            self.max_rows_per_second is None or self.max_rows_per_second > 0,
+            "max_rows_per_second: must be 1 or more",
+            "leave it out to read as fast as it goes; cdc pause holds a connector",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
