@@ -110,8 +110,9 @@ bench-latency: $(JARS) ## from commit to visible at 1,000 single-row transaction
 bench-growth: $(JARS) ## what an event costs, from 10⁵ to 10⁷ of them and of 1 to 200 tables
 	$(BIN)/python -m bench.capture.growth
 
-bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in memory: no server
+bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in memory, and what metrics add to it: no server
 	$(BIN)/python -m bench.capture.hotpath
+	$(BIN)/python -m bench.capture.metering
 
 bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild, verify, beside what is asked for
 	$(BIN)/python -m bench.derived.apply

@@ -79,6 +79,7 @@ class KafkaSink:
 
     def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
+        self.epochs = 0
         self._logs = sorted(logs)
         self._table_logs = TableLogs(config)
         self._has_letters = False
@@ -252,6 +253,7 @@ class KafkaSink:
             self._producer = self._new_producer()
         producer = self._producer
         self._doing("fencing other copies of this connector", lambda: producer.begin_epoch(_FENCE_S))
+        self.epochs += 1
 
     def _new_producer(self) -> TransactionalProducer:
         transactional_id = f"{self._config.prefix}.{self.connector}"

@@ -29,6 +29,8 @@ class Settings:
     connector: str
     prefix: str
     chunk_rows: int = 50_000
+    rows_per_second: int | None = None
+    """How many rows snapshots read a second, on average; None: there is no bound."""
     logs: frozenset[Log] = frozenset()
     """The topics written beside the tables' own. Without dead letters, a poison record stops the connector."""
     config: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,8 @@ _COMMANDS = {
     "view": ("cdc.cli.view", "Keep views up to date: joins, aggregates, deadlines, as topics of their own (Spark)."),
     "rebuild": ("cdc.cli.rebuild", "Build tables and search indexes again from the topics, and swap them in."),
     "snapshot": ("cdc.cli.snapshot", "Read tables again while their connector follows the log."),
+    "pause": ("cdc.cli.pause", "Hold a connector: its place in the log is kept, and nothing is read."),
+    "resume": ("cdc.cli.pause", "Let a held connector go on."),
     "tail": ("cdc.cli.tail", "Print a connector's events, one JSON line each."),
     "explain": ("cdc.cli.explain", "Why derived stores hold what they hold of a key."),
     "status": ("cdc.cli.status", "Where a connector stands, or how fresh derived stores are."),

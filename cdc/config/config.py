@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from cdc.config.metrics_config import MetricsConfig
+from cdc.config.patterns import LEFT_OUT, chooses, is_pattern, matches
 from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
@@ -21,9 +23,6 @@ DEBEZIUM_NAMES = {
     "provide.transaction.metadata": "transaction_metadata",
 }
 """Debezium's option names taken for ours, where they mean the same."""
-
-LEFT_OUT = "!"
-"""How an item of `tables` begins that leaves tables out."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -285,10 +284,17 @@ class SnapshotConfig:
     """Sessions that read in parallel: different tables, or different key ranges of a large table."""
     chunk_rows: int = 50_000
     """How many rows' events share one Kafka transaction with their progress."""
+    max_rows_per_second: int | None = None
+    """How many rows snapshots read a second, on average; None: as many as they can."""
 
     def __post_init__(self) -> None:
         _require(self.workers > 0, "workers: must be 1 or more")
         _require(self.chunk_rows > 0, "chunk_rows: must be 1 or more")
+        _require(
+            self.max_rows_per_second is None or self.max_rows_per_second > 0,
+            "max_rows_per_second: must be 1 or more",
+            "leave it out to read as fast as it goes; cdc pause holds a connector",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +307,7 @@ class ConnectorConfig:
     snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
     on_error: str = "stop"
     """What happens at a poison record, whose event cannot be written: ``stop``, or ``dead_letter``."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -449,6 +456,7 @@ class ApplyConfig:
     quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Spark properties, added to the job's own."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -463,29 +471,6 @@ class ApplyConfig:
                     f"tables.{name}.stores: there is no store “{store}”",
                     f"stores of this file: {', '.join(self.stores)}",
                 )
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Whether `pattern` names ``schema.table``: ``*`` is any run of characters, ``?`` any one."""
-    regex = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    return re.fullmatch(regex, name, re.DOTALL) is not None
-
-
-def is_pattern(item: str) -> bool:
-    """Whether an item of `tables` is a pattern, not one table's name."""
-    return bool(set("*?") & set(item))
-
-
-def named(items: Iterable[str]) -> list[str]:
-    """Return the items of `tables` that are one table's name."""
-    return [item for item in items if not is_pattern(item) and not item.startswith(LEFT_OUT)]
-
-
-def chooses(items: Iterable[str], name: str) -> bool:
-    """Whether items of `tables` name ``schema.table``: one of them, and none that begins with !."""
-    items = tuple(items)
-    left_out = any(matches(item[1:], name) for item in items if item.startswith(LEFT_OUT))
-    return not left_out and any(matches(item, name) for item in items if not item.startswith(LEFT_OUT))
 
 
 def load_connector(path: Path) -> ConnectorConfig:

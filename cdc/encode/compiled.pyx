@@ -513,9 +513,17 @@ cdef class Shape:
     cdef unsigned long long of
     """The frame that `count` is of, by its serial."""
     cdef _Count count
+    cdef long long made[8]
+    """How many events were made since `taken`, by the last three bits of the op, which r, c, d and u differ in."""
 
     def __init__(self, head, where, tail, topic, name):
         self.head, self.where, self.tail, self.topic, self.name = head, where, tail, topic, name
+
+    def taken(self):
+        """Return how many events of each op (r, c, d, u; a message counts as u) were made since the last call."""
+        found = self.made[2], self.made[3], self.made[4], self.made[5]
+        self.made[2] = self.made[3] = self.made[4] = self.made[5] = 0
+        return found
 
 
 cdef class _Count:
@@ -643,6 +651,7 @@ cdef class Frame:
             number = self.events
         else:
             number = self.view
+        shape.made[PyBytes_AS_STRING(op)[0] & 7] += 1
         put_bytes(out, shape.head)
         put(out, mine, ends[0])
         put_bytes(out, shape.where)
@@ -856,6 +865,7 @@ cdef class AtOnce:
         cdef str topic = None
         cdef Way straight = None
         cdef list made
+        cdef Py_ssize_t whole
         for at in range(begin, count):
             transaction = transactions[at]
             if type(transaction) is not _TRANSACTION:  # whose six items are taken without a look at its size
@@ -872,19 +882,23 @@ cdef class AtOnce:
             put_hex(&frame.out, <object>PyTuple_GET_ITEM(transaction, 2), 16)
             put(&frame.out, b".", 1)
             frame.end(name, made_at_ms)
-            made = []
+            made, whole = [], 0
             for change in <list>changes:
                 if type(change) is not _CHANGE:
+                    self.unmake(changes, whole)
                     return at - begin, events
                 table = <object>PyTuple_GET_ITEM(change, 1)
                 if table is not of_table:
                     way = self.ways.get(id(table)) or self.look_up(table)
                     if type(way[1]) is not Way or way[0] == touched:
+                        self.unmake(changes, whole)
                         return at - begin, events
                     topic, straight, of_table = way[0], way[1], table
                 record = straight.record(change, frame)
                 if record is None:
+                    self.unmake(changes, whole)
                     return at - begin, events
+                whole += 1
                 made.append(
                     (topic, <object>PyTuple_GET_ITEM(record, 0), <object>PyTuple_GET_ITEM(record, 1))
                 )
@@ -898,6 +912,17 @@ cdef class AtOnce:
                 )
             events += frame.events
         return count - begin, events
+
+    cdef int unmake(self, list changes, Py_ssize_t whole) except -1:
+        """Take the first `whole` events of a transaction out of the counts: it is not written by this path."""
+        cdef Py_ssize_t i
+        cdef object op
+        cdef Way straight
+        for i in range(whole):
+            op = <object>PyTuple_GET_ITEM(changes[i], 0)
+            straight = self.ways[id(<object>PyTuple_GET_ITEM(changes[i], 1))][1]
+            straight.shape.made[3 if op is _CREATE else 5 if op is _UPDATE else 4] -= 1
+        return 0
 
 
 # ---- batches for the broker ----

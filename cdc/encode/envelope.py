@@ -7,6 +7,7 @@ transaction once per transaction (`Frame`), as a format (`%`) of an event; a row
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
@@ -44,6 +45,11 @@ class TableEncoder:
         self.source_head = b'{"before":%b,"after":%b,' + head
         self.source_tail = b'","schema_version":%d},"transaction":' % version
         self.shape = _shape(b"," + head, self.source_where, self.source_tail, topic, table.qualified)
+        self.made: Counter[bytes] = Counter()
+
+    def taken(self) -> dict[str, int]:
+        """Return how many events of each op were made since the last call."""
+        return _taken(self)
 
     def key(self, row: Row) -> bytes:
         """Encode the key of a row or key image."""
@@ -149,6 +155,11 @@ class MessageEncoder:
         self.source_head = b"%b,%b" + head
         self.source_tail = b'"},"transaction":'
         self.shape = _shape(b"," + head, self.source_where, self.source_tail, self.topic, self.topic)
+        self.made: Counter[bytes] = Counter()
+
+    def taken(self) -> dict[str, int]:
+        """Return how many messages were made since the last call."""
+        return {"m": sum(_taken(self).values())}
 
     def key(self, message: Message) -> bytes:
         return orjson.dumps({"prefix": message.prefix})
@@ -166,6 +177,17 @@ def _source(connector: str, prefix: str, database: str, schema: str, table: str)
         _literally(b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":'),
         _literally(b"," + orjson.dumps(where)[1:-1] + b","),
     )
+
+
+def _taken(encoder: TableEncoder | MessageEncoder) -> dict[str, int]:
+    """Sum up what compiled code and the plain one have counted, and begin again."""
+    found = {op.decode(): many for op, many in encoder.made.items()}
+    encoder.made.clear()
+    if compiled is not None:
+        for op, many in zip("rcdu", encoder.shape.taken(), strict=True):  # type: ignore[attr-defined]
+            if many:
+                found[op] = found.get(op, 0) + many
+    return found
 
 
 def _shape(head: bytes, where: bytes, tail: bytes, topic: str, name: str) -> object:
@@ -254,6 +276,7 @@ class PlainFrame:
             form, count = self._forms[encoder]
         except KeyError:
             form, count = self._form(encoder)
+        encoder.made[op] += 1
         if not self._numbered:
             at = lsn if isinstance(lsn, tuple) else (lsn,)
             return form % (first, second, *at, self._view, op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -82,6 +82,10 @@ class EventWriter:
         self._deferred = DeferredKeys()
         self._fast_paths: dict[int, tuple[str, FastPath]] = {}
         self._batch_fast_path = batch_fast_path(self._fast_paths, self._fast_path, sink.write)
+
+    def taken(self) -> Mapping[tuple[str, str], int]:
+        """Return how many events of each table and op were written since the last call."""
+        return self._versions.taken()
 
     def close(self) -> None:
         self._deferred.close()

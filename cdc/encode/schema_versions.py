@@ -83,6 +83,16 @@ class SchemaVersions:
         """The encoder of a table met before. It is found by the object's identity, for speed."""
         return self._encoders.get(id(table))
 
+    def taken(self) -> dict[tuple[str, str], int]:
+        """Return how many events of each table and op were made since the last call; messages are of no table."""
+        found: dict[tuple[str, str], int] = {}
+        taken = [(encoder.table.qualified, encoder.taken()) for encoder in self._encoders.values()]
+        for name, of in (*taken, ("", self.messages.taken())):
+            for op, many in of.items():
+                if many:
+                    found[name, op] = found.get((name, op), 0) + many
+        return found
+
     def number(self, table: Table) -> int:
         """The newest version's number of a table of this name; 0 before the first."""
         last = self._newest.get((table.schema, table.name))

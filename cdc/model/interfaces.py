@@ -281,6 +281,9 @@ class LastWritten(Protocol):
 class Sink(Protocol):
     """Writes keyed records to Kafka in transactions, each with the position last."""
 
+    epochs: int
+    """How many epochs its producers have begun so far, each of which fences the ones before."""
+
     def check(self, tables: Sequence[Table]) -> bool:
         """Whether this connector may have run before: its position topic exists. Makes nothing.
 

@@ -119,6 +119,7 @@ class MemorySink:
         self._epoch: int | None = None
         self._transaction: int | None = None
         self._records = self._bytes = 0
+        self.epochs = 0
         self._found: Mapping[str, TopicFacts] = {}
         self._states = StateWriter(StateReader(connector))
         self.position_topic = f"{prefix}.position-{connector}"
@@ -162,6 +163,7 @@ class MemorySink:
         self.close()
         self._at("sink.fence")
         self._epoch = self._kafka.fence(self._producer)
+        self.epochs += 1
         self._at("sink.fenced")
         self._states = StateWriter(self._kafka.states(self._prefix, self._connector))
         return self.peek()

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final
 
-from cdc.config.config import LEFT_OUT, is_pattern, matches
+from cdc.config.patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import ChangedError, OperatorError, raise_first
 from connectors import captured_tables
