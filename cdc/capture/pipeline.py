@@ -40,6 +40,7 @@ from cdc.model.errors import (
     OperatorError,
     RetryableError,
     TooLargeError,
+    raise_first,
 )
 from cdc.model.interfaces import Handover, Shared, Sink, Snapshotter, Source, Window
 from cdc.model.state import Phase, State
@@ -199,7 +200,9 @@ class Pipeline:
             self._stand_by(source)
             identity = source.connect()
             tables = source.tables()
-            if not self._sink.check(tables):
+            ran_before = self._sink.check(tables)
+            raise_first(self._settings.rules.refusals(tables, first=not ran_before))
+            if not ran_before:
                 self._startup.refuse_neighbours(identity, tables)
                 source.unused()
             self._sink.create(tables)
@@ -350,6 +353,8 @@ class _Session:
             source=source.name,
             prefix=settings.prefix,
             database=source.database,
+            rules=settings.rules,
+            tables=tables,
         )
         source.recall(versions.described())
         self._state = unless_rekeyed(state, tables, versions)

@@ -18,6 +18,7 @@ from cdc.model.errors import GapError, raise_first
 from cdc.model.interfaces import LINEAGE, UNSURE, Choosing, Clock, Comparing, Log, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
 
 log = logging.getLogger("cdc")
 
@@ -35,6 +36,8 @@ class Settings:
     """The settings that a position depends on: `ConnectorConfig.binding`."""
     wait_s: float | None = None
     """How long servers that are not up yet are waited for before the connector has run once; None: not at all."""
+    rules: CaptureRules = NO_RULES
+    """What of the tables is published."""
     take_over: bool = False
     """Whether another copy that is at work is fenced at once, not waited for."""
 

@@ -15,6 +15,7 @@ from cdc.config.findings import Checked, Finding, Level, probed, refused
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.state import State
+from cdc.rules.capture_rules import CaptureRules
 
 
 @click.command()
@@ -49,6 +50,9 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         findings.append(refused("position", exc))
     checked: Checked = registry.check(config)(config, state, known=known)
     findings = [*checked.findings, *findings]
+    if checked.tables:
+        rules = CaptureRules.of_source(config.source)
+        findings += [refused("rules", error) for error in rules.refusals(checked.tables, first=state is None)]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
         if checked.identity:

@@ -25,6 +25,7 @@ from cdc.config.child_processes import SAFE_PATH
 from cdc.config.config import load_connector
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
+from cdc.rules.capture_rules import CaptureRules
 
 _STOP_S = 30.0
 _GC_OBJECTS = 50_000
@@ -107,6 +108,7 @@ def run(
             config=config.binding,
             wait_s=wait_s,
             take_over=take_over,
+            rules=CaptureRules.of_source(config.source),
         ),
         open_source=registry.source(config),
         open_snapshotter=registry.snapshotter(config),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from cdc.config.column_rules import ColumnRules
+from cdc.config.where import parse
 from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
@@ -122,6 +124,10 @@ class SourceConfig:
     (``reread``), or the connector does ``stop``."""
     heartbeat_s: float = 10.0
     """How often a heartbeat is written into the log of a source that others write to; 0: never."""
+    columns: Mapping[str, ColumnRules] = field(default_factory=dict)
+    """What is published of columns, by table or pattern."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """The condition for a row to be published, by table or pattern."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """Options for sources of third parties."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
@@ -170,6 +176,22 @@ class SourceConfig:
         _require(
             0 <= self.heartbeat_s < math.inf, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never"
         )
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        rules: dict[str, Iterable[str]] = {"columns": self.columns, "where": self.where}
+        for part, names in rules.items():
+            for name in names:
+                _require(
+                    is_pattern(name) or self.captures(name),
+                    f"{part}: “{name}” is not captured",
+                    f"add it to tables, which has {', '.join(self.tables)}",
+                )
+        for name, text in self.where.items():
+            try:
+                parse(text)
+            except ConfigError as exc:
+                raise ConfigError(f"where.{name}: {exc.message}", hint=exc.hint) from exc
 
     def captures(self, table: str) -> bool:
         """Whether `tables` names ``schema.table``."""

@@ -13,6 +13,7 @@ from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope import Frame, TableEncoder
 from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
+from cdc.encode.filtered_rows import FilteredRows
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
 from cdc.encode.toast import TOAST_FROM, Ask, ToastValues
@@ -80,15 +81,18 @@ class EventWriter:
         self._reader = reader
         self._resnapshot_requested: set[tuple[str, int]] = set()
         self._deferred = DeferredKeys()
+        self._filtered = FilteredRows()
         self._fast_paths: dict[int, tuple[str, FastPath]] = {}
         self._batch_fast_path = batch_fast_path(self._fast_paths, self._fast_path, sink.write)
 
     def close(self) -> None:
         self._deferred.close()
+        self._filtered.close()
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
         """Write rows of a snapshot."""
         encoder = self._encoder(table, position)
+        rows = encoder.shown(rows)
         topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
         fast, as_a_rule, at = read_fast_path(encoder, write), not self._letters.refuses, 0
         while (at := fast(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
@@ -106,7 +110,7 @@ class EventWriter:
         """Write rows read while the log was followed, without those that an event has overtaken; return how many."""
         encoder = self._encoder(window.table, position)
         written = 0
-        for row in window.rows:
+        for row in encoder.shown(window.rows):
             try:
                 key = encoder.key(row)
                 if self._logged.unseen(key, window.sees):
@@ -133,8 +137,8 @@ class EventWriter:
         left = {key for key in map(partial(_event_key, encoder), requested.keys) if key is not None}
         rows = []
         for row in window.rows:
-            key = encoder.key(row)
-            if key in left:
+            key = encoder.key(encoder.cut(row))
+            if key in left and encoder.publishes(row) is True:
                 left.discard(key)
                 rows.append(row)
         gone = sorted(key for key in left if not self._logged.unseen(key, window.sees))
@@ -190,18 +194,61 @@ class EventWriter:
             return
         encoder = self._encoder_at(change.table, frame)
         if change.op is Op.READ:
-            row = change.after
-            key = None if row is None else tuple(v for v in (row[i] for i in encoder.key_indexes) if v is not UNCHANGED)
-            self._reread(change.table, cast("Key | None", key))
+            self._read_again(change)
             return
+        of_source = change
+        if encoder.published is not None:
+            change = _cut(change, encoder)
         try:
             if encoder.topic == self._logged.topic:
                 for row in (change.before, change.after):
                     if row is not None:
                         self._logged.note(encoder.key(row), transaction.xid)
-            self._change(change, encoder, transaction.xid, frame, handover)
+            if encoder.published is not None and encoder.published.judge is not None:
+                self._judged(of_source, change, encoder, xid=transaction.xid, frame=frame, handover=handover)
+            else:
+                self._change(change, encoder, transaction.xid, frame, handover)
         except ValueError as exc:
             self._bad(change, encoder, transaction.xid, frame, exc)
+
+    def _read_again(self, change: Change) -> None:
+        """Request that the row whose key `after` has is read again, or without it all rows of the table."""
+        table, row = change.table, change.after
+        key = None if row is None else tuple(v for v in (row[i] for i in table.key_indexes) if v is not UNCHANGED)
+        self._reread(table, cast("Key | None", key))
+
+    def _judged(
+        self,
+        of_source: Change,
+        change: Change,
+        encoder: TableEncoder,
+        *,
+        xid: Xid,
+        frame: Frame,
+        handover: Handover | None,
+    ) -> None:
+        """Write what a change is to readers who see only the rows of the condition: see `cdc.encode.filtered_rows`.
+
+        `change` is `of_source` with the published columns alone.
+        """
+        after, before = change.after, change.before
+        key = encoder.key(after) if after is not None else b""
+        old_key = key if before is None else encoder.key(before)
+        self._hold_to_answers(encoder, change, old_key, key or old_key)
+        halves = self._filtered.halves(
+            of_source, change, encoder, old_key, key, being_read=encoder.topic == self._logged.topic
+        )
+        if after is not None and encoder.toastable and encoder.publishes(of_source.after or ()) is not True:
+            self._toast.forget(encoder, key)
+        for half in halves:
+            if half is None:
+                frame.skip()
+            elif half.op is not Op.READ:
+                self._change(half, encoder, xid, frame, handover)
+            else:
+                if handover is None or not handover.hides(change, xid):
+                    self._read_again(of_source)
+                frame.skip()
 
     def _fast_path(self, table: Table) -> tuple[str, FastPath]:
         """The topic and the fast path of a table's changes; it declines all until the description is published.
@@ -211,7 +258,16 @@ class EventWriter:
         encoder = self._versions.known(table)
         if encoder is None or table.deferred_key:
             return "", _decline
-        made = encoder.topic, fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
+        if encoder.published is not None and encoder.published.judge is not None:
+            return "", _decline
+        fast = fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
+        if encoder.published is not None and encoder.published.cut is not None:
+            whole, of_cut = encoder, fast
+
+            def fast(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
+                return of_cut(_cut(change, whole), frame)
+
+        made = encoder.topic, fast
         self._fast_paths[id(table)] = made  # the encoder keeps the table, and so its id
         return made
 
@@ -252,16 +308,21 @@ class EventWriter:
             left = handover.hides(change._replace(op=Op.DELETE, after=None), xid)
         fragments: dict[str, bytes] = {}
         gone = False
+        judged = encoder.published is not None and encoder.published.judge is not None
         if encoder.toastable:
             missing: frozenset[str] = frozenset()
             if encoder.has_holes(after):
                 ask = self._ask(encoder, key, after, xid) if handover is None else None
-                fragments, answered = self._toast.find(encoder, old_key, after, published=not left, ask=ask)
+                published = not left and not judged
+                fragments, answered = self._toast.find(encoder, old_key, after, published=published, ask=ask)
                 if answered:
                     self._answered[encoder.topic, key] = _holes(encoder, after)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
             self._toast.keep(encoder, key, after, fragments, unknown=missing)
-            if missing:
+            if missing and judged:
+                self._reread(encoder.source, tuple(encoder.key_parts(after)))
+                gone = True
+            elif missing:
                 gone = not self._fill_from_source(encoder, after, missing, fragments)
                 if (handover is None or gone) and not self._letters.on:
                     self._request_resnapshot(encoder, missing)
@@ -285,8 +346,13 @@ class EventWriter:
             return None
         if (encoder.topic, key) in self._answered:
             return None
-        parts = [value for index in encoder.key_indexes if isinstance(value := row[index], bytes)]
-        return partial(reader.row_written_last, encoder.table, parts, xid)
+        parts = encoder.key_parts(row)
+
+        def ask() -> Row | None:
+            found = reader.row_written_last(encoder.source, parts, xid)
+            return None if found is None else encoder.cut(found)
+
+        return ask
 
     def _hold_to_answers(self, encoder: TableEncoder, change: Change, old_key: bytes, key: bytes) -> None:
         """Raise ChangedError if the source has answered for a row that its transaction has written once more.
@@ -334,9 +400,9 @@ class EventWriter:
         give a later value than the event's, or no row; the log's later events correct both. The value is not kept: the
         key may be another row's by now.
         """
-        key = [value for index in encoder.key_indexes if isinstance(value := row[index], bytes)]
-        now = self._reader.row(encoder.table, key)
+        now = self._reader.row(encoder.source, encoder.key_parts(row))
         if now is not None:
+            now = encoder.cut(now)
             try:
                 fragments |= encoder.fragments(now, missing)
             except ValueError as exc:
@@ -417,6 +483,16 @@ class EventWriter:
         if found is not None:
             return found
         return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._resnapshot)
+
+
+def _cut(change: Change, encoder: TableEncoder) -> Change:
+    """Leave out what is not published."""
+    before, after = change.before, change.after
+    return change._replace(
+        table=encoder.table,
+        before=None if before is None else encoder.cut(before),
+        after=None if after is None else encoder.cut(after),
+    )
 
 
 def _decline(_change: Change, _frame: Frame) -> None:

@@ -96,7 +96,7 @@ def _need(field: dataclasses.Field[Any]) -> str:
 CONNECTOR: Final = DOCS / "connector-reference.md"
 APPLY: Final = DOCS / "apply-reference.md"
 KEYS: Final = [
-    *((CONNECTOR, key) for key in keys_of(ConnectorConfig, "", {})),
+    *((CONNECTOR, key) for key in keys_of(ConnectorConfig, "", {"columns": "<table>"})),
     *((APPLY, key) for key in keys_of(ApplyConfig, "", {"stores": "<name>", "tables": "<table>"})),
 ]
 
