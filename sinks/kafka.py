@@ -24,7 +24,7 @@ from cdc.config.elapsed import Elapsed
 from cdc.encode import foreign
 from cdc.model.change import Table
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
-from cdc.model.interfaces import UNSURE, Log
+from cdc.model.interfaces import UNSURE, Headers, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from cdc.model.state_records import StateWriter, table_key
@@ -276,8 +276,8 @@ class KafkaSink:
     def peek(self) -> State | None:
         return read_standing(self._config, self.connector).state
 
-    def write(self, topic: str, key: bytes, value: bytes | None) -> None:
-        self._batches.add(topic, key, value)
+    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
+        self._batches.add(topic, key, value, headers)
 
     def schema(self, key: bytes, value: bytes) -> None:
         self.write(self.schema_topic, key, value)

@@ -393,6 +393,7 @@ class _Session:
             letters=self._letters,
             not_asked=across.not_asked,
             emptied=self._emptied,
+            key_headers=settings.key_headers,
         )
         self._windows = state.windows
         self._frame: Frame | None = None

@@ -38,6 +38,8 @@ class Settings:
     """How long servers that are not up yet are waited for before the connector has run once; None: not at all."""
     rules: CaptureRules = NO_RULES
     """What of the tables is published."""
+    key_headers: bool = False
+    """Whether the records of a key change name the other key in a header."""
     take_over: bool = False
     """Whether another copy that is at work is fenced at once, not waited for."""
 

@@ -109,6 +109,7 @@ def run(
             wait_s=wait_s,
             take_over=take_over,
             rules=CaptureRules.of_source(config.source),
+            key_headers="key_change" in config.sink.headers,
         ),
         open_source=registry.source(config),
         open_snapshotter=registry.snapshotter(config),

@@ -39,6 +39,9 @@ MODES = ("latest", "history")
 PRODUCERS = ("own", "librdkafka")
 """Clients that a connector can write with, the default first."""
 
+HEADERS = ("key_change",)
+"""What records may tell in headers."""
+
 GUARANTEED = frozenset(
     {
         "acks",
@@ -251,6 +254,8 @@ class KafkaConfig:
     """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
     """The tables that have a log."""
+    headers: tuple[str, ...] = ()
+    """What records tell in headers."""
     topic_config: Mapping[str, str | None] = field(default_factory=dict)
     """Topic properties by Kafka's names, in place of ours or beside them; None: what the broker has."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -270,6 +275,8 @@ class KafkaConfig:
             f"transaction_timeout_s: {self.transaction_timeout_s:g} is out of range",
             f"{LEAST_TRANSACTION_S} to {MOST_TRANSACTION_S}, and no more than the brokers' transaction.max.timeout.ms",
         )
+        for name in self.headers:
+            _require(name in HEADERS, f"headers: “{name}” is not known", f"one of {', '.join(HEADERS)}")
         _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
         for name, value in self.topic_config.items():
             _require(

@@ -32,12 +32,15 @@ from cdc.model.change import (
     Xid,
 )
 from cdc.model.errors import BugError, ChangedError
-from cdc.model.interfaces import Handover, LastWritten, Sink, Snapshotter, Window
+from cdc.model.interfaces import Handover, Headers, LastWritten, Sink, Snapshotter, Window
 from cdc.model.state import Key
 
 Reread: TypeAlias = Callable[[Table, Key | None], None]
 """Requests that the row with a key is read again, or without one all rows of a table."""
 
+NEW_KEY: Final = "__debezium.newkey"
+OLD_KEY: Final = "__debezium.oldkey"
+"""Headers of the two halves of a key change, as in Debezium; the value is the other half's key."""
 _NULL: Final = b"null"
 TRUNCATED_AT_ONCE: Final = 20_000
 """The loop reads and deletes the keys of a topic with so many records in about a second."""
@@ -60,13 +63,15 @@ class EventWriter:
         letters: DeadLetters,
         not_asked: set[str],
         emptied: Callable[[Table], None],
+        key_headers: bool = False,
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
         topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
-        are gone.
+        are gone. `key_headers`: the records of a key change name the other key in a header.
         """
+        self._key_headers = key_headers
         self._reread = reread
         self._emptied = emptied
         self._not_asked = not_asked
@@ -327,9 +332,13 @@ class EventWriter:
                 if (handover is None or gone) and not self._letters.on:
                     self._request_resnapshot(encoder, missing)
         op, image = change.op, _NULL
+        headers: Headers = ()
         if old_key != key:
-            self._delete(change, encoder, xid, frame, handover)
-            op = Op.CREATE
+            to, of = (
+                ((name, other),) if self._key_headers else () for name, other in ((NEW_KEY, key), (OLD_KEY, old_key))
+            )
+            self._delete(change, encoder, xid, frame, handover, headers=to)
+            op, headers = Op.CREATE, of
         elif before is not None and not hidden:
             image = self._image(encoder, before, key, frame)
         if hidden or gone:
@@ -337,7 +346,7 @@ class EventWriter:
             return
         self._writable(encoder, key, frame, reduced=image != _NULL)
         value = frame.event(encoder, _CODES[op], image, encoder.row(after, fragments), change.lsn)
-        self._sink.write(encoder.topic, key, value)
+        self._sink.write(encoder.topic, key, value, headers)
 
     def _ask(self, encoder: TableEncoder, key: bytes, row: Row, xid: Xid) -> Ask | None:
         """Return how the source is asked for the row at hand, if it is to be: it has left out values of it."""
@@ -420,7 +429,16 @@ class EventWriter:
             names = ", ".join(sorted(missing))
             self._resnapshot(encoder.table, f"unchanged values of {names} came that the topic does not have")
 
-    def _delete(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
+    def _delete(
+        self,
+        change: Change,
+        encoder: TableEncoder,
+        xid: Xid,
+        frame: Frame,
+        handover: Handover | None,
+        *,
+        headers: Headers = (),
+    ) -> None:
         """Write the delete of the row `before`, which may be the first half of a key change."""
         if change.before is None:
             raise BugError(f"table {change.table.qualified}: a delete without its key")
@@ -432,8 +450,8 @@ class EventWriter:
             self._hold_to_answers(encoder, change, key, key)
         image = self._image(encoder, change.before, key, frame)
         value = frame.event(encoder, b"d", image, _NULL, change.lsn)
-        self._sink.write(encoder.topic, key, value)
-        self._sink.write(encoder.topic, key, None)
+        self._sink.write(encoder.topic, key, value, headers)
+        self._sink.write(encoder.topic, key, None, headers)
 
     def _truncate(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same.

@@ -10,7 +10,7 @@ from typing import cast
 from cdc.encode.table_log import log_of
 from cdc.model.change import Table
 from cdc.model.errors import BugError, OperatorError, TooLargeError
-from cdc.model.interfaces import Log
+from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts, loss
 from cdc.model.state import State
 from cdc.model.state_records import StateReader, StateWriter, table_key
@@ -33,6 +33,7 @@ class Record:
     key: bytes
     value: bytes | None = field(repr=False)
     transaction: int
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class MemoryKafka:
@@ -199,12 +200,12 @@ class MemorySink:
     def _producer(self) -> str:
         return f"{self._prefix}.{self._connector}"
 
-    def write(self, topic: str, key: bytes, value: bytes | None) -> None:
+    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         self._at("sink.write")
-        self._append(topic, key, value)
+        self._append(topic, key, value, headers)
         log_topic = self._table_logs.get(topic)
         if log_topic is not None and value is not None:
-            self._append(log_topic, key, value)
+            self._append(log_topic, key, value, headers)
 
     def schema(self, key: bytes, value: bytes) -> None:
         self._at("sink.schema")
@@ -219,7 +220,7 @@ class MemorySink:
         committed = self._kafka.committed(self.log_topic("dead-letter"))
         return iter([(r.key, r.value) for r in committed if r.value is not None])
 
-    def _append(self, topic: str, key: bytes, value: bytes | None) -> None:
+    def _append(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         if self._epoch is None:
             raise BugError("the sink is not fenced: nothing may be written")
         size = len(key) + len(value or b"")
@@ -237,7 +238,7 @@ class MemorySink:
             return  # a broker takes nothing from it; `commit` says so
         if self._transaction is None:
             self._transaction = self._kafka.begin(self._producer)
-        self._kafka.topics[topic].append(Record(topic, key, value, self._transaction))
+        self._kafka.topics[topic].append(Record(topic, key, value, self._transaction, tuple(headers)))
 
     def _fenced(self) -> bool:
         return self._kafka.epochs.get(self._producer) != self._epoch

@@ -192,7 +192,11 @@ class LibrdkafkaProducer:
         self._admin = None
 
     def _hand_over(self, client: Producer, batch: Batch) -> None:
-        records = [{"key": key, "value": value} for key, value in records_of(batch.records)]
+        found = list(records_of(batch.records))
+        if any(headers for _, _, headers in found):
+            self._hand_over_singly(client, batch, found)
+            return
+        records = [{"key": key, "value": value} for key, value, _ in found]
         try:
             taken = client.produce_batch(batch.topic, records, partition=batch.partition, on_delivery=self._report)
         except (KafkaException, BufferError) as exc:
@@ -206,6 +210,25 @@ class LibrdkafkaProducer:
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             raise RefusedError(error.code(), _alone(batch.topic, batch.partition, bad["key"] or b"", bad["value"]))
         raise _error(error)
+
+    def _hand_over_singly(
+        self, client: Producer, batch: Batch, records: Iterable[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]
+    ) -> None:
+        """Hand over records of which some have headers: `produce_batch` takes none."""
+        for key, value, headers in records:
+            try:
+                client.produce(
+                    batch.topic, value, key, partition=batch.partition, headers=dict(headers), on_delivery=self._report
+                )
+            except KafkaException as exc:
+                self._raise_failed()
+                if exc.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    alone = _alone(batch.topic, batch.partition, key, value)
+                    raise RefusedError(KafkaError.MSG_SIZE_TOO_LARGE, alone) from exc
+                raise _error(exc.args[0]) from exc
+            except BufferError as exc:
+                self._raise_failed()
+                raise LostError(str(exc)) from exc
 
     def _report(self, error: KafkaError | None, message: Message) -> None:
         """Note why a record was not taken: one is the cause; those thrown away behind it may be reported before it."""
