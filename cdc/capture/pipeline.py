@@ -202,6 +202,7 @@ class Pipeline:
             tables = source.tables()
             ran_before = self._sink.check(tables)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before))
+            raise_first(self._settings.formats.refusals(tables))
             if not ran_before:
                 self._startup.refuse_neighbours(identity, tables)
                 source.unused()
@@ -354,6 +355,7 @@ class _Session:
             prefix=settings.prefix,
             database=source.database,
             rules=settings.rules,
+            formats=settings.formats,
             tables=tables,
         )
         source.recall(versions.described())

@@ -19,6 +19,7 @@ from cdc.model.interfaces import LINEAGE, UNSURE, Choosing, Clock, Comparing, Lo
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
 from cdc.rules.capture_rules import NO_RULES, CaptureRules
+from cdc.rules.flat import ENVELOPES, Formats
 
 log = logging.getLogger("cdc")
 
@@ -38,6 +39,8 @@ class Settings:
     """How long servers that are not up yet are waited for before the connector has run once; None: not at all."""
     rules: CaptureRules = NO_RULES
     """What of the tables is published."""
+    formats: Formats = ENVELOPES
+    """Which tables' topics are flat."""
     key_headers: bool = False
     """Whether the records of a key change name the other key in a header."""
     take_over: bool = False

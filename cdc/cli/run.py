@@ -26,6 +26,7 @@ from cdc.config.config import load_connector
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.flat import Formats
 
 _STOP_S = 30.0
 _GC_OBJECTS = 50_000
@@ -109,6 +110,7 @@ def run(
             wait_s=wait_s,
             take_over=take_over,
             rules=CaptureRules.of_source(config.source),
+            formats=Formats.of_sink(config.sink),
             key_headers="key_change" in config.sink.headers,
         ),
         open_source=registry.source(config),

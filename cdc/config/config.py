@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.config.column_rules import ColumnRules
+from cdc.config.record_format import check_format
 from cdc.config.where import parse
 from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
 from cdc.model.errors import ConfigError
@@ -38,9 +39,6 @@ ON_HOLE = ("reread", "stop")
 MODES = ("latest", "history")
 PRODUCERS = ("own", "librdkafka")
 """Clients that a connector can write with, the default first."""
-
-HEADERS = ("key_change",)
-"""What records may tell in headers."""
 
 GUARANTEED = frozenset(
     {
@@ -254,6 +252,12 @@ class KafkaConfig:
     """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
     """The tables that have a log."""
+    format: str = "envelope"
+    """What the value of a table's record is: the event in its ``envelope``, or the row alone (``flat``)."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """The format by table or pattern, where it is another; the first that fits is taken."""
+    flat_metadata: tuple[str, ...] = ()
+    """What a flat value has besides the row."""
     headers: tuple[str, ...] = ()
     """What records tell in headers."""
     topic_config: Mapping[str, str | None] = field(default_factory=dict)
@@ -275,8 +279,7 @@ class KafkaConfig:
             f"transaction_timeout_s: {self.transaction_timeout_s:g} is out of range",
             f"{LEAST_TRANSACTION_S} to {MOST_TRANSACTION_S}, and no more than the brokers' transaction.max.timeout.ms",
         )
-        for name in self.headers:
-            _require(name in HEADERS, f"headers: “{name}” is not known", f"one of {', '.join(HEADERS)}")
+        check_format(self.format, self.formats, metadata=self.flat_metadata, headers=self.headers)
         _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
         for name, value in self.topic_config.items():
             _require(
@@ -336,6 +339,12 @@ class ConnectorConfig:
         _require(
             self.on_error in ON_ERROR, f"on_error: “{self.on_error}” is not known", f"one of {', '.join(ON_ERROR)}"
         )
+        for table in self.sink.formats:
+            _require(
+                is_pattern(table) or self.source.captures(table),
+                f"sink.formats: “{table}” is not captured",
+                f"add it to source.tables, which has {', '.join(self.source.tables)}",
+            )
         for table in self.sink.log.tables if self.sink.log is not None else ():
             _require(
                 is_pattern(table) or self.source.captures(table),

@@ -198,8 +198,10 @@ def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError
     try:
         event = orjson.loads(error.value)
         source, columns = event["source"], ", ".join(orjson.loads(error.key))
-        where, position = f"{source['schema']}.{source['table']}".strip("."), source["position"]
-        what = f"table {where}" if where else "a message"
+        position = source["position"]
+        named = (source.get("schema", source.get("db")), source.get("table"))  # a flat record has neither
+        where = ".".join(name for name in named if name)
+        what = f"table {where}" if where else f"topic {error.topic}" if named == (None, None) else "a message"
     except (ValueError, KeyError, TypeError):
         return None
     return (error.topic, error.key, position), OperatorError(

@@ -19,6 +19,7 @@ from cdc.model.change import UNCHANGED, Column, Coordinates, Kind, Message, Posi
 from cdc.model.errors import BugError, OperatorError
 from cdc.model.state import Key
 from cdc.rules.capture_rules import Published
+from cdc.rules.flat import Flat
 
 _NULL: Final = b"null"
 
@@ -36,8 +37,13 @@ class TableEncoder:
         version: int,
         topic: str,
         published: Published | None = None,
+        flat: Flat | None = None,
     ) -> None:
-        """`published` is what the rules leave of the table; None: all of it, as it is."""
+        """`published` is what the rules leave of the table; None: all of it, as it is.
+
+        `flat` is how the table's topic is flat.
+        """
+        self.flat = flat
         self.source = table
         """The table as the source has it, in whose order its rows are before they are cut."""
         self.published = published
@@ -359,6 +365,7 @@ def schema_record(
     version: int,
     position: Position,
     published: Published | None = None,
+    flat: Flat | None = None,
 ) -> tuple[bytes, bytes]:
     """Make the schema topic's record of one version of a table: of what is published of it."""
     table = table if published is None else published.table
@@ -376,6 +383,7 @@ def schema_record(
         "columns": [{"name": c.name, "type": c.type, **_kind(c.kind)} for c in table.columns],
         **({"marks": list(table.marks)} if table.marks else {}),
         **({"deferred_key": True} if table.deferred_key else {}),
+        **({"format": flat.text} if flat is not None else {}),
         **({"rules": published.rules} if published is not None else {}),
         **(
             {"left_out": [list(of) for of in published.left_out]}

@@ -12,8 +12,8 @@ from cdc.encode import foreign
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope import Frame, TableEncoder
+from cdc.encode.event_records import EventRecords
 from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
-from cdc.encode.filtered_rows import FilteredRows
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
 from cdc.encode.toast import TOAST_FROM, Ask, ToastValues
@@ -34,6 +34,7 @@ from cdc.model.change import (
 from cdc.model.errors import BugError, ChangedError
 from cdc.model.interfaces import Handover, Headers, LastWritten, Sink, Snapshotter, Window
 from cdc.model.state import Key
+from cdc.rules.filtered_rows import FilteredRows
 
 Reread: TypeAlias = Callable[[Table, Key | None], None]
 """Requests that the row with a key is read again, or without one all rows of a table."""
@@ -87,6 +88,7 @@ class EventWriter:
         self._resnapshot_requested: set[tuple[str, int]] = set()
         self._deferred = DeferredKeys()
         self._filtered = FilteredRows()
+        self._records = EventRecords(sink)
         self._fast_paths: dict[int, tuple[str, FastPath]] = {}
         self._batch_fast_path = batch_fast_path(self._fast_paths, self._fast_path, sink.write)
 
@@ -98,8 +100,9 @@ class EventWriter:
         """Write rows of a snapshot."""
         encoder = self._encoder(table, position)
         rows = encoder.shown(rows)
-        topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
-        fast, as_a_rule, at = read_fast_path(encoder, write), not self._letters.refuses, 0
+        topic, key, encode = encoder.topic, encoder.key, encoder.row
+        fast, at = read_fast_path(encoder, self._sink.write), 0
+        as_a_rule = encoder.flat is None and not self._letters.refuses
         while (at := fast(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
             row = rows[at]
             at += 1
@@ -107,7 +110,7 @@ class EventWriter:
                 row_key = key(row)
                 if self._letters.refusals(topic, row_key, frame):
                     raise _too_large(topic)
-                write(topic, row_key, event(encoder, b"r", _NULL, encode(row), lsn))
+                self._records.put(encoder, row_key, frame, op=b"r", before=_NULL, after=encode(row), lsn=lsn)
             except ValueError as exc:
                 self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
 
@@ -122,11 +125,11 @@ class EventWriter:
                     continue
                 if self._letters.refusals(encoder.topic, key, frame):
                     raise _too_large(encoder.topic)
-                value = frame.event(encoder, b"r", _NULL, encoder.row(row), lsn)
+                after = encoder.row(row)
             except ValueError as exc:
                 self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
                 continue
-            self._sink.write(encoder.topic, key, value)
+            self._records.put(encoder, key, frame, op=b"r", before=_NULL, after=after, lsn=lsn)
             written += 1
             if encoder.toastable:
                 self._toast.keep(encoder, key, row, {})
@@ -154,8 +157,7 @@ class EventWriter:
         """Write a delete for each of `keys`, which the source no longer has."""
         encoder = self._encoder(table, position)
         for key in keys:
-            self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, lsn))
-            self._sink.write(encoder.topic, key, None)
+            self._records.put(encoder, key, frame, op=b"d", before=key, after=_NULL, lsn=lsn)
 
     def batch(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
         """Write transactions from `begin` on by the fast path, up to one with a change that only `changes` can write.
@@ -232,7 +234,7 @@ class EventWriter:
         frame: Frame,
         handover: Handover | None,
     ) -> None:
-        """Write what a change is to readers who see only the rows of the condition: see `cdc.encode.filtered_rows`.
+        """Write what a change is to readers who see only the rows of the condition: see `cdc.rules.filtered_rows`.
 
         `change` is `of_source` with the published columns alone.
         """
@@ -263,7 +265,7 @@ class EventWriter:
         encoder = self._versions.known(table)
         if encoder is None or table.deferred_key:
             return "", _decline
-        if encoder.published is not None and encoder.published.judge is not None:
+        if encoder.flat is not None or (encoder.published is not None and encoder.published.judge is not None):
             return "", _decline
         fast = fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
         if encoder.published is not None and encoder.published.cut is not None:
@@ -345,8 +347,10 @@ class EventWriter:
             frame.skip()
             return
         self._writable(encoder, key, frame, reduced=image != _NULL)
-        value = frame.event(encoder, _CODES[op], image, encoder.row(after, fragments), change.lsn)
-        self._sink.write(encoder.topic, key, value, headers)
+        row = encoder.row(after, fragments)
+        self._records.put(
+            encoder, key, frame, op=_CODES[op], before=image, after=row, lsn=change.lsn, headers=headers
+        )  # fmt: skip
 
     def _ask(self, encoder: TableEncoder, key: bytes, row: Row, xid: Xid) -> Ask | None:
         """Return how the source is asked for the row at hand, if it is to be: it has left out values of it."""
@@ -449,9 +453,9 @@ class EventWriter:
         if change.op is Op.DELETE:
             self._hold_to_answers(encoder, change, key, key)
         image = self._image(encoder, change.before, key, frame)
-        value = frame.event(encoder, b"d", image, _NULL, change.lsn)
-        self._sink.write(encoder.topic, key, value, headers)
-        self._sink.write(encoder.topic, key, None, headers)
+        self._records.put(
+            encoder, key, frame, op=b"d", before=image, after=_NULL, lsn=change.lsn, headers=headers
+        )  # fmt: skip
 
     def _truncate(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same.
@@ -489,8 +493,7 @@ class EventWriter:
                 else:
                     live.put(key)
             for key in live:
-                self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, change.lsn))
-                self._sink.write(encoder.topic, key, None)
+                self._records.put(encoder, key, frame, op=b"d", before=key, after=_NULL, lsn=change.lsn)
 
     def _encoder_at(self, table: Table, frame: Frame) -> TableEncoder:
         found = self._versions.known(table)

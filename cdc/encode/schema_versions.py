@@ -11,6 +11,7 @@ import orjson
 
 from cdc.encode.envelope import MessageEncoder, TableEncoder, schema_record
 from cdc.model.change import Position, Table
+from cdc.model.errors import raise_first
 from cdc.model.table_schema import Description, carried, rewritten, stale_reason
 from cdc.rules.capture_rules import (
     CHANGED,
@@ -21,11 +22,18 @@ from cdc.rules.capture_rules import (
     refuse_unknown,
     stand_in,
 )
+from cdc.rules.flat import CHANGED as FORMAT_CHANGED
+from cdc.rules.flat import ENVELOPES, Formats
 
 Publish: TypeAlias = Callable[[bytes, bytes], None]
-_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out")
+_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format")
 Resnapshot: TypeAlias = Callable[[Table, str], None]
 """Requests an incremental snapshot of a table; with the reason, for the log."""
+
+
+def _rules_of(record: Mapping[str, Any]) -> str:
+    """What `Description.rules` is of a record: the rules' fingerprint, and the format where it is flat."""
+    return f"{record.get('rules', '')} {record.get('format', '')}".rstrip()
 
 
 class SchemaVersions:
@@ -40,13 +48,14 @@ class SchemaVersions:
         prefix: str,
         database: str,
         rules: CaptureRules = NO_RULES,
+        formats: Formats = ENVELOPES,
         tables: Sequence[Table] = (),
     ) -> None:
         """`published` are the schema topic's records, `tables` the captured ones as they are now.
 
         Raises OperatorError for a rule that names a column which is not there and never was.
         """
-        self._rules = rules
+        self._rules, self._formats = rules, formats
         self._now = {table.qualified: table for table in tables}
         self._left_out: dict[tuple[str, str, int], Sequence[tuple[int, str, str]]] = {}
         self._connector, self._source, self._prefix, self._database = connector, source, prefix, database
@@ -74,7 +83,7 @@ class SchemaVersions:
             tuple(record["key"]),
             tuple(record.get("marks", ())),
             bool(record.get("deferred_key")),
-            record.get("rules", ""),
+            _rules_of(record),
         )
         self._described.setdefault(name, {})[record["version"]] = described
         if "left_out" in record:
@@ -105,6 +114,17 @@ class SchemaVersions:
             alias == left for (*of, _), items in self._left_out.items() if tuple(of) == at for _, left, _ in items
         )
 
+    def _changed(self, before: Description | None, table: Table, published: Published | None) -> str | None:
+        """Why the topic's rows are not as the file says, though they are the source's; None where they are."""
+        flat = self._formats.of(table.qualified)
+        now = {
+            "rules": published.rules if published is not None else "",
+            "format": flat.text if flat is not None else "",
+        }
+        if before is None or before.rules == _rules_of(now):
+            return None
+        return FORMAT_CHANGED if before.rules.partition(" ")[0] == now["rules"] else CHANGED
+
     def _published(self, table: Table) -> Published | None:
         """What the rules leave of a table; None: all of it, as it is."""
         of = self._rules.of(table.qualified) if self._rules else None
@@ -123,8 +143,9 @@ class SchemaVersions:
         """
         before = self.newest(table)
         published = self._published(table)
-        if before is not None and before.rules != (published.rules if published is not None else ""):
-            return CHANGED
+        changed = self._changed(before, table, published)
+        if changed is not None:
+            return changed
         table = published.table if published is not None else table
         if before is None or not table.marks or (before.key != table.key and not rewritten(before.marks, table.marks)):
             return None
@@ -173,6 +194,7 @@ class SchemaVersions:
             refuse_renamed(rules, table, lambda name: name in names or self._was_known(table, name))
         published = self._published(table)
         shown = published.table if published is not None else table
+        raise_first(self._formats.refusals([shown]))
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0
         key, value = self._record(table, topic, position, version + 1, published)
@@ -184,13 +206,12 @@ class SchemaVersions:
             publish(key, value)
             self._note(new)
             reason = stale_reason(before, shown) if before is not None else None
-            if before is not None and before.rules != new.get("rules", ""):
-                reason = CHANGED
+            reason = self._changed(before, table, published) or reason
             if reason is not None:
                 resnapshot(table, reason)
         encoder = TableEncoder(
             table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic,
-            published=published,
+            published=published, flat=self._formats.of(table.qualified),
         )  # fmt: skip
         self._encoders[id(table)] = encoder  # which keeps the table, and so its id
         return encoder
@@ -200,5 +221,5 @@ class SchemaVersions:
     ) -> tuple[bytes, bytes]:
         return schema_record(
             table, connector=self._connector, source=self._source, database=self._database, topic=topic,
-            version=version, position=position, published=published,
+            version=version, position=position, published=published, flat=self._formats.of(table.qualified),
         )  # fmt: skip

@@ -14,6 +14,7 @@ from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts, loss
 from cdc.model.state import State
 from cdc.model.state_records import StateReader, StateWriter, table_key
+from cdc.rules.flat import as_event
 from cdc.testing.faults import At, nothing
 
 
@@ -230,7 +231,7 @@ class MemorySink:
                 hint="raise the limit",
                 topic=topic,
                 key=key,
-                value=value or b"",
+                value=as_event(value, headers) or b"",
             )
         self._records += 1
         self._bytes += size
@@ -273,7 +274,7 @@ class MemorySink:
         self._at("sink.records")
         topic = self.topic(table)
         found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
-        return iter([(r.key, r.value) for r in found])
+        return iter([(r.key, as_event(r.value, r.headers)) for r in found])
 
     def extent(self, table: Table) -> int:
         return len(self._kafka.topics[self.topic(table)])
@@ -284,7 +285,7 @@ class MemorySink:
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:  # noqa: ARG002 - there is one
         self._at("sink.records")
         found = self._kafka.topics[self.topic(table)]
-        return iter([(at, r.key, r.value) for at, r in enumerate(found) if at >= offset])
+        return iter([(at, r.key, as_event(r.value, r.headers)) for at, r in enumerate(found) if at >= offset])
 
     def commands(self) -> list[tuple[bytes, bytes]]:
         waiting: dict[bytes, bytes] = {}

@@ -72,10 +72,10 @@ def header(records: bytes, count: int, *, codec: int, at_ms: int, identity: Iden
     return HEADER.pack(0, _COUNTED + len(records), _NO_EPOCH, _MAGIC, crc32c(records, crc32c(behind))) + behind
 
 
-def first(records: bytes) -> tuple[bytes, bytes | None]:
-    """Return key and value of the first record of a batch that is not compressed. Raises IndexError without one."""
-    for key, value, _ in records_of(records):
-        return key, value
+def first(records: bytes) -> tuple[bytes, bytes | None, list[tuple[str, bytes]]]:
+    """Return key, value and headers of the first record of a batch not compressed. Raises IndexError without one."""
+    for found in records_of(records):
+        return found
     raise IndexError("no record")
 
 

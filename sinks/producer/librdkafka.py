@@ -23,13 +23,14 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient
 from kafka import errors as codes
 
 from cdc.model.errors import BugError
+from cdc.model.interfaces import Headers
 from sinks.client.connection import LostError
 from sinks.client.record_batch import records_of
 from sinks.producer.batches import Batch, PlainBatches
@@ -223,7 +224,7 @@ class LibrdkafkaProducer:
             except KafkaException as exc:
                 self._raise_failed()
                 if exc.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    alone = _alone(batch.topic, batch.partition, key, value)
+                    alone = _alone(batch.topic, batch.partition, key, value, headers)
                     raise RefusedError(KafkaError.MSG_SIZE_TOO_LARGE, alone) from exc
                 raise _error(exc.args[0]) from exc
             except BufferError as exc:
@@ -236,7 +237,10 @@ class LibrdkafkaProducer:
             return
         self._failed = _error(error)
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            alone = _alone(message.topic() or "", message.partition() or 0, message.key() or b"", message.value())
+            headers = cast("Headers", message.headers() or ())
+            alone = _alone(
+                message.topic() or "", message.partition() or 0, message.key() or b"", message.value(), headers
+            )
             self._failed = RefusedError(error.code(), alone)
 
     def _raise_failed(self) -> None:
@@ -340,12 +344,12 @@ def _absent(error: KafkaError) -> bool:
     )
 
 
-def _alone(topic: str, partition: int, key: bytes, value: bytes | None) -> Batch:
+def _alone(topic: str, partition: int, key: bytes, value: bytes | None, headers: Headers = ()) -> Batch:
     """Return a batch of one record, as the sink names what is too large."""
     made = PlainBatches(
         lambda: None, lambda: None, lambda _: (1, None), most_records=1 << 30, most_bytes=1 << 60, batch_bytes=1 << 60
     )
-    made.add(topic, key, value)
+    made.add(topic, key, value, headers)
     (batch,) = made.take()
     return batch._replace(partition=partition)
 

@@ -205,3 +205,47 @@ def test_mysql(
     assert "source.columns or source.where have changed for it: its rows are read again" in said
     assert {row["id"] for row in connector.fold(table).values()} == {2, 7, 10}
     _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
+
+
+def test_flat(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Beside a table with envelopes: the same rows by snapshot, stream, restart, re-read, TRUNCATE, changed format."""
+    rows = Rows("x")
+    for name in ("flat", "whole"):
+        postgres18.execute(
+            f"CREATE TABLE {name} (password text, id int PRIMARY KEY, status text, total numeric(10,2), email text,"
+            " born date, phone varchar(60), bio text, wide text)",
+            *rows.before(name),
+        )
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.flat", "public.whole"],
+        sink={"formats": {"public.f*": "flat"}, "headers": ["key_change"]},
+    )  # fmt: skip
+
+    def compare() -> list[dict[str, Any]]:
+        last = {r.raw_key: r.value for r in connector.records("public.flat")}
+        found = {key: value for key, value in last.items() if value is not None}
+        assert found == connector.fold("public.whole")
+        assert len(found) == len(postgres18.rows("SELECT FROM flat"))
+        return list(found.values())
+
+    connector.catch_up()
+    compare()
+    for name in ("flat", "whole"):
+        postgres18.execute(*rows.stream(name))
+    connector.catch_up()
+    compare()
+    for name in ("flat", "whole"):  # their wide values are in the topic alone
+        postgres18.execute(
+            f"UPDATE {name} SET total = 12 WHERE id = 10", f"UPDATE {name} SET id = 12 WHERE id = 10",
+            f"UPDATE {name} SET total = 13 WHERE id = 12",
+        )  # fmt: skip
+        connector.here("snapshot", "start", "FILE", "--table", f"public.{name}")
+    connector.catch_up()
+    assert {row["wide"][:2] for row in compare()} == {"", "vv"}
+    for name in ("flat", "whole"):
+        postgres18.execute(f"TRUNCATE {name}", rows.insert(name, 3, "'a'", "1"))
+    connector.catch_up()
+    assert [row["id"] for row in compare()] == [3]
+    connector.file.write_text(connector.file.read_text().replace('"flat"}', '"envelope"}'))
+    assert "sink.format has changed for it: its rows are read again" in connector.catch_up()
+    assert connector.fold("public.flat") == connector.fold("public.whole")

@@ -22,6 +22,7 @@ from cdc.capture.signals import Command
 from cdc.config.column_rules import ColumnRules, HashRule
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
 from cdc.rules.capture_rules import MASK, NO_RULES, CaptureRules
+from cdc.rules.flat import Formats
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, Outcome, Record, nothing
 from tests.text_tables import text_column
 
@@ -55,6 +56,11 @@ class Rules:
 
     columns: bool
     where: bool
+    flat: bool = False
+
+    @property
+    def formats(self) -> Formats:
+        return Formats("flat" if self.flat else "envelope")
 
     @property
     def made(self) -> CaptureRules:
@@ -147,7 +153,7 @@ class World:
         """Until all is there; `alone`: nothing more is done meanwhile."""
         at = nothing if alone else self.at
         Pipeline(
-            Settings(connector="c", prefix="p", chunk_rows=1, rules=rules.made),
+            Settings(connector="c", prefix="p", chunk_rows=1, rules=rules.made, formats=rules.formats),
             open_source=lambda: MemorySource(self.log, [TABLE], at=at),
             open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=1, tells=self.tells, at=at),
             sink=MemorySink(self.kafka, "c", "p"),
@@ -160,16 +166,24 @@ class World:
         self.kafka.end("cli", Outcome.COMMITTED)
 
     def fold(self) -> dict[str, dict[str, object]]:
-        last = {r.key: r.value for r in self.kafka.committed("p.s.t")}
-        found = (orjson.loads(value)["after"] for value in last.values() if value is not None)
-        return {row["id"]: row for row in found}
+        last = {r.key: r for r in self.kafka.committed("p.s.t")}
+        found = (_row(record) for record in last.values() if record.value is not None)
+        return {str(row["id"]): row for row in found}
+
+    def newest(self) -> list[Record]:
+        return list({r.key: r for r in self.kafka.committed("p.s.t")}.values())
 
     def expected(self, rules: Rules) -> dict[str, dict[str, object]]:
         found = (rules.published(row) for row in self.log.rows(TABLE).values())
         return {str(row["id"]): row for row in found if row is not None}
 
 
-RULES = st.builds(Rules, st.booleans(), st.booleans())
+def _row(record: Record) -> dict[str, object]:
+    value: dict[str, object] = orjson.loads(record.value or b"")
+    return value if record.headers else value["after"]  # type: ignore[return-value]
+
+
+RULES = st.builds(Rules, st.booleans(), st.booleans(), st.booleans())
 
 
 @given(
@@ -194,6 +208,7 @@ def test_the_fold_is_what_the_rules_leave(
         world.act(2)
         world.run(rules, alone=True)
         assert world.fold() == world.expected(rules)
+        assert {bool(r.headers) for r in world.newest() if r.value is not None} <= {rules.flat}
     world.act()
     rules = runs[-1][0]
     world.run(rules, alone=True)
@@ -263,10 +278,11 @@ def test_a_row_that_stays_unseen_while_its_table_is_read_again_goes() -> None:
     assert world.fold() == {}
 
 
+@pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("tells", [True, False])
-def test_a_value_that_changed_while_its_row_was_unseen_is_not_taken_from_the_topic(*, tells: bool) -> None:
+def test_a_value_that_changed_while_its_row_was_unseen_is_not_taken_from_the_topic(*, tells: bool, flat: bool) -> None:
     """The topic has what the row had when it was last seen; the source has what it has."""
-    rules = Rules(columns=True, where=True)
+    rules = Rules(columns=True, where=True, flat=flat)
     seen, unseen, again = (
         Step("put", 0, 0, status, 1, long=True, whole=False, leave_out=last)
         for status, last in (("paid", False), ("draft", False), ("paid", True))

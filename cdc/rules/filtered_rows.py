@@ -24,9 +24,19 @@ when it is written again.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from cdc.config.temporary_files import TemporaryDatabase
-from cdc.encode.envelope import TableEncoder
-from cdc.model.change import Change, Op, Row
+from cdc.model.change import Change, Op, Row, Unsent
+
+
+class Encoder(Protocol):
+    """`cdc.encode.envelope.TableEncoder`, as far as it is needed here."""
+
+    topic: str
+
+    def publishes(self, row: Row) -> bool | Unsent | None: ...
+    def key_only(self, row: Row) -> Row: ...
 
 
 class FilteredRows:
@@ -36,7 +46,7 @@ class FilteredRows:
         self._file: TemporaryDatabase | None = None
 
     def halves(
-        self, of_source: Change, change: Change, encoder: TableEncoder, old_key: bytes, key: bytes, *, being_read: bool
+        self, of_source: Change, change: Change, encoder: Encoder, old_key: bytes, key: bytes, *, being_read: bool
     ) -> list[Change | None]:
         """Return what is to be written, in order; None: a number is taken, and nothing is written.
 
@@ -93,7 +103,7 @@ class FilteredRows:
         )
 
 
-def _seen(encoder: TableEncoder, row: Row | None) -> bool | None:
+def _seen(encoder: Encoder, row: Row | None) -> bool | None:
     """Whether a row is seen; None: it was not sent, or not what decides."""
     if row is None:
         return None
