@@ -34,6 +34,7 @@ from cdc.model.errors import (
     OperatorError,
     RetryableError,
     TooLargeError,
+    raise_first,
 )
 from cdc.model.interfaces import Sink, Snapshotter, Source
 from cdc.model.meter import NO_METER, Meter, RunState
@@ -181,7 +182,10 @@ class Pipeline:
                 self._sequence = None  # what others have committed since is no reason to end
             identity = source.connect()
             tables = source.tables()
-            if not self._sink.check(tables):
+            ran_before = self._sink.check(tables)
+            raise_first(self._settings.rules.refusals(tables, first=not ran_before))
+            raise_first(self._settings.formats.refusals(tables))
+            if not ran_before:
                 self._startup.refuse_neighbours(identity, tables)
                 source.unused()
             self._sink.create(tables)

@@ -96,6 +96,9 @@ class Session:
             source=source.name,
             prefix=settings.prefix,
             database=source.database,
+            rules=settings.rules,
+            formats=settings.formats,
+            tables=tables,
         )
         source.recall(versions.described())
         self._state = unless_rekeyed(state, tables, versions)
@@ -134,6 +137,7 @@ class Session:
             letters=self._letters,
             not_asked=across.not_asked,
             emptied=self._emptied,
+            key_headers=settings.key_headers,
         )
         self._windows = state.windows
         self._frame: Frame | None = None

@@ -18,6 +18,8 @@ from cdc.model.errors import GapError, raise_first
 from cdc.model.interfaces import LINEAGE, UNSURE, Choosing, Clock, Comparing, Log, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
+from cdc.rules.flat import ENVELOPES, Formats
 
 log = logging.getLogger("cdc")
 
@@ -37,6 +39,12 @@ class Settings:
     """The settings that a position depends on: `ConnectorConfig.binding`."""
     wait_s: float | None = None
     """How long servers that are not up yet are waited for before the connector has run once; None: not at all."""
+    rules: CaptureRules = NO_RULES
+    """What of the tables is published."""
+    formats: Formats = ENVELOPES
+    """Which tables' topics are flat."""
+    key_headers: bool = False
+    """Whether the records of a key change name the other key in a header."""
     take_over: bool = False
     """Whether another copy that is at work is fenced at once, not waited for."""
 

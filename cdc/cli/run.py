@@ -30,6 +30,8 @@ from cdc.model.errors import OperatorError
 from cdc.model.meter import Meter
 from cdc.model.state import Phase
 from cdc.monitoring.json_log import Place
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.flat import Formats
 
 _STOP_S = 30.0
 _GC_OBJECTS = 50_000
@@ -150,6 +152,9 @@ def _follow(config: ConnectorConfig, how: _How, place: Place, to: logging.Handle
             config=config.binding,
             wait_s=how.wait_s,
             take_over=how.take_over,
+            rules=CaptureRules.of_source(config.source),
+            formats=Formats.of_sink(config.sink),
+            key_headers="key_change" in config.sink.headers,
         ),
         open_source=registry.source(config),
         open_snapshotter=registry.snapshotter(config),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from cdc.config.column_rules import ColumnRules
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.patterns import LEFT_OUT, chooses, is_pattern, matches
+from cdc.config.record_format import check_format
+from cdc.config.where import parse
 from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
@@ -121,6 +124,10 @@ class SourceConfig:
     (``reread``), or the connector does ``stop``."""
     heartbeat_s: float = 10.0
     """How often a heartbeat is written into the log of a source that others write to; 0: never."""
+    columns: Mapping[str, ColumnRules] = field(default_factory=dict)
+    """What is published of columns, by table or pattern."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """The condition for a row to be published, by table or pattern."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """Options for sources of third parties."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
@@ -169,6 +176,22 @@ class SourceConfig:
         _require(
             0 <= self.heartbeat_s < math.inf, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never"
         )
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        rules: dict[str, Iterable[str]] = {"columns": self.columns, "where": self.where}
+        for part, names in rules.items():
+            for name in names:
+                _require(
+                    is_pattern(name) or self.captures(name),
+                    f"{part}: “{name}” is not captured",
+                    f"add it to tables, which has {', '.join(self.tables)}",
+                )
+        for name, text in self.where.items():
+            try:
+                parse(text)
+            except ConfigError as exc:
+                raise ConfigError(f"where.{name}: {exc.message}", hint=exc.hint) from exc
 
     def captures(self, table: str) -> bool:
         """Whether `tables` names ``schema.table``."""
@@ -228,6 +251,14 @@ class KafkaConfig:
     """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
     """The tables that have a log."""
+    format: str = "envelope"
+    """What the value of a table's record is: the event in its ``envelope``, or the row alone (``flat``)."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """The format by table or pattern, where it is another; the first that fits is taken."""
+    flat_metadata: tuple[str, ...] = ()
+    """What a flat value has besides the row."""
+    headers: tuple[str, ...] = ()
+    """What records tell in headers."""
     topic_config: Mapping[str, str | None] = field(default_factory=dict)
     """Topic properties by Kafka's names, in place of ours or beside them; None: what the broker has."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -247,6 +278,7 @@ class KafkaConfig:
             f"transaction_timeout_s: {self.transaction_timeout_s:g} is out of range",
             f"{LEAST_TRANSACTION_S} to {MOST_TRANSACTION_S}, and no more than the brokers' transaction.max.timeout.ms",
         )
+        check_format(self.format, self.formats, metadata=self.flat_metadata, headers=self.headers)
         _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
         for name, value in self.topic_config.items():
             _require(
@@ -314,6 +346,12 @@ class ConnectorConfig:
         _require(
             self.on_error in ON_ERROR, f"on_error: “{self.on_error}” is not known", f"one of {', '.join(ON_ERROR)}"
         )
+        for table in self.sink.formats:
+            _require(
+                is_pattern(table) or self.source.captures(table),
+                f"sink.formats: “{table}” is not captured",
+                f"add it to source.tables, which has {', '.join(self.source.tables)}",
+            )
         for table in self.sink.log.tables if self.sink.log is not None else ():
             _require(
                 is_pattern(table) or self.source.captures(table),

@@ -98,7 +98,7 @@ CONNECTOR: Final = DOCS / "connector-reference.md"
 APPLY: Final = DOCS / "apply-reference.md"
 VIEWS: Final = DOCS / "views.md"
 KEYS: Final = [
-    *((CONNECTOR, key) for key in keys_of(ConnectorConfig, "", {})),
+    *((CONNECTOR, key) for key in keys_of(ConnectorConfig, "", {"columns": "<table>"})),
     *((APPLY, key) for key in keys_of(ApplyConfig, "", {"stores": "<name>", "tables": "<table>"})),
     *((VIEWS, key) for key in keys_of(ViewsConfig, "", {"views": "<name>"})),
 ]

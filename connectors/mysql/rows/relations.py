@@ -139,7 +139,8 @@ class Followed:
                 )
             key = before
         filled = self._shown[name].filled
-        columns = tuple(replace(c, filled=c.name in filled) for c in columns)
+        equality = {column.name: column.equality for column in self._shown[name].table.columns}
+        columns = tuple(replace(c, filled=c.name in filled, equality=equality.get(c.name, "")) for c in columns)
         table = Table(now.schema, now.name, columns, key, self._shown[name].table.marks)
         self._known[name] = Description.of(table)
         return table, row_images.Reader(told) if own is None else OwnReader(told, own)
