@@ -43,6 +43,7 @@ class FromClause:
         self.sources: list[Source] = []
         self.where: list[exp.Expr] = []
         self.tables: list[Visible] = []
+        self._places: dict[str, exp.Expr] = {}
 
     def read(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
         """Add a FROM clause."""
@@ -118,6 +119,7 @@ class FromClause:
         seen = Visible(item.alias, columns, item.qualified)
         conditions, seen = self._conditions(seen, join)
         self.sources += added
+        self._places.update((source.alias, what) for source in added)
         if side is Side.INNER:
             self.where += where
             for each in conditions:
@@ -202,6 +204,7 @@ class FromClause:
             other = next(source.alias for source in self.sources if source.alias not in first)
             raise self._written.refuse(
                 f"no equality joins {other} to the tables before it, so each change would touch all rows",
+                at=self._places[other],
                 hint=f"join ON a column that is equal on both sides, {FULL}",
             )
 

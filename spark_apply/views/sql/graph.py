@@ -99,7 +99,9 @@ class Graph:
             raise self._written.refuse(f"{query.key.upper()} is not known here", at=query, hint=f"use {other}")
         if given:
             raise self._written.refuse(
-                f"{given[0].replace('_', ' ').upper()} of a UNION is not known here", at=query, hint="leave it out"
+                f"{given[0].replace('_', ' ').upper()} of a UNION is not known here",
+                at=query,
+                hint="leave it out, or read the UNION in a subquery and say `refresh: full`",
             )
         blocks = self.branches(query.this, ctes, named=named) + self.branches(query.expression, ctes, named=False)
         widths = [len(each.outputs) for each in blocks]
