@@ -93,6 +93,8 @@ class FromClause:
                 "a join in parentheses is not known here", at=what, hint="write the joins one after another, or a CTE"
             )
         item = self._item(what)
+        if not item.alias:  # a subquery, whose columns are called by their names alone
+            item = replace(item, alias=self._unused("subquery"))
         if any(item.alias.casefold() == each.alias.casefold() for each in self.tables):
             raise self._written.refuse(
                 f"FROM has two tables called {item.alias}", at=what, hint="give one an alias: t AS b"

@@ -122,7 +122,7 @@ class Graph:
         if isinstance(what, exp.Subquery):
             extra = [name for name, value in what.args.items() if value and name not in {"this", "alias", "with_"}]
             if not extra:
-                return Item(what.alias or "subquery", self._made(self.branches(what.this, ctes)), None, names)
+                return Item(what.alias, self._made(self.branches(what.this, ctes)), None, names)
         elif isinstance(what, exp.Table) and isinstance(what.this, exp.Identifier):
             extra = [name for name, value in what.args.items() if value and name not in _READ]
             if not extra:

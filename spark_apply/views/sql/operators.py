@@ -271,7 +271,12 @@ def _arithmetic(carry: Carrier, node: exp.Expr, left: Typed, right: Typed) -> Ty
     if precision > MAX_PRECISION:  # Spark would cut the scale
         raise carry.differs(node, f"its value would need {precision} digits; cast its sides to fewer")
     joint = decimal(precision, scale)
-    sides = [cast(each.sql, decimal(20, 0)) if each.type == "bigint" else each.sql for each in (left, right)]
+    wide = [precision if isinstance(node, exp.Mul) else p1, p2]  # the engine would take 18 digits for a product of two
+    scales = (s1, s2)
+    sides = [
+        cast(each.sql, decimal(digits, scale)) if each.type != NULL else each.sql
+        for each, digits, scale in zip((left, right), wide, scales, strict=True)
+    ]
     return Typed(cast(type(node)(this=sides[0], expression=sides[1]), joint), joint)
 
 

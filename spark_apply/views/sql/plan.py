@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_apply.views.sql.graph import Graph
 from spark_apply.views.sql.node import Branch, common_types, node_of
+from spark_apply.views.sql.types import INTERVALS, NULL
 from spark_apply.views.sql.units import Made, last_units
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 from spark_apply.views.sql.written import Written, did_you_mean
@@ -27,7 +28,16 @@ def plan_view(
     written = Written(name, sql)
     graph = Graph(written, relations, full=refresh_full)
     blocks = [graph.carry(each) for each in graph.branches(written.parse(), {}, top=True)]
-    common_types(blocks, written)
+    for column, kind in common_types(blocks, written).items():
+        if kind in (*INTERVALS, NULL):
+            what = "an interval" if kind in INTERVALS else "always NULL"
+            raise written.refuse(
+                f"the output column {column} is {what}, which no event has",
+                at=blocks[0].outputs[column],
+                hint=f"cast it: CAST({column} AS STRING)"
+                if kind == NULL
+                else "compare it, or output both of its instants",
+            )
     outputs = blocks[0].outputs
     for column in key:
         if column not in outputs:

@@ -105,6 +105,15 @@ def from_clause(
     return " FROM " + " ".join(parts)
 
 
+def _no_place(expression: exp.Expr) -> str:
+    """An expression of GROUP BY or ORDER BY; a number there would be the place of an output column."""
+    inner = expression.this if isinstance(expression, exp.Ordered) else expression
+    if not isinstance(inner.unnest(), exp.Literal):
+        return text(expression)
+    constant = f"coalesce({text(inner)})"
+    return constant if inner is expression else f"{constant} DESC" if expression.args.get("desc") else constant
+
+
 def query(block: Block, schema: str, restrictions: Restrictions, conditions: Sequence[str], hidden: str = "") -> str:
     """The block's own SELECT over one state, with more conditions on the rows of FROM."""
     outputs = ", ".join(f"{text(value)} AS {quoted(name)}" for name, value in block.outputs.items())
@@ -114,11 +123,11 @@ def query(block: Block, schema: str, restrictions: Restrictions, conditions: Seq
         where([*block.where, *conditions]),
     ]
     if block.group:
-        parts.append(f" GROUP BY {', '.join(text(each) for each in block.group)}")
+        parts.append(f" GROUP BY {', '.join(_no_place(each) for each in block.group)}")
     if block.having:
         parts.append(f" HAVING {conjunction(block.having)}")
     if block.order:
-        parts.append(f" ORDER BY {', '.join(text(each) for each in block.order)}")
+        parts.append(f" ORDER BY {', '.join(_no_place(each) for each in block.order)}")
     if block.limit is not None:
         parts.append(f" LIMIT {text(block.limit)}")
     return "".join(parts)
