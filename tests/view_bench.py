@@ -100,6 +100,12 @@ class ViewBench:
         self.seen[view] = len(alive)
         return [(event["op"], tuple(key.values()), event["after"]) for _, key, event in new]
 
+    def whole_events(self, view: str) -> list[Any]:
+        """Every event of a view, in the order of their positions."""
+        messages = committed(self.config.source, f"{self.prefix}.view.{view}", 6)
+        found = [json.loads(value) for message in messages if (value := message.value()) is not None]
+        return sorted(found, key=lambda event: str(event["source"]["position"]))
+
     def signs(self, view: str) -> list[str]:
         """The same in short, sorted: +key, ~key or -key."""
         marks = {"c": "+", "u": "~", "d": "-"}

@@ -192,7 +192,7 @@ def open_state(config: ViewsConfig, planned: Planned, tell: Progress) -> ViewSto
         if not output.knows(state):
             tell("the state is older or newer than the topics say: it is made again from the topics")
             state.begin_again(seq=output.sent, step=output.sent_step)
-        store = ViewStore(state, output, planned.views, folder)
+        store = ViewStore(state, output, planned.views, frozenset(planned.tables), folder)
         store.begin()
     except BaseException:
         output.sink.close()

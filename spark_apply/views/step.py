@@ -118,7 +118,9 @@ class Step:
         """
         try:
             self._compute(view)
-        except (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException) as exc:
+        except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException):
+            raise  # the file or the engine, not this view
+        except duckdb.Error as exc:
             raise ViewError(view.name, f"view {view.name}: {_without_values(exc)}") from exc
 
     def _compute(self, view: View) -> None:
@@ -367,5 +369,6 @@ def _without_values(exc: Exception) -> str:
         "ConversionException": "a value cannot be converted to the type that the SQL asks for",
         "OutOfRangeException": "a value is out of the range of its type",
         "InvalidInputException": "a function was given a value that it does not take",
+        "OutOfMemoryException": "it needs more memory than memory: allows, and the disk beside the state is full",
     }
-    return kinds.get(type(exc).__name__, type(exc).__name__)
+    return kinds.get(type(exc).__name__, f"the engine does not take its statement ({type(exc).__name__})")

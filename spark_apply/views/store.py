@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, cast
 
+import duckdb
 import orjson
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -56,6 +57,8 @@ class ViewStore:
     state: ViewState
     output: ViewOutput
     views: tuple[View, ...]
+    tables: frozenset[str]
+    """The captured tables that the views read."""
     folder: Path
     """Where others find what is known of the views."""
     whole: bool = True
@@ -82,20 +85,40 @@ class ViewStore:
                 "INSERT INTO tables VALUES (?, NULL, false, NULL) ON CONFLICT DO NOTHING", [table.qualified]
             )
         self._tables[table.qualified] = table
+        if self._tables.keys() == self.tables and self._stale:
+            self._begin_views()
         return self.state.get("identity") or ""
+
+    def _begin_views(self) -> None:
+        """Compute views that are new or changed at the position where the state is, whether or not events follow."""
+        position, clock = self.state.get("position"), self.state.get("clock_ms")
+        known = [self._known(name) for name in self._tables]
+        if position is None or any(mark is None or mark.complete is None or reload for mark, reload in known):
+            return  # rows of some tables are still to come, and all views with them
+        clock_ms = int(clock) if clock is not None else None
+        self._step(position, clock_ms, clock_ms)
+        self.output.flush()
+        self._note_status()
 
     def apply(self, batch: Batch) -> Applied:
         raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
 
     def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
-        self.output.flush()
-        with self.state.transaction():
-            for batch in batches:
-                self._take_in(batch)
-            for name, visible in visibility.items():
-                self._limits[name] = visible.limit
-                self._write_mark(name, visible.mark)
-        self._go_on()
+        try:
+            self.output.flush()
+            with self.state.transaction():
+                for batch in batches:
+                    self._take_in(batch)
+                for name, visible in visibility.items():
+                    self._limits[name] = visible.limit
+                    self._write_mark(name, visible.mark)
+            self._go_on()
+        except duckdb.IOException as exc:
+            msg = f"state {self.folder}: it cannot be written or read any more"
+            hint = (
+                "is its disk full, or gone? Nothing is lost: once there is room, start again, it goes on where it was"
+            )
+            raise OperatorError(msg, hint=hint) from exc
         return {batch.table.qualified: Applied() for batch in batches}
 
     def _take_in(self, batch: Batch) -> None:
@@ -306,5 +329,5 @@ class ViewStore:
 def _refuse(table: TargetTable) -> NoReturn:
     msg = f"{table.qualified}: the state of a view job is no copy of it"
     raise OperatorError(
-        msg, hint="its folder can be deleted while the job is stopped: it is made again from the topics"
+        msg, hint="cdc view status VIEWS.yaml says where it stands; read a view from its topic, or from a copy of it"
     )

@@ -87,8 +87,12 @@ def _json_of(kind: Kind, column: str) -> str:
         case "timestamp_millis" | "timestamp_micros":
             return f"CAST(epoch_us({column}) AS VARCHAR)"
         case "timestamptz":
-            whole, fraction = f"strftime({column}, '\"%Y-%m-%dT%H:%M:%S')", f"strftime({column}, '.%f')"
-            return f"{whole} || CASE WHEN microsecond({column}) % 1000000 = 0 THEN '' ELSE {fraction} END || 'Z\"'"
+            sign = f"CASE WHEN year({column}) < 0 THEN '-' WHEN year({column}) > 9999 THEN '+' ELSE '' END"
+            digits = f"CAST(abs(year({column})) AS VARCHAR)"
+            year = f"CASE WHEN abs(year({column})) > 9999 THEN {digits} ELSE lpad({digits}, 4, '0') END"
+            rest, fraction = f"strftime({column}, '-%m-%dT%H:%M:%S')", f"strftime({column}, '.%f')"
+            micros = f"CASE WHEN microsecond({column}) % 1000000 = 0 THEN '' ELSE {fraction} END"
+            return f"'\"' || {sign} || {year} || {rest} || {micros} || 'Z\"'"
         case _:
             return f"CAST(to_json({column}) AS VARCHAR)"
 

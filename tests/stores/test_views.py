@@ -6,19 +6,24 @@ import json
 import random
 import re
 import shutil
+import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import ViewConfig
-from cdc.model.errors import CdcError, FencedError
+from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
 from spark_apply.events.kafka_source import schema_versions
 from spark_apply.job.job import run_apply
@@ -27,10 +32,11 @@ from spark_apply.model.target_table import target
 from spark_apply.views.job import run_views
 from spark_apply.views.status import view_status
 from spark_apply.views.step import Step
+from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import until
 from tests.spark_records import Record, position
 from tests.view_bench import ViewBench, oracle
-from tests.view_cases import CASES, CLOCKS, TABLES, Case, at
+from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -294,3 +300,184 @@ def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, 
     assert mark.complete is not None
     assert mark.complete.position == position(bench.commit + 1, 0)
     assert bench.events("sizes")[-2:] == [("d", ("ann",), None), ("u", ("dan",), {"follower": "dan", "n": 1})]
+
+
+def test_every_kind_of_value_and_names_that_need_quotes(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """A view that copies a table publishes each value as the table's own topic has it, and keys of any kind."""
+    columns = {**EVERY_KIND, "Order": INT, "select": TEXT, 'a "b" `c`': TEXT, "at": TEXT}
+    kept = [name for name, kind in columns.items() if kind["kind"] not in ("geometry", "vector", "array")]
+    listed = ", ".join(f"`{name.replace('`', '``')}`" for name in kept)
+    bench = ViewBench(
+        kafka,
+        tmp_path,
+        {"kinds": columns},
+        {
+            "copy": ViewConfig(sql=f"SELECT {listed} FROM public.kinds", key=("id",)),
+            "by_text": ViewConfig(sql='SELECT `Order` AS `Number`, `a "b" ``c``` AS k FROM public.kinds', key=("k",)),
+        },
+    )
+    names = {"Order": 7, "select": "x", "at": "now"}
+    rows = [{**row, **names, 'a "b" `c`': f"it's “{number}”\n\t\\"} for number, row in enumerate(every_kind_rows())]
+    bench.transaction(*(("kinds", "c", row) for row in rows))
+    assert bench.run().stopped == {}
+    folded = {key[0]: after for _, key, after in bench.events("copy")}
+    types = {name: columns[name]["kind"] for name in kept}
+    for row in rows:
+        for name in kept:
+            kind = types[name]
+            there = folded[row["id"]][name]
+            there = there if kind.startswith("time") else _stored(kind, there)
+            assert there == _stored(kind, row[name]), (row["id"], name)
+    assert {key for _, key, _ in bench.events("by_text")} == {(row['a "b" `c`'],) for row in rows}
+    assert bench.run().events == 0
+
+
+def _stored(kind: str, value: Any) -> Any:
+    """A value as derived tables have it: a time of day is text, infinity a day, numbers are compared as numbers."""
+    if value is None:
+        return None
+    last = {"date": 2932896, "timestamp_micros": 253402300799999999, "timestamptz": "9999-12-31T23:59:59.999999Z"}
+    first = {"date": -719162, "timestamp_micros": -62135596800000000, "timestamptz": "0001-01-01T00:00:00Z"}
+    name = "timestamp_micros" if kind == "timestamp_millis" else kind
+    if value in ("infinity", "-infinity") and name in last:
+        return (last if value == "infinity" else first)[name]
+    if kind == "time_micros" and isinstance(value, int):
+        seconds, micros = divmod(abs(value), 1_000_000)
+        sign = "-" if value < 0 else ""
+        return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}"
+    if kind == "timestamp_millis":
+        return value * 1000
+    if kind in ("decimal", "uint64"):
+        return Decimal(str(value)) if str(value)[-1].isdigit() else value
+    if kind in ("float32", "float64"):
+        return struct.pack("<f" if kind == "float32" else "<d", float(value))
+    return value
+
+
+def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """A column more in a table; another SQL for a view, a view more, a view less: only what differs is published."""
+    views = {
+        "rows": ViewConfig(sql="SELECT id, g FROM public.x", key=("id",)),
+        "sums": ViewConfig(sql="SELECT g, sum(v) AS s FROM public.x GROUP BY g", key=("g",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views)
+    bench.transaction(*(("x", "c", {"id": n, "g": f"g{n % 2}", "v": n}) for n in range(4)))
+    bench.run()
+    assert (len(bench.events("rows")), bench.signs("sums")) == (4, ["+g0", "+g1"])
+    table = replace(bench.tables["x"], columns={**TABLES["x"], "more": TEXT}, version=2)
+    bench.tables["x"] = table
+    bench.publisher.versions([table])
+    bench.transaction(("x", "u", {"id": 1, "g": "g1", "v": 5, "more": "m"}))
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("sums")) == ([], ["~g1"])
+    bench.views = {
+        "rows": ViewConfig(sql="SELECT id, CASE WHEN id = 1 THEN more ELSE g END AS g FROM public.x", key=("id",)),
+        "counts": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
+    }
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("counts")) == (["~1"], ["+g0", "+g1"])
+    bench.transaction(("x", "d", {"id": 0}))
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("counts"), bench.signs("sums")) == (["-0"], ["~g0"], [])
+
+
+def test_a_state_that_cannot_be_used_is_made_again(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """A torn file, and one that is older than the topics say: nothing is published twice, and nothing is lost."""
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
+    )
+    bench.run()
+    state, kept = tmp_path / "state", tmp_path / "kept"
+    shutil.copytree(state, kept)
+    bench.transaction(("f", "c", {"id": 2, "follower": "dan", "followee": "bob"}))
+    bench.run()
+    assert bench.signs("timeline") == ["+ann,1", "+dan,1"]
+    shutil.rmtree(state)
+    kept.rename(state)
+    bench.transaction(("f", "d", {"id": 1}))
+    bench.run()
+    assert bench.signs("timeline") == ["-ann,1"]
+    (state / "state.duckdb").write_bytes(b"torn" * 5_000)
+    bench.transaction(("f", "d", {"id": 2}))
+    bench.run()
+    assert bench.signs("timeline") == ["-dan,1"]
+    assert len(list(state.glob("state.duckdb.unusable-*"))) == 1
+
+
+def test_no_reader_sees_half_a_transfer(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """Money moves between two tables while the job follows them: after each transaction of the views, none is missing."""
+    account = {"id": INT, "balance": INT}
+    views = {
+        "halves": ViewConfig(
+            sql="SELECT id % 2 AS half, sum(balance) AS s FROM public.here GROUP BY id % 2", key=("half",)
+        ),
+        "there": ViewConfig(sql="SELECT 'all' AS k, sum(balance) AS s FROM public.there", key=("k",)),
+        "all": ViewConfig(
+            sql="SELECT 'all' AS k, sum(s) AS s FROM (SELECT s FROM view.halves UNION ALL SELECT s FROM view.there) u",
+            key=("k",),
+        ),
+    }
+    bench = ViewBench(kafka, tmp_path, {"here": account, "there": account}, views)
+    money = {table: dict.fromkeys(range(10), 100) for table in ("here", "there")}
+    bench.transaction(*((table, "c", {"id": n, "balance": 100}) for table in money for n in range(10)))
+    rng, stop, failed = random.Random(4), threading.Event(), list[Exception]()
+
+    def follow() -> None:
+        try:
+            run_views(bench.config, once=False, stop=stop)
+        except Exception as exc:
+            failed.append(exc)
+
+    job = threading.Thread(target=follow)
+    job.start()
+    for _ in range(300):
+        source, target_of = rng.sample(["here", "there"], 2) if rng.random() < 0.7 else ["here", "here"]
+        one, other, amount = rng.randrange(10), rng.randrange(10), rng.randrange(1, 50)
+        money[source][one] -= amount
+        money[target_of][other] += amount
+        rows = {(source, one): money[source][one], (target_of, other): money[target_of][other]}
+        bench.transaction(*((table, "u", {"id": n, "balance": balance}) for (table, n), balance in rows.items()))
+    goal = position(bench.commit + 1, 0)
+    until(lambda: bool(failed) or view_status(bench.config)["position"] == goal, within_s=120)
+    stop.set()
+    job.join(60)
+    assert failed == []
+    steps: dict[str, dict[Any, Any]] = {}
+    for view in ("halves", "there"):
+        for event in bench.whole_events(view):
+            key = (view, *event["after"].values())[:2]
+            steps.setdefault(event["transaction"]["id"], {})[key] = event["after"]["s"]
+    sums: dict[Any, int] = {}
+    for _, changes in sorted(steps.items()):
+        sums |= changes
+        assert sum(sums.values()) == 2_000
+    assert len(steps) > 3
+    assert [row["s"] for _, _, row in bench.events("all")] == [2_000]
+
+
+def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
+    )
+    file = tmp_path / "views.yaml"
+    source = {"bootstrap_servers": kafka, "topic_prefix": bench.prefix}
+    view = {"sql": CASES["1 tweet first"].view.sql, "key": ["follower", "tweet"]}
+    made = {"name": "shop-views", "source": source, "state": str(tmp_path / "state"), "views": {"timeline": view}}
+    file.write_text(yaml.safe_dump(made))
+
+    def cdc(*words: str) -> Any:
+        found = CliRunner().invoke(command, ["view", *words, str(file), "--json"], catch_exceptions=False)
+        assert found.exit_code == 0
+        return json.loads(found.stdout)
+
+    assert cdc("check") == cdc("plan")
+    assert cdc("plan")["views"]["timeline"]["reads"] == ["public.f", "public.t"]
+    assert not (tmp_path / "state").exists()
+    assert cdc("status")["position"] is None
+    assert cdc("run", "--once")["events"] == 1
+    assert cdc("status")["views"]["timeline"]["rows"] == 1
+    file.write_text(yaml.safe_dump({**made, "views": {"timeline": {**view, "sql": "SELECT * FROM public.tt"}}}))
+    with pytest.raises(ConfigError, match=r"views\.timeline\.sql"):
+        CliRunner().invoke(command, ["view", "run", str(file)], standalone_mode=False, catch_exceptions=False)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from sqlglot import exp
 
+from spark_apply.views.sql.blocks import operand
 from spark_apply.views.sql.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer
 from spark_apply.views.sql.types import (
     FLOATS,
@@ -32,6 +33,11 @@ class Aggregate(NamedTuple):
     finish: Callable[[exp.Expr], exp.Expr]
 
 
+def _function(name: str, *arguments: exp.Expr) -> exp.Expr:
+    """A function of the engine that is still known as an aggregate."""
+    return exp.AnonymousAggFunc(this=name, expressions=list(arguments))
+
+
 def _same(value: exp.Expr) -> exp.Expr:
     return value
 
@@ -47,14 +53,14 @@ def _aggregate(carry: Carrier, node: exp.Expr) -> Aggregate:
             raise carry.differs(node, "it is DISTINCT")
         condition = carry.boolean(argument).sql
         if isinstance(node, exp.CountIf):
-            return Aggregate(call("count_if", condition), "bigint", lambda value: cast(value, "bigint"))
+            return Aggregate(_function("count_if", condition), "bigint", lambda value: cast(value, "bigint"))
         return Aggregate(
-            call("bool_and" if isinstance(node, exp.LogicalAnd) else "bool_or", condition), "boolean", _same
+            _function("bool_and" if isinstance(node, exp.LogicalAnd) else "bool_or", condition), "boolean", _same
         )
     found = carry(argument)
 
     def function(name: str, value: exp.Expr = found.sql) -> exp.Expr:
-        return call(name, exp.Distinct(expressions=[value]) if distinct else value)
+        return _function(name, exp.Distinct(expressions=[value]) if distinct else value)
 
     if isinstance(node, exp.Min | exp.Max):
         if found.type not in ("string", "boolean", "date", NULL, *INSTANTS) and not is_number(found.type):
@@ -98,9 +104,9 @@ def _count(carry: Carrier, node: exp.Expr) -> Aggregate:
     value = values[0]
     if len(values) > 1:
         whole = call("row", *values) if distinct else integer(1)
-        missing = exp.or_(*(exp.Is(this=each.copy(), expression=exp.Null()) for each in values))
+        missing = exp.or_(*(exp.Is(this=operand(each.copy()), expression=exp.Null()) for each in values))
         value = case((exp.Not(this=exp.paren(missing)), whole))
-    return Aggregate(call("count", exp.Distinct(expressions=[value]) if distinct else value), "bigint", _same)
+    return Aggregate(_function("count", exp.Distinct(expressions=[value]) if distinct else value), "bigint", _same)
 
 
 _FUNCTIONS: Final = (

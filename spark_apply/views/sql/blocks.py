@@ -63,7 +63,6 @@ class Block:
     group: tuple[exp.Expr, ...] | None = None
     """None: no aggregation. Empty: one row of all."""
     having: tuple[exp.Expr, ...] = ()
-    qualify: tuple[exp.Expr, ...] = ()
     distinct: bool = False
     order: tuple[exp.Expr, ...] = ()
     limit: exp.Expr | None = None
@@ -86,7 +85,6 @@ class Block:
         yield from self.where
         yield from self.group or ()
         yield from self.having
-        yield from self.qualify
         yield from self.outputs.values()
         yield from self.order
 
@@ -99,6 +97,13 @@ def column(alias: str, name: str) -> exp.Column:
 def aliases(*expressions: exp.Expr) -> frozenset[str]:
     """The sources that expressions mention."""
     return frozenset(found.table for each in expressions for found in each.find_all(exp.Column))
+
+
+def operand(expression: exp.Expr) -> exp.Expr:
+    """An expression that stays one part wherever it is put."""
+    if isinstance(expression, exp.Paren) or not isinstance(expression, exp.Binary | exp.Unary | exp.Between | exp.In):
+        return expression
+    return exp.Paren(this=expression)
 
 
 def conjuncts(condition: exp.Expr | None) -> tuple[exp.Expr, ...]:

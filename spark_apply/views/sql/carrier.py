@@ -1,4 +1,4 @@
-"""Carries expressions over from Spark to the engine, by the rules for each kind of expression, and refuses all others."""
+"""Carries expressions over from Spark to the engine, by a rule for each kind of them, and refuses all others."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Rules(dict[type[exp.Expr], Rule]):
     """What is carried over, by the kind of expression."""
 
     def of(self, *kinds: type[exp.Expr], knows: str = "this expression") -> Callable[[Rule], Rule]:
-        """Register a rule for kinds of expressions, which `knows` these of their parts: with others they are refused."""
+        """Register a rule for kinds of expressions, which `knows` these parts: with others it is refused."""
 
         def register(function: Rule) -> Rule:
             def checked(carry: Carrier, node: exp.Expr) -> Typed:
@@ -141,11 +141,21 @@ _NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
 }
 _NEVER_BY_NAME: Final = {
     **dict.fromkeys(
-        "monotonically_increasing_id spark_partition_id input_file_name shuffle random now localtimestamp "
-        "current_timezone current_database version".split(),
+        (
+            "monotonically_increasing_id",
+            "spark_partition_id",
+            "input_file_name",
+            "shuffle",
+            "random",
+            "now",
+            "localtimestamp",
+            "current_timezone",
+            "current_database",
+            "version",
+        ),
         _UNSTABLE,
     ),
-    **dict.fromkeys("collect_list collect_set listagg string_agg array_agg any_value first last".split(), _UNORDERED),
+    **dict.fromkeys(("collect_list", "collect_set", "listagg", "string_agg", "array_agg"), _UNORDERED),
     "window": (
         "is not known here",
         "group by date_trunc(), or by timestamp_micros(unix_micros(t) - unix_micros(t) % 300000000) for 5 minutes",
@@ -154,9 +164,9 @@ _NEVER_BY_NAME: Final = {
 
 
 def _name(node: exp.Expr) -> str:
-    if isinstance(node, exp.Anonymous):
-        return node.name
-    return node.sql_name().lower() if isinstance(node, exp.Func) else as_written(node)
+    text = shown(node)
+    found = re.match(r"(\w+)\(", text)
+    return found[1].lower() if found else text
 
 
 def shown(node: exp.Expr) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from spark_apply.views.sql.blocks import operand
 from spark_apply.views.sql.carrier import Carrier, Rules, Typed, call, case, cast, failing
 from spark_apply.views.sql.types import FLOATS, INSTANTS, INTEGERS, NULL, decimal, is_decimal, is_exact, precision_scale
 
@@ -40,9 +41,9 @@ _ISO_INSTANT: Final = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?"
 
 def _target(carry: Carrier, node: exp.Expr) -> str:
     to = node.args["to"]
-    if to.this in (exp.DType.DECIMAL,):
+    if to.this is exp.DType.DECIMAL:
         sizes = [int(each.name) for each in to.expressions]
-        return decimal(*(sizes + [0])[:2]) if sizes else decimal(10, 0)
+        return decimal(sizes[0], sizes[1] if len(sizes) > 1 else 0) if sizes else decimal(10, 0)
     name = _NAMES.get(to.this)
     if name is None or to.expressions:
         raise carry.differs(node, f"the type {to.sql('spark')}")
@@ -56,7 +57,7 @@ def _cast(carry: Carrier, node: exp.Expr) -> Typed:
         return _written_instant(carry, node, found, to)
     if found.type == "string" and to in _PATTERNS:
         wrong = failing(f"a text is no {to.upper()}", to)
-        missing = exp.Is(this=found.sql.copy(), expression=exp.Null())
+        missing = exp.Is(this=operand(found.sql.copy()), expression=exp.Null())
         return Typed(case((missing, exp.Null()), (_reads(found.sql, to), cast(found.sql, to)), default=wrong), to)
     return Typed(_converted(carry, node, found, to), to)
 

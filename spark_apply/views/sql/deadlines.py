@@ -1,8 +1,8 @@
 """The clock in a view: comparisons that change by time alone, the units they touch, and when the next one changes.
 
 ``e <= clock()`` and ``e > clock()`` change when the clock comes to e, so between clocks c0 and c1 if c0 < e <= c1.
-``e < clock()`` and ``e >= clock()`` change when it has passed e: if c0 <= e < c1. The clock counts microseconds, so that
-is one microsecond later.
+``e < clock()`` and ``e >= clock()`` change when it has passed e: if c0 <= e < c1. The clock counts microseconds, so
+that is one microsecond later.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def due(block: Block, units: Units, deadline: Deadline) -> str:
 
 
 def next_due(block: Block, deadline: Deadline) -> str:
-    """Return the statement for the first instant after the clock at which this deadline touches a unit, or an earlier one.
+    """Return the statement for the first instant after the clock at which this deadline touches a unit.
 
-    Earlier, since where the deadline is of one source, that is read alone: the statement runs at each step.
+    Or an earlier one: a deadline of one source is read from that alone, since the statement runs at each step.
     """
     instant = _instant(deadline)
     own = aliases(deadline.at)
@@ -106,7 +106,7 @@ def _of(expression: exp.Expr, written: Written, *, aggregated: bool) -> Iterator
 
 
 def _check_instant(at: exp.Expr, comparison: exp.Expr, written: Written, *, aggregated: bool) -> None:
-    inside_an_aggregate = comparison.find_ancestor(exp.AggFunc, exp.Filter) is not None
+    inside_an_aggregate = comparison.find_ancestor(exp.AggFunc, exp.Filter, exp.AnonymousAggFunc) is not None
     if at.find(exp.Window) or (aggregated and not inside_an_aggregate and at.find(exp.AggFunc)):
         raise written.refuse(
             f"clock() is compared with an aggregate or a window: {_shown(comparison)}",

@@ -43,6 +43,7 @@ class FromClause:
         self.sources: list[Source] = []
         self.where: list[exp.Expr] = []
         self.tables: list[Visible] = []
+        self._places: dict[str, exp.Expr] = {}
 
     def read(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
         """Add a FROM clause."""
@@ -92,6 +93,8 @@ class FromClause:
                 "a join in parentheses is not known here", at=what, hint="write the joins one after another, or a CTE"
             )
         item = self._item(what)
+        if not item.alias:  # a subquery, whose columns are called by their names alone
+            item = replace(item, alias=self._unused("subquery"))
         if any(item.alias.casefold() == each.alias.casefold() for each in self.tables):
             raise self._written.refuse(
                 f"FROM has two tables called {item.alias}", at=what, hint="give one an alias: t AS b"
@@ -118,6 +121,7 @@ class FromClause:
         seen = Visible(item.alias, columns, item.qualified)
         conditions, seen = self._conditions(seen, join)
         self.sources += added
+        self._places.update((source.alias, what) for source in added)
         if side is Side.INNER:
             self.where += where
             for each in conditions:
@@ -202,6 +206,7 @@ class FromClause:
             other = next(source.alias for source in self.sources if source.alias not in first)
             raise self._written.refuse(
                 f"no equality joins {other} to the tables before it, so each change would touch all rows",
+                at=self._places[other],
                 hint=f"join ON a column that is equal on both sides, {FULL}",
             )
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from spark_apply.views.sql.blocks import operand
 from spark_apply.views.sql.carrier import Carrier, Rules, Typed, call, case, cast, integer
 from spark_apply.views.sql.casts import CASTS
 from spark_apply.views.sql.types import FLOATS, INTEGERS, NULL, decimal, is_decimal, precision_scale
@@ -26,9 +27,9 @@ def _as_text(carry: Carrier, node: exp.Expr) -> exp.Expr:
 @FUNCTIONS.of(exp.Concat, knows="expressions safe coalesce")
 def _concat(carry: Carrier, node: exp.Expr) -> Typed:
     parts = [_as_text(carry, each) for each in node.expressions]
-    whole = parts[0]
+    whole = operand(parts[0])
     for each in parts[1:]:
-        whole = exp.DPipe(this=whole, expression=each)
+        whole = exp.DPipe(this=whole, expression=operand(each))
     return Typed(exp.paren(cast(whole, "string")), "string")
 
 
@@ -37,7 +38,7 @@ def _pipes(carry: Carrier, node: exp.Expr) -> Typed:
     return Typed(exp.DPipe(this=_as_text(carry, node.this), expression=_as_text(carry, node.expression)), "string")
 
 
-@FUNCTIONS.of(exp.ConcatWs, knows="expressions safe coalesce")
+@FUNCTIONS.of(exp.ConcatWs, knows="expressions safe coalesce flatten")
 def _concat_ws(carry: Carrier, node: exp.Expr) -> Typed:
     separator, *rest = node.expressions
     if not rest:
@@ -141,8 +142,8 @@ def _saturated(value: exp.Expr, of: exp.Expr) -> exp.Expr:
     least, most = integer(-(2**63)), integer(2**63 - 1)
     return case(
         (call("isnan", of.copy()), integer(0)),
-        (exp.GTE(this=of.copy(), expression=cast(most.copy(), "double")), most),
-        (exp.LTE(this=of.copy(), expression=cast(least.copy(), "double")), cast(least, "bigint")),
+        (exp.GTE(this=operand(of.copy()), expression=cast(most.copy(), "double")), most),
+        (exp.LTE(this=operand(of.copy()), expression=cast(least.copy(), "double")), cast(least, "bigint")),
         default=cast(value, "bigint"),
     )
 

@@ -99,7 +99,9 @@ class Graph:
             raise self._written.refuse(f"{query.key.upper()} is not known here", at=query, hint=f"use {other}")
         if given:
             raise self._written.refuse(
-                f"{given[0].replace('_', ' ').upper()} of a UNION is not known here", at=query, hint="leave it out"
+                f"{given[0].replace('_', ' ').upper()} of a UNION is not known here",
+                at=query,
+                hint="leave it out, or read the UNION in a subquery and say `refresh: full`",
             )
         blocks = self.branches(query.this, ctes, named=named) + self.branches(query.expression, ctes, named=False)
         widths = [len(each.outputs) for each in blocks]
@@ -120,7 +122,7 @@ class Graph:
         if isinstance(what, exp.Subquery):
             extra = [name for name, value in what.args.items() if value and name not in {"this", "alias", "with_"}]
             if not extra:
-                return Item(what.alias or "subquery", self._made(self.branches(what.this, ctes)), None, names)
+                return Item(what.alias, self._made(self.branches(what.this, ctes)), None, names)
         elif isinstance(what, exp.Table) and isinstance(what.this, exp.Identifier):
             extra = [name for name, value in what.args.items() if value and name not in _READ]
             if not extra:

@@ -6,6 +6,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from spark_apply.views.sql.blocks import operand
 from spark_apply.views.sql.carrier import Carrier, Rule, Rules, Typed, call, cast, integer
 from spark_apply.views.sql.types import INSTANTS
 
@@ -33,7 +34,7 @@ def _moment(carry: Carrier, node: exp.Expr, *, timed: bool = False) -> Typed:
 
 def _date(carry: Carrier, node: exp.Expr) -> exp.Expr:
     found = _moment(carry, node)
-    return found.sql if found.type == "date" else cast(found.sql, "date")
+    return operand(found.sql) if found.type == "date" else cast(found.sql, "date")
 
 
 _PARTS: Final[dict[type[exp.Expr], str]] = {
@@ -108,7 +109,7 @@ def _timestamp_add(carry: Carrier, node: exp.Expr) -> Typed:
     number = carry.literal(node.expression, node, -(10**8))
     moment = _moment(carry, node.this, timed=True)
     interval = exp.Interval(this=exp.Literal.string(str(number)), unit=node.args.get("unit"))
-    return Typed(exp.Add(this=moment.sql, expression=carry(interval).sql), moment.type)
+    return Typed(exp.Add(this=operand(moment.sql), expression=carry(interval).sql), moment.type)
 
 
 @INSTANT_FUNCTIONS.of(exp.AddMonths)

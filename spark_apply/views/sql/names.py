@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import clock, has_clock
+from spark_apply.views.sql.blocks import clock, has_clock, operand
 from spark_apply.views.sql.written import Written, as_written, did_you_mean
 
 
@@ -50,7 +50,7 @@ class Names:
                 return clock(node)
             return node
 
-        return expression.transform(meaning).transform(_without_between)
+        return expression.transform(meaning).transform(_without_between).unnest()
 
     def column(self, column: exp.Column, outputs: Mapping[str, exp.Expr]) -> exp.Expr:
         """Return what a column means."""
@@ -75,10 +75,10 @@ class Names:
             )
         if found:
             owner, name = found[0]
-            return located(owner.columns[name].copy(), column)
+            return located(operand(owner.columns[name].copy()), column)
         alias = None if table else find(column.name, outputs)
         if alias is not None:
-            return located(outputs[alias].copy(), column)
+            return located(operand(outputs[alias].copy()), column)
         known = dict.fromkeys(name for each in candidates for name in each.columns)
         raise self._written.refuse(f"there is no column {asked}", at=column, hint=did_you_mean(column.name, known))
 

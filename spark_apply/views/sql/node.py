@@ -62,7 +62,8 @@ def _restriction(branch: Branch, rows: str) -> tuple[dict[str, list[str]], list[
         return restriction(branch.block, branch.units, rows)
     number = next(value for name, value in branch.units if name == branch.number)
     own = [(name, value) for name, value in branch.units if name != branch.number and not isinstance(value, exp.Null)]
-    of_branch = f"(SELECT * FROM {rows} WHERE {to.quoted(branch.number)} = {to.text(number)})"
+    is_of_branch = to.where([exp.EQ(this=to.name(branch.number), expression=number.copy())])
+    of_branch = f"(SELECT * FROM {rows}{is_of_branch})"
     return restriction(branch.block, own, of_branch)
 
 

@@ -1,4 +1,4 @@
-"""Operators and conditions: for which types both give the same value. Spark is as the job's sessions have it: ANSI, UTC."""
+"""Operators and conditions, for types of which both give the same value. Spark is as the job has it: ANSI, UTC."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import CLOCK
+from spark_apply.views.sql.blocks import CLOCK, operand
 from spark_apply.views.sql.carrier import Carrier, Rules, Typed, as_type, call, case, cast, failing
 from spark_apply.views.sql.types import (
     DAYS,
@@ -43,7 +43,7 @@ def _clock(carry: Carrier, node: exp.Expr) -> Typed:
 
 
 @OPERATORS.of(exp.Literal, knows="this is_string")
-def _literal(carry: Carrier, node: exp.Expr) -> Typed:
+def _literal(_: Carrier, node: exp.Expr) -> Typed:
     text = node.name
     if node.is_string:
         return Typed(node.copy(), "string")
@@ -59,12 +59,12 @@ def _literal(carry: Carrier, node: exp.Expr) -> Typed:
 
 
 @OPERATORS.of(exp.Boolean)
-def _boolean(carry: Carrier, node: exp.Expr) -> Typed:
+def _boolean(_: Carrier, node: exp.Expr) -> Typed:
     return Typed(node.copy(), "boolean")
 
 
 @OPERATORS.of(exp.Null)
-def _null(carry: Carrier, node: exp.Expr) -> Typed:
+def _null(_: Carrier, node: exp.Expr) -> Typed:
     return Typed(node.copy(), NULL)
 
 
@@ -152,14 +152,14 @@ def _like(carry: Carrier, node: exp.Expr) -> Typed:
 @OPERATORS.of(exp.Case, knows="this ifs default")
 def _case(carry: Carrier, node: exp.Expr) -> Typed:
     ifs, default = node.args["ifs"], node.args.get("default")
-    operand = node.this
+    subject = node.this
     conditions = []
     for each in ifs:
-        if operand is None:
+        if subject is None:
             conditions.append(carry.boolean(each.this).sql)
         else:
-            left, right = comparable(carry, node, operand, each.this)
-            conditions.append(exp.EQ(this=left, expression=right))
+            left, right = comparable(carry, node, subject, each.this)
+            conditions.append(exp.EQ(this=operand(left), expression=operand(right)))
     values, joint = carry.together(node, [each.args["true"] for each in ifs] + ([default] if default else []))
     branches = zip(conditions, values, strict=False)
     return Typed(case(*branches, default=values[-1] if default else None), joint)
@@ -174,7 +174,7 @@ def _if(carry: Carrier, node: exp.Expr) -> Typed:
 
 @OPERATORS.of(exp.Nvl2, knows="this true false")
 def _nvl2(carry: Carrier, node: exp.Expr) -> Typed:
-    condition = exp.Not(this=exp.Is(this=carry(node.this).sql, expression=exp.Null()))
+    condition = exp.Not(this=exp.Is(this=operand(carry(node.this).sql), expression=exp.Null()))
     values, joint = carry.together(node, [node.args["true"], node.args.get("false") or exp.Null()])
     return Typed(case((condition, values[0]), default=values[1]), joint)
 
@@ -198,7 +198,9 @@ def _greatest(carry: Carrier, node: exp.Expr) -> Typed:
 def _nullif(carry: Carrier, node: exp.Expr) -> Typed:
     value = carry(node.this)
     left, right = comparable(carry, node, node.this, node.expression)
-    return Typed(case((exp.EQ(this=left, expression=right), exp.Null()), default=value.sql), value.type)
+    return Typed(
+        case((exp.EQ(this=operand(left), expression=operand(right)), exp.Null()), default=value.sql), value.type
+    )
 
 
 @OPERATORS.of(exp.Neg)
@@ -269,7 +271,12 @@ def _arithmetic(carry: Carrier, node: exp.Expr, left: Typed, right: Typed) -> Ty
     if precision > MAX_PRECISION:  # Spark would cut the scale
         raise carry.differs(node, f"its value would need {precision} digits; cast its sides to fewer")
     joint = decimal(precision, scale)
-    sides = [cast(each.sql, decimal(20, 0)) if each.type == "bigint" else each.sql for each in (left, right)]
+    wide = [precision if isinstance(node, exp.Mul) else p1, p2]  # the engine would take 18 digits for a product of two
+    scales = (s1, s2)
+    sides = [
+        cast(each.sql, decimal(digits, scale)) if each.type != NULL else each.sql
+        for each, digits, scale in zip((left, right), wide, scales, strict=True)
+    ]
     return Typed(cast(type(node)(this=sides[0], expression=sides[1]), joint), joint)
 
 
@@ -284,12 +291,12 @@ def guarded(left: Typed, right: Typed, of: str, made: exp.Expr) -> exp.Expr:
     if isinstance(right.sql, exp.Literal) and float(right.sql.name) != 0:
         return made
     zero = exp.and_(
-        exp.EQ(this=right.sql.copy(), expression=exp.Literal.number(0)),
-        exp.Not(this=exp.Is(this=left.sql.copy(), expression=exp.Null())),
+        exp.EQ(this=operand(right.sql.copy()), expression=exp.Literal.number(0)),
+        exp.Not(this=exp.Is(this=operand(left.sql.copy()), expression=exp.Null())),
     )
     return case(
         (zero, failing("division by zero", of)),
-        (exp.EQ(this=right.sql.copy(), expression=exp.Literal.number(0)), exp.Null()),
+        (exp.EQ(this=operand(right.sql.copy()), expression=exp.Literal.number(0)), exp.Null()),
         default=made,
     )
 

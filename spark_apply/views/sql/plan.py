@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_apply.views.sql.graph import Graph
-from spark_apply.views.sql.node import Branch, node_of
+from spark_apply.views.sql.node import Branch, common_types, node_of
+from spark_apply.views.sql.types import INTERVALS, NULL
 from spark_apply.views.sql.units import Made, last_units
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 from spark_apply.views.sql.written import Written, did_you_mean
@@ -27,14 +28,22 @@ def plan_view(
     written = Written(name, sql)
     graph = Graph(written, relations, full=refresh_full)
     blocks = [graph.carry(each) for each in graph.branches(written.parse(), {}, top=True)]
+    for column, kind in common_types(blocks, written).items():
+        if kind in (*INTERVALS, NULL):
+            what = "an interval" if kind in INTERVALS else "always NULL"
+            raise written.refuse(
+                f"the output column {column} is {what}, which no event has",
+                at=blocks[0].outputs[column],
+                hint=f"cast it: CAST({column} AS STRING)"
+                if kind == NULL
+                else "compare it, or output both of its instants",
+            )
     outputs = blocks[0].outputs
     for column in key:
         if column not in outputs:
             raise written.refuse(f"the key's column {column} is no output column", hint=did_you_mean(column, outputs))
-    if refresh_full:
-        made = Made(tuple(Branch(block, ()) for block in blocks), ())
-    else:
-        made = last_units(blocks, key, written)
+    whole = Made(tuple(Branch(block, ()) for block in blocks), ())
+    made = whole if refresh_full else last_units(blocks, key, written)
     last = node_of(name, made.branches, made.names, written)
     nodes = (*graph.nodes, last)
     return ViewPlan(

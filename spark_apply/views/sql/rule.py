@@ -3,16 +3,16 @@
 An output row can differ between two states only if one of its derivations, in one of them, holds a row that differs, or
 has lost or gained its match in an optional source (the null side of LEFT JOIN, a SEMI or ANTI JOIN).
 
-A source that is not optional: all derivations that hold one of its changed rows, in each of the two states. The state is
-one and the same for all sources, so nothing that was written may be left out that could hide a derivation; what only
+A source that is not optional: all derivations that hold one of its changed rows, in each of the two states. The state
+is one and the same for all sources, so nothing that was written may be left out that could hide a derivation; what only
 filters more may be.
 
-An optional source B: a derivation that differs because of B belongs to rows of the other sources that join with a changed
-row of B, in one of the states. They are found over the rows of both states at once, with B joined INNER: a derivation of
-either state is there too. (Where its ON depends on another optional source C that was without a match in that state, and
-has one among the rows of both, the match is a changed row of C, and C's own statement finds the same derivation.) Where the
-units are columns of sources that are not optional, they are at hand there. Otherwise the rows of one of these, the roots,
-are kept, and the units are read from the roots' derivations in each of the states.
+An optional source B: a derivation that differs because of B belongs to rows of the other sources that join with a
+changed row of B, in one of the states. They are found over the rows of both states at once, with B joined INNER: a
+derivation of either state is there too. (Where its ON depends on another optional source C that had no match in that
+state, and has one among the rows of both, the match is a changed row of C, and C's own statement finds the derivation.)
+Where the units are columns of sources that are not optional, they are at hand there. Otherwise the rows of one of
+these, the roots, are kept, and the units are read from the roots' derivations in each of the states.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _root(block: Block, source: Source) -> Source:
 
 
 def connected(block: Block, needed: frozenset[str]) -> tuple[Source, ...]:
-    """The sources without which a unit cannot be read: all that are not optional, those needed, and what their ON needs."""
+    """The sources that a unit is read from: all that are not optional, those needed, and what their ON needs."""
     found = set(needed) | {source.alias for source in block.sources if not source.optional}
     for source in reversed(block.sources):  # an ON mentions earlier sources alone
         if source.alias in found:

@@ -13,7 +13,20 @@ from spark_apply.views.sql.names import Names, find
 from spark_apply.views.sql.written import Written, as_written
 
 _CLAUSES = frozenset(
-    "expressions from_ joins where group having qualify windows distinct order limit with_ hint".split()
+    {
+        "expressions",
+        "from_",
+        "joins",
+        "where",
+        "group",
+        "having",
+        "windows",
+        "distinct",
+        "order",
+        "limit",
+        "with_",
+        "hint",
+    }
 )
 _NO_SUBQUERY = "join it: IN and EXISTS as LEFT SEMI JOIN, NOT EXISTS as LEFT ANTI JOIN, a value by LEFT JOIN with a CTE"
 
@@ -36,9 +49,6 @@ def block_of(select: exp.Select, clause: FromClause, written: Written, *, top: b
     clause.check_equalities(where)
     outputs = _outputs(select, names, written, windows, named=named)
     having = _having(select, names, outputs, written, windows)
-    qualify = tuple(
-        names.resolve(_with_windows(each, windows, written), outputs) for each in conjuncts(_this(select, "qualify"))
-    )
     group = _group(select, names, outputs, having, written)
     order, limit = _order(select, names, outputs, written, top=top)
     block = Block(
@@ -48,7 +58,6 @@ def block_of(select: exp.Select, clause: FromClause, written: Written, *, top: b
         where=where,
         group=group,
         having=having,
-        qualify=qualify,
         distinct=bool(select.args.get("distinct")),
         order=order,
         limit=limit,
@@ -63,6 +72,13 @@ def _this(select: exp.Select, clause: str) -> exp.Expr | None:
 
 
 def _check_clauses(select: exp.Select, written: Written) -> None:
+    if select.args.get("qualify"):
+        raise written.refuse(
+            "QUALIFY is no SQL of Spark 4.0",
+            at=select.args["qualify"],
+            hint="filter in a query over a CTE: WITH r AS (SELECT …, row_number() OVER (…) AS n FROM …) "
+            "SELECT … FROM r WHERE n <= 3",
+        )
     for name, value in select.args.items():
         if value and name not in _CLAUSES:
             part = value[0] if isinstance(value, list) else value
@@ -70,7 +86,7 @@ def _check_clauses(select: exp.Select, written: Written) -> None:
             raise written.refuse(
                 f"{shown.strip()} is not known here",
                 at=part if isinstance(part, exp.Expr) else select,
-                hint="a view is made of SELECT, FROM, JOIN, WHERE, GROUP BY, HAVING, window functions, WITH and UNION ALL",
+                hint="a view is made of SELECT, JOIN, WHERE, GROUP BY, HAVING, window functions, WITH and UNION ALL",
             )
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
@@ -78,7 +94,7 @@ def _check_clauses(select: exp.Select, written: Written) -> None:
 
 
 def _check_subqueries(select: exp.Select, written: Written) -> None:
-    clauses = [select.args.get(name) for name in ("where", "having", "qualify", "group", "order")]
+    clauses = [select.args.get(name) for name in ("where", "having", "group", "order")]
     parts = [each for each in clauses if each is not None] + select.expressions
     parts += [join.args["on"] for join in select.args.get("joins") or () if join.args.get("on")]
     for part in parts:
@@ -91,7 +107,6 @@ def _place(part: exp.Expr) -> str:
     places: dict[type[exp.Expr], str] = {
         exp.Where: "WHERE",
         exp.Having: "HAVING",
-        exp.Qualify: "QUALIFY",
         exp.Group: "GROUP BY",
         exp.Order: "ORDER BY",
     }
@@ -170,16 +185,16 @@ def _having(
     condition = _this(select, "having")
     if condition is None:
         return ()
-    for each in condition.find_all(exp.Column):
-        alias = None if each.table else find(each.name, outputs)
-        if alias is None or each.find_ancestor(exp.AggFunc):
+    for column in condition.find_all(exp.Column):
+        alias = None if column.table else find(column.name, outputs)
+        if alias is None or column.find_ancestor(exp.AggFunc):
             continue
-        of_table = names.known(each)
+        of_table = names.known(column)
         if of_table is not None and of_table != outputs[alias]:
             raise written.refuse(
-                f"{each.name} in HAVING is the name of an output column and of a table's column",
-                at=each,
-                hint=f"give the output column another name, or write the table before it: t.{each.name}",
+                f"{column.name} in HAVING is the name of an output column and of a table's column",
+                at=column,
+                hint=f"give the output column another name, or write the table before it: t.{column.name}",
             )
     found = tuple(names.resolve(_with_windows(each, windows, written), outputs) for each in conjuncts(condition))
     for each in found:
@@ -202,6 +217,13 @@ def _group(
             raise written.refuse(
                 f"GROUP BY {option.replace('_', ' ').upper()} is not known here",
                 at=group,
+                hint="write a GROUP BY for each level, joined by UNION ALL",
+            )
+    for each in group.expressions:
+        if isinstance(each, exp.Cube | exp.Rollup | exp.GroupingSets):
+            raise written.refuse(
+                f"GROUP BY {as_written(each)} is not known here",
+                at=each,
                 hint="write a GROUP BY for each level, joined by UNION ALL",
             )
     if group.args.get("all"):
@@ -240,7 +262,7 @@ def _order(
         raise written.refuse(
             f"{what}: each change could move every row",
             at=clause,
-            hint="a view is a table, without an order: leave it out, or keep the first n of each group by row_number(), "
+            hint="a view is a table, it has no order: leave it out, or keep the first n of each group by row_number(), "
             "or say `refresh: full`",
         )
     resolved = []
@@ -282,7 +304,7 @@ def _check_aggregates(block: Block, written: Written) -> None:
     """Refuse columns that are neither grouped nor aggregated, and aggregates of aggregates."""
     if block.group is None:
         return
-    for value in [*block.outputs.values(), *block.having, *block.qualify]:
+    for value in [*block.outputs.values(), *block.having]:
         for aggregate in _aggregates(value):
             inner = next((each for each in _aggregates(aggregate) if each is not aggregate), None)
             if inner is not None:
@@ -313,7 +335,7 @@ def _ungrouped(node: exp.Expr, group: Sequence[exp.Expr]) -> exp.Expr | None:
 
 def _windows(block: Block, written: Written) -> tuple[exp.Window, ...]:
     found: list[exp.Window] = []
-    for value in [*block.outputs.values(), *block.qualify, *block.order]:
+    for value in [*block.outputs.values(), *block.order]:
         for each in value.find_all(exp.Window):
             if each.find_ancestor(exp.Window) or (isinstance(each.parent, exp.AggFunc)):
                 raise written.refuse(
@@ -321,6 +343,4 @@ def _windows(block: Block, written: Written) -> tuple[exp.Window, ...]:
                 )
             if each not in found:
                 found.append(each)
-    if block.qualify and not found:
-        raise written.refuse("QUALIFY without a window function", at=block.qualify[0], hint="use WHERE or HAVING")
     return tuple(found)

@@ -24,6 +24,11 @@ def quoted(name: str) -> str:
     return exp.to_identifier(name, quoted=True).sql("duckdb")
 
 
+def name(of: str) -> exp.Expr:
+    """A name as an expression."""
+    return exp.column(exp.to_identifier(of, quoted=True))
+
+
 def table(schema: str, relation: str) -> str:
     """A relation's table."""
     return f"{quoted(schema)}.{quoted(relation)}"
@@ -52,8 +57,8 @@ def where(conditions: Iterable[exp.Expr | str]) -> str:
 
 def is_one_of(rows: str, values: Sequence[tuple[str, str]]) -> str:
     """The condition that a table or subquery has a row with these values, NULL-safe: pairs of column and value."""
-    same = " AND ".join(f"{_OTHER}.{quoted(name)} IS NOT DISTINCT FROM {value}" for name, value in values)
-    return f"EXISTS (SELECT 1 FROM {rows} AS {_OTHER} WHERE {same})"
+    same = " AND ".join(f"{_OTHER}.{quoted(name)} IS NOT DISTINCT FROM ({value})" for name, value in values)
+    return f"EXISTS (SELECT 1 FROM {rows} AS {_OTHER}{where([same])})"
 
 
 def is_changed(source: Source) -> str:
@@ -87,7 +92,7 @@ def from_clause(
         rows = table(schema, source.input.name)
         conditions = (restrictions or {}).get(source.alias)
         if conditions:
-            rows = f"(SELECT * FROM {rows} AS {ROW} WHERE {conjunction(conditions)})"
+            rows = f"(SELECT * FROM {rows} AS {ROW}{where(conditions)})"
         rows += f" AS {quoted(source.alias)}"
         on = [each for each in source.on if keep(each)]
         if number == 0:
@@ -100,6 +105,15 @@ def from_clause(
     return " FROM " + " ".join(parts)
 
 
+def _no_place(expression: exp.Expr) -> str:
+    """An expression of GROUP BY or ORDER BY; a number there would be the place of an output column."""
+    inner = expression.this if isinstance(expression, exp.Ordered) else expression
+    if not isinstance(inner.unnest(), exp.Literal):
+        return text(expression)
+    constant = f"coalesce({text(inner)})"
+    return constant if inner is expression else f"{constant} DESC" if expression.args.get("desc") else constant
+
+
 def query(block: Block, schema: str, restrictions: Restrictions, conditions: Sequence[str], hidden: str = "") -> str:
     """The block's own SELECT over one state, with more conditions on the rows of FROM."""
     outputs = ", ".join(f"{text(value)} AS {quoted(name)}" for name, value in block.outputs.items())
@@ -109,13 +123,11 @@ def query(block: Block, schema: str, restrictions: Restrictions, conditions: Seq
         where([*block.where, *conditions]),
     ]
     if block.group:
-        parts.append(f" GROUP BY {', '.join(text(each) for each in block.group)}")
+        parts.append(f" GROUP BY {', '.join(_no_place(each) for each in block.group)}")
     if block.having:
         parts.append(f" HAVING {conjunction(block.having)}")
-    if block.qualify:
-        parts.append(f" QUALIFY {conjunction(block.qualify)}")
     if block.order:
-        parts.append(f" ORDER BY {', '.join(text(each) for each in block.order)}")
+        parts.append(f" ORDER BY {', '.join(_no_place(each) for each in block.order)}")
     if block.limit is not None:
         parts.append(f" LIMIT {text(block.limit)}")
     return "".join(parts)

@@ -68,7 +68,7 @@ def _missing(block: Block, given: Sequence[exp.Expr]) -> list[str]:
 
 def _used(block: Block) -> Iterator[exp.Column]:
     """Yield the columns of which the output is made: rows that are equal in them can change places."""
-    for value in [*block.outputs.values(), *block.qualify]:
+    for value in block.outputs.values():
         yield from value.find_all(exp.Column)
 
 

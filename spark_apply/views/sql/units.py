@@ -45,9 +45,10 @@ def internal_units(blocks: Sequence[Block], written: Written) -> Made:
         named = _named(block, values)
         return Made((Branch(block, named),), tuple(name for name, _ in named))
     names = [
-        [_hidden(f"{branch}_{number}") for number in range(len(values or ()))] for branch, values in enumerate(own)
+        [_hidden(f"{branch}_{number}", blocks) for number in range(len(values or ()))]
+        for branch, values in enumerate(own)
     ]
-    every = (_hidden("branch"), *(name for of_branch in names for name in of_branch))
+    every = (_hidden("branch", blocks), *(name for of_branch in names for name in of_branch))
     branches = []
     for branch, (block, finest) in enumerate(zip(blocks, own, strict=True)):
         mine = dict(zip(names[branch], finest or (), strict=True))
@@ -86,12 +87,17 @@ def _named(block: Block, values: Sequence[exp.Expr]) -> tuple[tuple[str, exp.Exp
     found = []
     for number, value in enumerate(values):
         name = next((name for name, output in block.outputs.items() if output == value), None)
-        found.append((name or _hidden(str(number)), value))
+        found.append((name or _hidden(str(number), (block,)), value))
     return tuple(found)
 
 
-def _hidden(name: str) -> str:
-    return f"_u{name}"
+def _hidden(name: str, blocks: Sequence[Block]) -> str:
+    """Return a name for a unit column that no output column has."""
+    taken = {output.casefold() for block in blocks for output in block.outputs}
+    found = f"_u{name}"
+    while found in taken:
+        found = f"_{found}"
+    return found
 
 
 def last_units(blocks: Sequence[Block], key: Sequence[str], written: Written) -> Made:

@@ -17,6 +17,7 @@ from spark_apply.views.sql.carrier import Carrier, Rule
 from spark_apply.views.sql.casts import CASTS
 from spark_apply.views.sql.functions import FUNCTIONS
 from spark_apply.views.sql.instants import INSTANT_FUNCTIONS
+from spark_apply.views.sql.letters import LETTERS
 from spark_apply.views.sql.operators import OPERATORS
 from spark_apply.views.sql.written import Written
 
@@ -24,6 +25,7 @@ _RULES: Final[dict[type[exp.Expr], Rule]] = {
     **OPERATORS,
     **CASTS,
     **FUNCTIONS,
+    **LETTERS,
     **INSTANT_FUNCTIONS,
     **AGGREGATES,
 }
@@ -46,8 +48,7 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
         where=conditions(block.where),
         group=None if block.group is None else tuple(carry(each).sql for each in block.group),
         having=conditions(block.having),
-        qualify=conditions(block.qualify),
         order=tuple(carry(each).sql for each in block.order),
     )
-    windows = [each for value in [*made.outputs.values(), *made.qualify] for each in value.find_all(exp.Window)]
+    windows = [each for value in [*made.outputs.values(), *made.order] for each in value.find_all(exp.Window)]
     return replace(made, windows=tuple(windows)), tuple(carry.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -69,18 +70,25 @@ class Written:
 
 def _plain(description: str) -> str:
     """Return sqlglot's words without the names of its classes."""
-    return description.split(" for <class", maxsplit=1)[0]
+    if description.startswith("Required keyword"):
+        return "something is missing"
+    return description.split(" but got <", maxsplit=1)[0]
 
 
 def _line(at: exp.Expr) -> int | None:
     """Return the line of the first word of an expression of which it is known."""
-    lines = [node.meta["line"] for node in at.walk() if "line" in node.meta]
-    return min(lines) if lines else None
+    part: exp.Expr | None = at
+    while part is not None:
+        lines = [node.meta["line"] for node in part.walk() if "line" in node.meta]
+        if lines:
+            return int(min(lines))
+        part = part.parent
+    return None
 
 
 def as_written(part: exp.Expr) -> str:
     """Return a part of the SQL for a message."""
-    text = part.sql("spark")
+    text = re.sub(r"`([A-Za-z_]\w*)`", r"\1", part.sql("spark"))
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - what fits in a line
 
 

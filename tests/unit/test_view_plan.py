@@ -1,0 +1,347 @@
+"""What becomes of a view's SQL: its nodes and units, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError
+from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.view_plan import Relation, ViewPlan
+from tests.view_engine import relation
+
+RELATIONS = {
+    each.name: each
+    for each in (
+        relation("public.t", ["id"], id="int64", g="string", n="int64", x="float64", at="timestamp_micros"),
+        relation("public.f", ["who", "whom"], who="int64", whom="string", z="int64", at="timestamp_micros"),
+        relation("shop.Odd", ["Id"], Id="int64", Name="string"),
+        relation("shop.twins", ["id"], id="int64", a="int64", A="int64"),
+        relation("view.other", ["k"], k="int64", v="string"),
+    )
+}
+
+REFUSED: list[tuple[str, str, str]] = [
+    # not a SELECT of Spark
+    (
+        "SELECT id FROM public.t WHERE (",
+        "line 1: this is no SQL of Spark: something is missing, near '('",
+        "correct it",
+    ),
+    ("SELECT id\nFROM", "line 2: this is no SQL of Spark: Expected table name, near 'FROM'", "correct it"),
+    ("SELECT 'abc FROM public.t", "a quote or a comment has no end", "close it"),
+    ("", "the SQL is empty", "write one SELECT"),
+    ("SELECT id FROM public.t; SELECT id FROM public.t", "has 2 statements", "write one SELECT"),
+    ("DELETE FROM public.t", "a view is a SELECT, and this is DELETE", "write one SELECT"),
+    ("SELECT 1 AS id", "a SELECT without FROM", "captured table"),
+    (
+        "SELECT id FROM public.t QUALIFY row_number() OVER (PARTITION BY g ORDER BY id) = 1",
+        "QUALIFY is no SQL",
+        "WITH r AS",
+    ),
+    # tables and columns
+    ("SELECT id FROM t", "the table t is not captured", "did you mean public.t?"),
+    ("SELECT id FROM public.tt", "the table public.tt is not captured", "did you mean public.t?"),
+    ("SELECT id FROM nowhere.zebra", "the table nowhere.zebra is not captured", "there are: public.t, public.f"),
+    ("SELECT id FROM view.v", "the view reads itself: view.v", "other views"),
+    ("SELECT id FROM (SELECT id FROM view.v)", "the view reads itself: view.v", "other views"),
+    ("SELECT id, b.g FROM public.t a", "b.g: there is no table b in FROM here", "there are: a"),
+    ("SELECT id, b.* FROM public.t a", "b.*: there is no table b in FROM here", "there are: a"),
+    ("SELECT id\n, gg\nFROM public.t", "line 2: there is no column gg", "did you mean g?"),
+    ("SELECT id, a.nn FROM public.t a", "there is no column a.nn", "did you mean n?"),
+    ("SELECT id, at FROM public.t a JOIN public.f b ON b.whom = a.g", "at is ambiguous: a and b have it", "write a.at"),
+    ("SELECT id FROM public.t a JOIN public.f a ON a.z = a.n", "FROM has two tables called a", "alias"),
+    ("SELECT id FROM shop.twins", "shop.twins has columns whose names differ in case alone: a", "rename one"),
+    (
+        "WITH c AS (SELECT id FROM public.t), C AS (SELECT id FROM public.t) SELECT id FROM c",
+        "WITH names C twice",
+        "name",
+    ),
+    ("SELECT x AS id FROM (SELECT id FROM public.t) s (x, y)", "s has 1 columns, and its alias names 2", "or none"),
+    # output columns and the key
+    ("SELECT g FROM public.t", "the key's column id is no output column", "there are: g"),
+    ("SELECT id AS ID FROM public.t", "the key's column id is no output column", "did you mean ID?"),
+    ("SELECT id, n AS Id FROM public.t", "two output columns are called Id", "another name"),
+    ("SELECT * FROM public.t a JOIN public.f b ON b.whom = a.g", "two output columns are called at", "another name"),
+    ("SELECT id, n + 1 FROM public.t", "an output column has no name: n + 1", "write n + 1 AS name"),
+    # what is not the same each time
+    ("SELECT id, rand() AS r FROM public.t", "RAND() is not the same each time", "clock()"),
+    ("SELECT id, uuid() AS r FROM public.t", "UUID() is not the same each time", "clock()"),
+    ("SELECT id FROM public.t WHERE at < now()", "NOW() is not the same each time", "clock()"),
+    (
+        "SELECT id\nFROM public.t\nWHERE at < current_timestamp",
+        "line 3: CURRENT_TIMESTAMP() is not the same",
+        "clock()",
+    ),
+    ("SELECT id FROM public.t WHERE at < current_date()", "CURRENT_DATE is not the same each time", "clock()"),
+    ("SELECT id, monotonically_increasing_id() AS r FROM public.t", "is not the same each time", "clock()"),
+    (
+        "SELECT id, first(g) AS r FROM public.t GROUP BY id",
+        "FIRST(t.g) depends on the order in which rows",
+        "row_number()",
+    ),
+    ("SELECT id, last(g) AS r FROM public.t GROUP BY id", "LAST(t.g) depends on the order", "row_number()"),
+    ("SELECT id, any_value(g) AS r FROM public.t GROUP BY id", "depends on the order", "row_number()"),
+    (
+        "SELECT id, collect_list(g) AS r FROM public.t GROUP BY id",
+        "COLLECT_LIST(t.g) depends on the order",
+        "row_number()",
+    ),
+    ("SELECT id, max_by(g, n) AS r FROM public.t GROUP BY id", "depends on the order", "row_number()"),
+    (
+        "SELECT id, g, row_number() OVER (PARTITION BY g ORDER BY n) AS r FROM public.t",
+        "ROW_NUMBER() has no total order",
+        "add to its ORDER BY: t.id",
+    ),
+    (
+        "SELECT who AS id, row_number() OVER (PARTITION BY whom ORDER BY z) AS r FROM public.f",
+        "ROW_NUMBER() has no total order",
+        "add to its ORDER BY: f.who",
+    ),
+    ("SELECT id, lag(n) OVER (PARTITION BY g ORDER BY at) AS r FROM public.t", "LAG(t.n) has no total order", "t.id"),
+    (
+        "SELECT id, sum(n) OVER (PARTITION BY g ORDER BY at ROWS 2 PRECEDING) AS r FROM public.t",
+        "SUM(t.n) has no total order",
+        "t.id",
+    ),
+    # functions and types
+    (
+        "SELECT id\nFROM public.t\nWHERE n > 1\n AND own(g) = 'x'",
+        "line 4: the function own is not known to give",
+        "engine: spark",
+    ),
+    (
+        "SELECT id, percentile(n, 0.5) AS r FROM public.t GROUP BY id",
+        "the function percentile is not known",
+        "engine: spark",
+    ),
+    ("SELECT id, g RLIKE 'x' AS r FROM public.t", "t.g RLIKE 'x' is not known to give Spark's value", "engine: spark"),
+    ("SELECT id, explode(n) AS r FROM public.t", "the function explode is not known", "engine: spark"),
+    ("SELECT id, g + 1 AS r FROM public.t", "its sides are string and int", "engine: spark"),
+    ("SELECT id FROM public.t WHERE g = 1", "it compares string with int", "engine: spark"),
+    ("SELECT id FROM public.t WHERE at > 'yesterday'", "it compares timestamp_ntz with a text", "engine: spark"),
+    ("SELECT id FROM public.t WHERE n", "t.n is bigint; it should be a condition", "engine: spark"),
+    (
+        "SELECT id, CASE WHEN n > 1 THEN n ELSE g END AS r FROM public.t",
+        "values of the types bigint and string",
+        "spark",
+    ),
+    ("SELECT id, round(x, 2) AS r FROM public.t", "cast it to DECIMAL", "engine: spark"),
+    ("SELECT id, CAST(x AS string) AS r FROM public.t", "double as string", "engine: spark"),
+    ("SELECT id, trim(BOTH 'x' FROM g) AS r FROM public.t", "is not known to give Spark's value", "engine: spark"),
+    ("SELECT id, g LIKE n AS r FROM public.t", "its pattern must be written out", "engine: spark"),
+    ("SELECT id, window(at, '5 minutes') AS r FROM public.t", "WINDOW(t.at, '5 minutes') is not known", "date_trunc()"),
+    ("SELECT id, at - INTERVAL '1 2:3:4' DAY TO SECOND AS r FROM public.t", "a whole number of one unit", "spark"),
+    # units
+    (
+        "SELECT g AS id2, count(*) AS id FROM public.t GROUP BY g",
+        "no unit to recompute: no column of the key (id) is in GROUP BY t.g",
+        "add t.g to the output and to the key, or say `refresh: full`",
+    ),
+    (
+        "SELECT id, row_number() OVER (ORDER BY id) AS r FROM public.t",
+        "no column of the key (id) is in ROW_NUMBER() OVER (ORDER BY t.id",
+        "add PARTITION BY with a column of the key, or say `refresh: full`",
+    ),
+    (
+        "SELECT id, r FROM (SELECT id, rank() OVER (ORDER BY n) AS r FROM public.t)",
+        "RANK() OVER (ORDER BY t.n ASC) takes all rows together",
+        "refresh: full",
+    ),
+    (
+        "SELECT id FROM (SELECT id,sum(n) OVER (PARTITION BY g) AS a, max(n) OVER (PARTITION BY at) AS b FROM public.t)",
+        "have no expression in common",
+        "refresh: full",
+    ),
+    (
+        "SELECT id, c FROM public.t JOIN (SELECT count(*) AS c FROM public.f) s ON s.c = n",
+        "s is an aggregate of all rows",
+        "refresh: full",
+    ),
+    ("SELECT id FROM public.t ORDER BY n, id LIMIT 3", "LIMIT of the whole", "refresh: full"),
+    ("SELECT id FROM public.t ORDER BY n", "ORDER BY of the whole", "leave it out"),
+    ("SELECT id FROM (SELECT id FROM public.t LIMIT 3)", "LIMIT of the whole", "row_number()"),
+    ("SELECT id FROM public.t UNION ALL SELECT who FROM public.f ORDER BY 1", "ORDER of a UNION", "subquery"),
+    # joins
+    ("SELECT id, who\nFROM public.t\nCROSS JOIN public.f", "line 3: no equality joins f", "refresh: full"),
+    ("SELECT id, who FROM public.t, public.f", "no equality joins f to the tables before it", "equal on both sides"),
+    ("SELECT id, who FROM public.t a JOIN public.f b ON b.z > a.n", "no equality joins b", "equal on both sides"),
+    ("SELECT id, who FROM public.t a LEFT JOIN public.f b ON b.z = 1", "no equality joins b", "equal on both sides"),
+    ("SELECT id FROM public.t a FULL JOIN public.f b ON b.whom = a.g", "FULL JOIN is not known here", "UNION ALL"),
+    ("SELECT id FROM public.t a NATURAL JOIN public.f b", "NATURAL JOIN public.f AS b", "write JOIN … ON"),
+    (
+        "SELECT a.id FROM public.t a JOIN public.t c ON c.id = a.n RIGHT JOIN public.f b ON b.whom = a.g",
+        "RIGHT JOIN is not known here",
+        "begin with the table",
+    ),
+    ("SELECT id FROM (public.t a JOIN public.f b ON b.whom = a.g)", "a join in parentheses", "one after another"),
+    ("SELECT a.id FROM public.t a JOIN public.f b USING (g)", "USING (g)", "write ON instead"),
+    # subqueries, and what is no table
+    ("SELECT id FROM public.t WHERE g IN (SELECT whom FROM public.f)", "a subquery in WHERE", "LEFT SEMI JOIN"),
+    ("SELECT id FROM public.t a WHERE EXISTS (SELECT 1 FROM public.f b WHERE b.whom = a.g)", "in WHERE", "SEMI JOIN"),
+    ("SELECT id, (SELECT max(z) FROM public.f) AS m FROM public.t", "a subquery in an expression", "LEFT JOIN"),
+    ("WITH RECURSIVE c AS (SELECT id FROM public.t) SELECT id FROM c", "WITH RECURSIVE is not known here", "levels"),
+    ("SELECT id FROM public.t LATERAL VIEW explode(n) e AS y", "LATERAL VIEW", "a view is made of"),
+    ("SELECT id FROM public.t PIVOT (sum(n) FOR g IN ('a'))", "PIVOT", "a captured table"),
+    ("SELECT id FROM public.t TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", "a captured table"),
+    ("SELECT id FROM range(3)", "RANGE(3) is not known in FROM", "a captured table"),
+    ("SELECT id FROM VALUES (1) AS v(id)", "is not known in FROM", "a captured table"),
+    ("SELECT id FROM public.t EXCEPT SELECT who FROM public.f", "EXCEPT is not known here", "LEFT ANTI JOIN"),
+    ("SELECT id FROM public.t INTERSECT SELECT who FROM public.f", "INTERSECT is not known here", "LEFT SEMI JOIN"),
+    (
+        "SELECT id, g FROM public.t UNION ALL SELECT who FROM public.f",
+        "the branches of UNION have 1 and 2 columns",
+        "each",
+    ),
+    ("SELECT id FROM public.t UNION ALL SELECT whom FROM public.f", "have bigint and string as id", "cast one"),
+    # groups
+    ("SELECT id, n FROM public.t GROUP BY id", "t.n is neither in GROUP BY nor aggregated", "add it to GROUP BY"),
+    ("SELECT id, sum(max(n)) AS s FROM public.t GROUP BY id", "an aggregate of an aggregate", "in a CTE"),
+    ("SELECT id FROM public.t WHERE count(*) > 1", "COUNT(*) in WHERE", "use HAVING"),
+    ("SELECT id FROM public.t GROUP BY id WITH ROLLUP", "GROUP BY ROLLUP is not known here", "UNION ALL"),
+    ("SELECT id FROM public.t GROUP BY CUBE (id)", "GROUP BY CUBE (id) is not known here", "UNION ALL"),
+    ("SELECT id FROM public.t GROUP BY 2", "GROUP BY 2: there is no such output column", "name the column"),
+    (
+        "SELECT id, max(n) AS n FROM public.t GROUP BY id HAVING n > 1",
+        "n in HAVING is the name of an output column",
+        "t.n",
+    ),
+    ("SELECT id, sum(n) OVER w AS s FROM public.t", "there is no window w", "WINDOW w AS"),
+    # the clock
+    (
+        "SELECT id FROM public.t WHERE clock() = at",
+        "it is not known when it changes: CLOCK() = t.at",
+        "compare clock()",
+    ),
+    ("SELECT id, clock() AS c FROM public.t", "it is not known when it changes: CLOCK()", "compare clock()"),
+    (
+        "SELECT id FROM public.t WHERE at > clock() - INTERVAL 1 MONTH",
+        "it is not known when it changes",
+        "compare clock()",
+    ),
+    (
+        "SELECT id FROM public.t WHERE coalesce(at, clock()) < clock()",
+        "it is not known when it changes",
+        "compare clock()",
+    ),
+    ("SELECT id FROM public.t WHERE clock() > '2026-01-01'", "clock() is compared with what is no column", "compare"),
+    (
+        "SELECT g AS id FROM public.t GROUP BY g HAVING max(at) < clock()",
+        "clock() is compared with an aggregate or a window: MAX(t.at) < CLOCK()",
+        "make the aggregate in a CTE",
+    ),
+    (
+        "SELECT id, who FROM public.t a LEFT JOIN public.f b ON b.whom = a.g AND a.at < clock()",
+        "clock() stands in the ON of a LEFT JOIN",
+        "in WHERE or in a CASE",
+    ),
+]
+KEYS = {"SELECT id, who": ["id", "who"]}
+
+
+@pytest.mark.parametrize(("sql", "what", "hint"), REFUSED, ids=[sql[:60] for sql, *_ in REFUSED])
+def test_what_cannot_be_kept_up_to_date_is_refused_with_the_way_out(sql: str, what: str, hint: str) -> None:
+    key = next((key for begin, key in KEYS.items() if sql.startswith(begin)), ["id"])
+    with pytest.raises(ConfigError) as refused:
+        plan_view("v", sql, key, RELATIONS)
+    assert refused.value.message.startswith("views.v.sql:")
+    assert what in refused.value.message
+    assert hint in (refused.value.hint or "")
+
+
+def units(plan: ViewPlan) -> list[tuple[str, ...]]:
+    return [node.units for node in plan.nodes]
+
+
+UNITS: list[tuple[str, list[str], list[tuple[str, ...]]]] = [
+    ("SELECT a.id, b.who, b.whom FROM public.t a JOIN public.f b ON b.whom = a.g", ["id", "who"], [("id", "who")]),
+    ("SELECT id, g, count(*) AS c FROM public.t GROUP BY id, g", ["id"], [("id",)]),
+    ("SELECT count(*) AS c FROM public.t", ["c"], [()]),
+    ("SELECT c FROM (SELECT id AS c FROM public.t)", ["c"], [("c",)]),
+    ("WITH s AS (SELECT g, count(*) AS c FROM public.t GROUP BY g) SELECT c, g FROM s", ["g"], [("g",), ("g",)]),
+    ("SELECT c, g FROM (SELECT count(*) AS c, max(g) AS g FROM public.t GROUP BY n)", ["g"], [("_u0",), ("g",)]),
+    (
+        "WITH s AS (SELECT g, max(n) AS c FROM public.t GROUP BY g) SELECT a.g, b.g h FROM s a JOIN s b ON b.c = a.c",
+        ["g", "h"],
+        [("g",), ("g", "h")],
+    ),
+    (
+        "SELECT id, r FROM (SELECT id, row_number() OVER (PARTITION BY g ORDER BY n, id) r FROM public.t) WHERE r < 3",
+        ["id"],
+        [("_u0",), ("id",)],
+    ),
+    ("SELECT 'a' AS b, id FROM public.t UNION ALL SELECT 'b', who FROM public.f", ["b", "id"], [("b", "id")]),
+    (
+        "SELECT id, count(*) AS c FROM (SELECT id FROM public.t UNION ALL SELECT who FROM public.f) GROUP BY id",
+        ["id"],
+        [("_ubranch", "_u0_0", "_u1_0", "_u1_1"), ("id",)],
+    ),
+    ("SELECT k, v FROM view.other WHERE v = 'x'", ["k"], [("k",)]),
+]
+
+
+@pytest.mark.parametrize(("sql", "key", "expected"), UNITS, ids=[sql[:60] for sql, *_ in UNITS])
+def test_a_node_is_divided_as_finely_as_its_clauses_allow(
+    sql: str, key: list[str], expected: list[tuple[str, ...]]
+) -> None:
+    plan = plan_view("v", sql, key, RELATIONS)
+    assert units(plan) == expected
+    assert plan.nodes[-1].name == "v"
+    assert [node.name for node in plan.nodes[:-1]] == [f"v#{number}" for number in range(1, len(plan.nodes))]
+
+
+def test_names_are_found_whatever_their_case_and_kept_as_they_are_written() -> None:
+    plan = plan_view("v", "SELECT o.ID, NAME AS Nick, o.* EXCEPT (id) FROM SHOP.odd O", ["ID"], RELATIONS)
+    assert plan.nodes[-1].columns == ("ID", "Nick", "Name")
+    assert plan.reads == ("shop.Odd",)
+
+
+def test_a_column_may_use_the_one_before_it_by_its_name() -> None:
+    plan = plan_view("v", "SELECT id, n + 1 AS m, m * 2 AS k FROM public.t", ["id"], RELATIONS)
+    assert '("t"."n" + 1) * 2' in plan.nodes[-1].whole
+
+
+def test_a_view_that_is_refreshed_whole_may_be_ordered_and_limited() -> None:
+    plan = plan_view(
+        "v", "SELECT id, n FROM public.t ORDER BY n DESC, id LIMIT 3", ["id"], RELATIONS, refresh_full=True
+    )
+    assert units(plan) == [()]
+    assert plan.nodes[0].touched == ()
+    assert plan.nodes[0].restricted == plan.nodes[0].whole
+    assert plan.nodes[0].whole.endswith("LIMIT 3")
+
+
+def test_the_first_rows_of_a_view_refreshed_whole_need_a_total_order() -> None:
+    with pytest.raises(ConfigError, match="LIMIT has no total order") as refused:
+        plan_view("v", "SELECT id, n FROM public.t ORDER BY n DESC LIMIT 3", ["id"], RELATIONS, refresh_full=True)
+    assert refused.value.hint == "add to ORDER BY: t.id"
+
+
+def test_a_sum_of_floats_is_warned_of() -> None:
+    plan = plan_view("v", "SELECT g, sum(x) AS s, avg(n) AS a FROM public.t GROUP BY g", ["g"], RELATIONS)
+    [warning] = plan.warnings
+    assert "order of addition" in warning
+
+
+def test_the_clock_is_a_parameter_and_wakes_the_view() -> None:
+    plan = plan_view("v", "SELECT id FROM public.t WHERE at < clock()", ["id"], RELATIONS)
+    assert plan.uses_clock
+    [node] = plan.nodes
+    assert all("$clock" not in statement for statement in node.touched)
+    assert all("$clock_before" in statement and "$clock_after" in statement for statement in node.due)
+    assert "$clock_before" not in node.restricted
+    assert "$clock_after" in node.restricted
+
+
+def test_a_changed_row_restricts_its_own_table_before_it_is_joined() -> None:
+    """What one change costs: the unit filter stands at the table, and below the group."""
+    sql = "SELECT b.who, count(*) AS c FROM public.t a JOIN public.f b ON b.whom = a.g GROUP BY b.who"
+    [node] = plan_view("v", sql, ["who"], RELATIONS).nodes
+    assert '(SELECT * FROM "after"."public.f" AS _row WHERE (EXISTS (SELECT 1 FROM "units"."v"' in node.restricted
+    assert node.restricted.index("EXISTS") < node.restricted.index("GROUP BY")
+
+
+def test_a_decimal_without_a_size_is_a_text_as_it_is_in_spark() -> None:
+    relations = {"public.p": Relation("public.p", {"id": Kind("int64"), "price": Kind("decimal")}, ("id",))}
+    with pytest.raises(ConfigError, match="string"):
+        plan_view("v", "SELECT id, price * 2 AS p FROM public.p", ["id"], relations)
