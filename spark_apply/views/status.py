@@ -13,6 +13,7 @@ from cdc.config import registry
 from cdc.config.config import KafkaConfig
 from cdc.config.views import ViewsConfig
 from cdc.model.change import Table
+from spark_apply.events import kafka_source
 from spark_apply.model.completeness import position_of
 from spark_apply.views.view import relation_of
 
@@ -41,7 +42,8 @@ def sink_config(config: ViewsConfig) -> KafkaConfig:
 def view_status(config: ViewsConfig) -> dict[str, Any]:
     """Return the stable JSON of ``cdc view status --json``. Raises OperatorError if Kafka does not answer."""
     with closing(registry.sink(sink_config(config), config.name)) as sink:
-        state = sink.peek()
+        ran = kafka_source.position_topic(config.source.topic_prefix, config.name) in kafka_source.topics(config.source)
+        state = sink.peek() if ran else None
         topics = {name: sink.topic(Table("view", name, (), ())) for name in config.views}
     noted: dict[str, Any] = {}
     note = Path(config.state) / _NOTE
