@@ -38,7 +38,6 @@ APART_MOST_S: Final = 1.0
 _COMMITS_APART: Final = 4
 """A commit of a thousand partitions takes long: commits are so far apart that they take at most a fifth of the time."""
 MOVED_POSITION_S: Final = 0.5
-IDLE_POSITION_S: Final = 10.0
 PAUSED_LOOK_S: Final = 0.5
 THROTTLED_S: Final = 1.0
 """A transaction is not left open while so long is waited."""
@@ -312,7 +311,7 @@ class Session:
                 raise RestartSession
             if self._state.phase is Phase.STREAM:
                 self._look_if_wanted()
-            if time.monotonic() - self._positioned_s >= IDLE_POSITION_S:
+            if time.monotonic() - self._positioned_s >= self._settings.idle_position_s:
                 self._look_at_topics()
                 self._commit(self._state.next())  # a copy that was fenced off notices
             self._across.stop.wait(PAUSED_LOOK_S)
@@ -455,9 +454,9 @@ class Session:
         return self._sink.pending()[0] > 0 or self._position_due()
 
     def _position_due(self) -> bool:
-        """Whether to commit the position: soon after it has moved (`cdc wait` may wait for it), else every 10 s."""
+        """Whether to commit the position: soon after it has moved (`cdc wait` may wait for it), else now and then."""
         waited_s = time.monotonic() - self._positioned_s
-        if waited_s >= IDLE_POSITION_S:
+        if waited_s >= self._settings.idle_position_s:
             return True
         return waited_s >= MOVED_POSITION_S and self._source.position()[1] > self._state.commit
 
@@ -466,7 +465,7 @@ class Session:
         offset, commit = self._source.position()
         reading = self._incremental.state()
         nothing = commit == self._state.commit and self._sink.pending()[0] == 0 and reading == self._state.reading
-        if nothing and time.monotonic() - self._positioned_s < IDLE_POSITION_S:
+        if nothing and time.monotonic() - self._positioned_s < self._settings.idle_position_s:
             self._across.good()
             return
         if self._sink.pending()[0] == 0 or (self._at_end and self._freshness.is_due()):

@@ -45,6 +45,8 @@ class Settings:
     """Which tables' topics are flat."""
     key_headers: bool = False
     """Whether the records of a key change name the other key in a header."""
+    idle_position_s: float = 10.0
+    """How often the position is committed where nothing happens: it tells how fresh the topics are."""
     take_over: bool = False
     """Whether another copy that is at work is fenced at once, not waited for."""
 

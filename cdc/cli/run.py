@@ -150,6 +150,7 @@ def _follow(config: ConnectorConfig, how: _How, place: Place, to: logging.Handle
             rows_per_second=config.snapshot.max_rows_per_second,
             logs=config.logs,
             config=config.binding,
+            idle_position_s=config.sink.idle_position_s,
             wait_s=how.wait_s,
             take_over=how.take_over,
             rules=CaptureRules.of_source(config.source),

@@ -231,6 +231,9 @@ class LogConfig:
 
 LEAST_TRANSACTION_S: Final = 10
 MOST_TRANSACTION_S: Final = 86_400
+LEAST_IDLE_S: Final = 0.5
+MOST_IDLE_S: Final = 60.0
+"""A copy that was fenced off notices at its next commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +250,8 @@ class KafkaConfig:
     """None: the broker's default.replication.factor."""
     transaction_timeout_s: float = 600.0
     """After how long the brokers end a transaction that is still open. A source transaction is written in one."""
+    idle_position_s: float = 10.0
+    """How often the position is committed where nothing happens; views' clocks move with it."""
     transaction_metadata: bool = False
     """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
@@ -279,6 +284,11 @@ class KafkaConfig:
             f"{LEAST_TRANSACTION_S} to {MOST_TRANSACTION_S}, and no more than the brokers' transaction.max.timeout.ms",
         )
         check_format(self.format, self.formats, metadata=self.flat_metadata, headers=self.headers)
+        _require(
+            LEAST_IDLE_S <= self.idle_position_s <= MOST_IDLE_S,
+            f"idle_position_s: {self.idle_position_s:g} is out of range",
+            f"{LEAST_IDLE_S:g} to {MOST_IDLE_S:g}",
+        )
         _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
         for name, value in self.topic_config.items():
             _require(

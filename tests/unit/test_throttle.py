@@ -69,9 +69,8 @@ def test_incremental_snapshots_are_bounded_too(monkeypatch: pytest.MonkeyPatch) 
             bench.log.commit(insert(B, _row("b")))
 
     bench.ask(Command(tables=(A.qualified,)))
-    monkeypatch.setattr(cdc.capture.session, "IDLE_POSITION_S", 0.0)
     pipeline: Any = Pipeline(
-        Settings(connector="c", prefix="p", chunk_rows=5, rows_per_second=50),
+        Settings(connector="c", prefix="p", chunk_rows=5, rows_per_second=50, idle_position_s=0.0),
         open_source=lambda: MemorySource(bench.log, [A, B], at=at),
         open_snapshotter=lambda: MemorySnapshotter(bench.log, rows_each=5, at=at),
         sink=MemorySink(bench.kafka, "c", "p"),
