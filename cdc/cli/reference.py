@@ -72,6 +72,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "counted), `position`, `stopped` (by view, why).",
     "view status": "`name`, `position`, `freshness_seconds`, `views.<name>` with `topic`, `rows`, `quarantined` "
     "(units), `stopped` (why, or null), `published`.",
+    "view verify": "`agree`, `views[view, position, rows, missing, extra, different, failed, keys[how, key]]`; "
+    "`failed` says why Spark has no answer, or is null.",
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "
     "old copy, "
     "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",
