@@ -11,7 +11,7 @@ ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply soak fuzz test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply bench-views soak fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -110,11 +110,15 @@ bench-latency: $(JARS) ## from commit to visible at 1,000 single-row transaction
 bench-growth: $(JARS) ## what an event costs, from 10⁵ to 10⁷ of them and of 1 to 200 tables
 	$(BIN)/python -m bench.capture.growth
 
-bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in memory: no server
+bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in memory, and what metrics add to it: no server
 	$(BIN)/python -m bench.capture.hotpath
+	$(BIN)/python -m bench.capture.metering
 
 bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild, verify, beside what is asked for
 	$(BIN)/python -m bench.derived.apply
+
+bench-views: $(STAMP)  ## a step of a view job in its engine alone, by how much it changes
+	$(BIN)/python -m bench.derived.views
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down

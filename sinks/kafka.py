@@ -24,10 +24,11 @@ from cdc.config.elapsed import Elapsed
 from cdc.encode import foreign
 from cdc.model.change import Table
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
-from cdc.model.interfaces import UNSURE, Log
+from cdc.model.interfaces import UNSURE, Headers, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from cdc.model.state_records import StateWriter, table_key
+from cdc.rules.flat import as_event
 from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.record_batch import CODECS, Codec, first
 from sinks.producer.batches import Batch, Batches, partition_of
@@ -79,6 +80,7 @@ class KafkaSink:
 
     def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
+        self.epochs = 0
         self._logs = sorted(logs)
         self._table_logs = TableLogs(config)
         self._has_letters = False
@@ -252,6 +254,7 @@ class KafkaSink:
             self._producer = self._new_producer()
         producer = self._producer
         self._doing("fencing other copies of this connector", lambda: producer.begin_epoch(_FENCE_S))
+        self.epochs += 1
 
     def _new_producer(self) -> TransactionalProducer:
         transactional_id = f"{self._config.prefix}.{self.connector}"
@@ -276,8 +279,8 @@ class KafkaSink:
     def peek(self) -> State | None:
         return read_standing(self._config, self.connector).state
 
-    def write(self, topic: str, key: bytes, value: bytes | None) -> None:
-        self._batches.add(topic, key, value)
+    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
+        self._batches.add(topic, key, value, headers)
 
     def schema(self, key: bytes, value: bytes) -> None:
         self.write(self.schema_topic, key, value)
@@ -341,7 +344,7 @@ class KafkaSink:
         topic = self.topic(table)
         isolation: Isolation = "read_committed" if committed else "read_uncommitted"
         for message in read_to_end(self._servers, self._config.options, topic, isolation):
-            yield cast("bytes", message.key()), message.value()
+            yield cast("bytes", message.key()), as_event(message.value(), message.headers())
 
     def extent(self, table: Table) -> int:
         return extent(self._servers, self._config.options, self.topic(table))
@@ -353,7 +356,8 @@ class KafkaSink:
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
         messages = read_partition(self._servers, self._config.options, self.topic(table), partition, offset)
         for message in messages:
-            yield message.offset() or 0, cast("bytes", message.key()), message.value()
+            value = as_event(message.value(), message.headers())
+            yield message.offset() or 0, cast("bytes", message.key()), value
 
     def schemas(self) -> Iterator[bytes]:
         others: dict[bytes | None, Message] = {}
@@ -460,7 +464,7 @@ class KafkaSink:
         return RetryableError(f"{where}: {error}")
 
     def _too_large(self, batch: Batch) -> TooLargeError:
-        key, value = first(batch.records)
+        key, value, headers = first(batch.records)
         size = len(key) + len(value or b"")
         return TooLargeError(
             f"a record of {size} bytes is too large for topic {batch.topic} (its key has {len(key)} bytes)",
@@ -471,7 +475,7 @@ class KafkaSink:
             f"({LARGEST_REQUEST} bytes) is what is sent at most",
             topic=self._table_logs.written_for(batch.topic),
             key=key,
-            value=value or b"",
+            value=as_event(value, headers) or b"",
         )
 
     def _superseded(self) -> FencedError:

@@ -15,9 +15,10 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope import TableEncoder
 from cdc.model.change import Row, Table
-from cdc.model.errors import RetryableError
+from cdc.model.errors import RetryableError, raise_first
 from cdc.model.interfaces import Snapshotter, Window
 from cdc.model.state import Key
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
 
 
 class PublishedRow(NamedTuple):
@@ -49,14 +50,20 @@ class PublishedWindow:
 class PublishedTables:
     """Reads the captured tables of one connector; a context manager."""
 
-    def __init__(self, tables: Sequence[Table], reader: Snapshotter, *, prefix: str) -> None:
-        """`reader` is closed with this."""
+    def __init__(
+        self, tables: Sequence[Table], reader: Snapshotter, *, prefix: str, rules: CaptureRules = NO_RULES
+    ) -> None:
+        """`reader` is closed with this. Raises OperatorError for rules that cannot be applied."""
         self.tables: Final = {table.qualified: table for table in tables}
         self._reader = reader
+        of = {name: rules.of(name) for name in self.tables}
         self._encoders = {
-            name: TableEncoder(table, connector="", prefix=prefix, database="", version=0, topic="")
+            name: TableEncoder(
+                table, connector="", prefix=prefix, database="", version=0, topic="",
+                published=None if (found := of[name]) is None else found.published(table),
+            )
             for name, table in self.tables.items()
-        }
+        }  # fmt: skip
 
     def read(self, name: str) -> Iterator[PublishedWindow]:
         """Read all rows of a table in the order of its key, each key under exactly one of the views.
@@ -105,8 +112,9 @@ class PublishedTables:
         if window.table.columns != table.columns or window.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered meanwhile", hint="start again")
         encoder = self._encoders[table.qualified]
-        rows = [row for row in (_published(encoder, row) for row in window.rows) if row is not None]
-        return PublishedWindow(table, rows, window.end, len(window.rows) - len(rows))
+        shown = encoder.shown(window.rows)
+        rows = [row for row in (_published(encoder, row) for row in shown) if row is not None]
+        return PublishedWindow(table, rows, window.end, len(shown) - len(rows))
 
 
 def _published(encoder: TableEncoder, row: Row) -> PublishedRow | None:
@@ -129,4 +137,6 @@ def open_published(config: ConnectorConfig) -> PublishedTables:
         tables = source.tables()
     finally:
         source.close()
-    return PublishedTables(tables, registry.snapshotter(config)(), prefix=config.sink.prefix)
+    rules = CaptureRules.of_source(config.source)
+    raise_first(rules.refusals(tables, first=False))
+    return PublishedTables(tables, registry.snapshotter(config)(), prefix=config.sink.prefix, rules=rules)

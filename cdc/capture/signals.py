@@ -1,8 +1,9 @@
-"""Commands of `cdc snapshot` to a connector: Debezium's signals, as records of the connector's signal topic. Pure.
+"""Commands to a connector: Debezium's signals, as records of the connector's signal topic. Pure.
 
 https://debezium.io/documentation/reference/stable/configuration/signalling.html: ``execute-snapshot`` and
 ``stop-snapshot``. We add two members of the data: ``after-gap``, because the log has a gap and a re-snapshot of all
-tables shall close it; and ``keys``, for only the rows with these keys of the one table named.
+tables shall close it; and ``keys``, for only the rows with these keys of the one table named. ``pause-connector`` and
+``resume-connector`` are ours.
 """
 
 from __future__ import annotations
@@ -10,26 +11,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
 from cdc.model.state import Key, key_from_json, key_to_json
+
+_PAUSE: Final = "pause-connector"
+_RESUME: Final = "resume-connector"
 
 log = logging.getLogger("cdc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Starts or stops the incremental snapshot of tables."""
+    """Starts or stops the incremental snapshot of tables, or pauses or resumes the connector."""
 
-    tables: tuple[str, ...]
+    tables: tuple[str, ...] = ()
     """``schema.table``"""
     stop: bool = False
     after_gap: bool = False
     keys: tuple[Key, ...] = ()
     """The keys to read of the one table; none: all rows."""
+    pause: bool | None = None
+    """Whether the connector is to pause, or else to go on; None: it is about tables."""
 
     def to_bytes(self, identifier: str) -> bytes:
+        if self.pause is not None:
+            return orjson.dumps({"id": identifier, "type": _PAUSE if self.pause else _RESUME, "data": {}})
         data: dict[str, object] = {"type": "incremental", "data-collections": list(self.tables)}
         if self.after_gap:
             data["after-gap"] = True
@@ -44,6 +53,8 @@ def parse(value: bytes) -> Command:
     try:
         record = orjson.loads(value)
         kind, data = record["type"], record["data"]
+        if kind in (_PAUSE, _RESUME):
+            return Command(pause=kind == _PAUSE)
         if kind not in ("execute-snapshot", "stop-snapshot"):
             raise ValueError(kind)
         tables, after_gap = tuple(map(str, data["data-collections"])), bool(data.get("after-gap"))
@@ -52,7 +63,7 @@ def parse(value: bytes) -> Command:
             raise ValueError(tables)
     except (ValueError, KeyError, TypeError, AttributeError):
         log.warning("the signal topic holds a record that is no command of ours; it is left out")
-        return Command(tables=())
+        return Command()
     return Command(tables=tables, stop=kind == "stop-snapshot", after_gap=after_gap, keys=keys)
 
 

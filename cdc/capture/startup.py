@@ -18,6 +18,8 @@ from cdc.model.errors import GapError, raise_first
 from cdc.model.interfaces import LINEAGE, UNSURE, Choosing, Clock, Comparing, Log, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
+from cdc.rules.flat import ENVELOPES, Formats
 
 log = logging.getLogger("cdc")
 
@@ -29,12 +31,22 @@ class Settings:
     connector: str
     prefix: str
     chunk_rows: int = 50_000
+    rows_per_second: int | None = None
+    """How many rows snapshots read a second, on average; None: there is no bound."""
     logs: frozenset[Log] = frozenset()
     """The topics written beside the tables' own. Without dead letters, a poison record stops the connector."""
     config: Mapping[str, str] = field(default_factory=dict)
     """The settings that a position depends on: `ConnectorConfig.binding`."""
     wait_s: float | None = None
     """How long servers that are not up yet are waited for before the connector has run once; None: not at all."""
+    rules: CaptureRules = NO_RULES
+    """What of the tables is published."""
+    formats: Formats = ENVELOPES
+    """Which tables' topics are flat."""
+    key_headers: bool = False
+    """Whether the records of a key change name the other key in a header."""
+    idle_position_s: float = 10.0
+    """How often the position is committed where nothing happens: it tells how fresh the topics are."""
     take_over: bool = False
     """Whether another copy that is at work is fenced at once, not waited for."""
 

@@ -17,8 +17,10 @@ from typing import Any
 
 import click
 
+from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress
 from cdc.model.errors import ConfigError
+from cdc.monitoring.json_log import Place, line
 
 _WARNING, _BATCH = "warning: ", "batch "
 """How lines of the job begin."""
@@ -33,20 +35,36 @@ _WARNING, _BATCH = "warning: ", "batch "
     "--reset-checkpoint", is_flag=True, help="Set the checkpoint aside and read the topics from their beginning."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary, or the plan, as one JSON object.")
-def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, reset_checkpoint: bool, as_json: bool) -> int:
+@LOG_FORMAT
+def apply(
+    file: Path,
+    *,
+    once: bool,
+    plan: bool,
+    lose_history: bool,
+    reset_checkpoint: bool,
+    as_json: bool,
+    log_format: str,
+) -> int:
     """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
 
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
     any time. With --plan, exit code 1 says that it would not start.
     """
+    place = Place()
     stop = threading.Event()
-    with nullcontext() if plan else _stopping(stop):  # before anything slow is imported
-        from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
+    with (
+        nullcontext() if plan else errors_logged(log_format, place),
+        nullcontext() if plan else stopping(stop),  # before anything slow is imported
+    ):
+        from cdc.cli.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
+        from cdc.config.config import load_apply  # noqa: PLC0415 - the same
 
         if plan and reset_checkpoint:
             msg = "--plan touches nothing"
             raise click.UsageError(f"{msg}: leave out --reset-checkpoint")
         config = load_apply(file)
+        place.is_of(apply=config.name, connector=config.source.topic_prefix)
         if importlib.util.find_spec("pyspark") is None:
             msg = "pyspark is not installed; the apply job runs on it"
             raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
@@ -55,10 +73,11 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, reset_check
             found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
             click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
             return int(not found["starts"])
-        told = _Told(config.name, live=sys.stderr.isatty())
-        with Alive(told.say, every_s=ALIVE_S):
+        as_lines = log_format == JSON
+        told = Told(config.name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
+        with Alive(told.say, every_s=ALIVE_S), monitored_job(config, place, told) as meter:
             run_apply = importlib.import_module("spark_apply.job.job").run_apply
-            how = {"once": once, "lose_history": lose_history, "reset_checkpoint": reset_checkpoint}
+            how = {"once": once, "lose_history": lose_history, "reset_checkpoint": reset_checkpoint, "meter": meter}
             run = run_apply(config, **how, progress=told, stop=stop)
         told.done()
     summary = run.as_json()
@@ -67,7 +86,7 @@ def apply(file: Path, *, once: bool, plan: bool, lose_history: bool, reset_check
 
 
 @contextmanager
-def _stopping(stop: threading.Event) -> Iterator[None]:
+def stopping(stop: threading.Event) -> Iterator[None]:
     """Let SIGINT and SIGTERM ask the job to end, also while it starts."""
 
     def ask(_number: int, _frame: FrameType | None) -> None:
@@ -84,30 +103,32 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Told:
+class Told:
     """Shows what the job tells. On a terminal it is a status line; warnings stay.
 
     Off a terminal everything but batches is a line of its own, with the time in UTC; of batches the last one is shown
     once a minute.
     """
 
-    def __init__(self, name: str, *, live: bool = False) -> None:
+    def __init__(self, name: str, *, live: bool = False, place: Place | None = None) -> None:
+        """`place`: lines are JSON, and have it."""
         self._name = name
+        self._place = place
         self._live = live
         self._last, self._at_s = "starting", time.time()
         self._shown = False
 
-    def __call__(self, line: str) -> None:
-        self._last, self._at_s, self._shown = line, time.time(), False
-        warning = line.startswith(_WARNING)
+    def __call__(self, text: str) -> None:
+        self._last, self._at_s, self._shown = text, time.time(), False
+        warning = text.startswith(_WARNING)
         if self._live:
             if warning:
                 clear_progress()
-                click.echo(line, err=True)
+                click.echo(text, err=True)
             else:
-                show_progress(line)
-        elif warning or not line.startswith(_BATCH):
-            self._write(line.removeprefix(_WARNING), "WARNING" if warning else "INFO")
+                show_progress(text)
+        elif warning or not text.startswith(_BATCH):
+            self._write(text.removeprefix(_WARNING), "WARNING" if warning else "INFO")
             self._shown = True
 
     def say(self) -> None:
@@ -125,8 +146,11 @@ class _Told:
         if self._live:
             clear_progress()
 
-    def _write(self, line: str, level: str) -> None:
-        click.echo(f"{instant(time.time())} {level:<7} {self._name}: {line}", err=True)
+    def _write(self, text: str, level: str) -> None:
+        if self._place is not None:
+            click.echo(line(time.time(), level, text, self._place), err=True)
+        else:
+            click.echo(f"{instant(time.time())} {level:<7} {self._name}: {text}", err=True)
 
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:

@@ -10,11 +10,14 @@ import orjson
 
 from cdc.capture import verdicts
 from cdc.config import registry
-from cdc.config.config import ConnectorConfig, load_connector, named
+from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.config.patterns import named
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.state import State
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.flat import Formats
 
 
 @click.command()
@@ -49,6 +52,10 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         findings.append(refused("position", exc))
     checked: Checked = registry.check(config)(config, state, known=known)
     findings = [*checked.findings, *findings]
+    if checked.tables:
+        rules = CaptureRules.of_source(config.source)
+        findings += [refused("rules", error) for error in rules.refusals(checked.tables, first=state is None)]
+        findings += [refused("format", error) for error in Formats.of_sink(config.sink).refusals(checked.tables)]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
         if checked.identity:

@@ -65,11 +65,21 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "`stale`, `duplicate`, `quarantined` (null where a store does not count). With `--plan`: `name`, `starts`, "
     "`checkpoint`, `copies[table, store, action, steps, why, hint, mode, rebuild]`, `topics[topic, begin, offsets]`, "
     "`problems[what, hint]`; see [--plan](apply-reference.md#--plan).",
+    "view check": "as `cdc view plan`.",
+    "view plan": "`name`, `tables`, `views.<name>` with `reads`, `key`, `columns` (kinds by name), `uses_clock`, "
+    "`warnings`, `nodes[name, reads, units, deadlines]`; a node without units is computed whole.",
+    "view run": "`name`, `seconds`, `steps` (how often the views were computed), `events` (written, tombstones not "
+    "counted), `position`, `stopped` (by view, why).",
+    "view status": "`name`, `position`, `freshness_seconds`, `views.<name>` with `topic`, `rows`, `quarantined` "
+    "(units), `stopped` (why, or null), `published`.",
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "
     "old copy, "
     "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",
     "snapshot start": "`id` of the command, `tables` that it asks for.",
     "snapshot stop": "`id` of the command, `tables` that it asks for.",
+    "pause": "`id` of the command, `connector`, `log_seconds` (how long the server keeps its log, null where that is "
+    "not known), `log` (the same in words).",
+    "resume": "`id` of the command, `connector`.",
     "snapshot status": "by table: `phase` (`initial`, `waiting`, `reading`, `deleting`), `rows`, `estimate`, "
     "`required`, "
     "`eta_s`.",
@@ -83,7 +93,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "and `quarantined[…]`.",
     "status": "of a connector: `name`, `phase`, `running`, `position`, `committed_at`, `lag_bytes`, `lag_seconds` "
     "(the age of `source_at`), `source_at` (up to when all that was committed at the source is in Kafka; null before "
-    "all tables are read), `standby` (copies that stand by, null where the server does not tell), `tables`, "
+    "all tables are read), `paused_at` (null while it is not paused), "
+    "`standby` (copies that stand by, null where the server does not tell), `tables`, "
     "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `source`, `last_error`. Of an "
     "apply job: `name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, "
     "`published_at`, `tables`, `incomplete`, `remade` (tables whose copy is of a topic that was made again since), "

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,12 +20,18 @@ import click
 from cdc.capture.memory import keep_freed
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
-from cdc.cli.terminal import ALIVE_S, Alive, UtcFormatter, clear_progress, instant, seconds_of, show_progress
+from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, handler
+from cdc.cli.monitored import monitored_connector
+from cdc.cli.terminal import ALIVE_S, Alive, clear_progress, instant, seconds_of, show_progress
 from cdc.config import registry
 from cdc.config.child_processes import SAFE_PATH
-from cdc.config.config import load_connector
+from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.errors import OperatorError
+from cdc.model.meter import Meter
 from cdc.model.state import Phase
+from cdc.monitoring.json_log import Place
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.flat import Formats
 
 _STOP_S = 30.0
 _GC_OBJECTS = 50_000
@@ -69,57 +76,104 @@ _FOR_EVER = "forever"
     help="Fence another copy of the connector at once; without it a copy stands by while another one follows.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log each commit.")
+@LOG_FORMAT
 def run(
-    files: tuple[Path, ...], *, until_caught_up: bool, wait_s: float | None, take_over: bool, verbose: bool
+    files: tuple[Path, ...],
+    *,
+    until_caught_up: bool,
+    wait_s: float | None,
+    take_over: bool,
+    verbose: bool,
+    log_format: str,
 ) -> None:
     """Capture: snapshot, then follow the log until stopped.
 
     Of several files each connector is a process of its own: when one ends with an error, the others go on.
     """
+    place = Place()
+    with errors_logged(log_format, place):
+        how = _How(until_caught_up, wait_s, take_over, verbose, log_format)
+        _run(files, how, place)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The options of a run."""
+
+    until_caught_up: bool
+    wait_s: float | None
+    take_over: bool
+    verbose: bool
+    log_format: str
+
+    def flags(self) -> list[str]:
+        """Write them for a process of one file."""
+        wait_s = self.wait_s
+        return [
+            *(["--until-caught-up"] if self.until_caught_up else []),
+            *([] if wait_s is None else [f"--wait={_FOR_EVER if wait_s == float('inf') else f'{wait_s:.3f}s'}"]),
+            *(["--take-over"] if self.take_over else []),
+            *(["--verbose"] if self.verbose else []),
+            *([] if self.log_format == TEXT else [f"--log-format={self.log_format}"]),
+        ]
+
+
+def _run(files: tuple[Path, ...], how: _How, place: Place) -> None:
     configs = [load_connector(path) for path in files]
-    names = [config.name for config in configs]
-    doubled = {name for name in names if names.count(name) > 1}
-    if doubled:
-        raise click.UsageError(f"two files name their connector {', '.join(sorted(doubled))}")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(UtcFormatter())
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    for what, given in (
+        ("their connector", [config.name for config in configs]),
+        ("the address of their metrics", [config.metrics.listen for config in configs if config.metrics.listen]),
+    ):
+        doubled = {one for one in given if given.count(one) > 1}
+        if doubled:
+            raise click.UsageError(f"two files name {what} {', '.join(sorted(doubled))}")
+    to, verbose = handler(how.log_format, place), how.verbose
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[to])
     for client in ("kafka", "cdc.kafka"):  # the connector reports their errors in one line
         logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     if len(files) > 1:
-        flags = [
-            *(["--until-caught-up"] if until_caught_up else []),
-            *([] if wait_s is None else [f"--wait={_FOR_EVER if wait_s == float('inf') else f'{wait_s:.3f}s'}"]),
-            *(["--take-over"] if take_over else []),
-            *(["--verbose"] if verbose else []),
-        ]
-        _supervise(files, flags)
+        _supervise(files, how.flags())
         return
+    place.is_of(connector=configs[0].name)
+    with monitored_connector(configs[0]) as meter:
+        _follow(configs[0], how, place, to, meter)
+
+
+def _follow(config: ConnectorConfig, how: _How, place: Place, to: logging.Handler, meter: Meter) -> None:
     keep_freed()
-    config = configs[0]
-    shown = _Shown(config.name, live=sys.stderr.isatty() and not verbose)
+    shown = _Shown(config.name, live=sys.stderr.isatty() and not how.verbose and how.log_format == TEXT, place=place)
     pipeline = Pipeline(
         Settings(
             connector=config.name,
             prefix=config.sink.prefix,
             chunk_rows=config.snapshot.chunk_rows,
+            rows_per_second=config.snapshot.max_rows_per_second,
             logs=config.logs,
             config=config.binding,
-            wait_s=wait_s,
-            take_over=take_over,
+            idle_position_s=config.sink.idle_position_s,
+            wait_s=how.wait_s,
+            take_over=how.take_over,
+            rules=CaptureRules.of_source(config.source),
+            formats=Formats.of_sink(config.sink),
+            key_headers="key_change" in config.sink.headers,
         ),
         open_source=registry.source(config),
         open_snapshotter=registry.snapshotter(config),
         sink=registry.sink(config.sink, config.name, logs=config.logs),
         observe=shown,
         failed=partial(registry.part("sinks.topics.positions:leave_error"), config.sink, config.name),
+        meter=meter,
     )
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if shown.stopping:  # asked twice: at once; the position makes that safe
             raise KeyboardInterrupt
         shown.stopping = True
-        click.echo("stopping after the transaction in hand; once more to stop at once", err=True)
+        said = "stopping after the transaction in hand; once more to stop at once"
+        if how.log_format == JSON:
+            shown.say(logging.INFO, said)
+        else:
+            click.echo(said, err=True)
         pipeline.stop()
 
     # the objects of a row live for a moment and are in no cycles: a collection at every 700 finds nothing
@@ -128,17 +182,18 @@ def run(
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     alive = Alive(shown.alive, every_s=ALIVE_S)
-    handler.addFilter(alive.heard)
+    to.addFilter(alive.heard)
     with alive:
-        pipeline.run(until_caught_up=until_caught_up)
+        pipeline.run(until_caught_up=how.until_caught_up)
     shown.done()
 
 
 class _Shown:
     """Shows a run to a person: a line when a phase begins and every 10 s; on a terminal, a status line too."""
 
-    def __init__(self, name: str, *, live: bool) -> None:
+    def __init__(self, name: str, *, live: bool, place: Place | None = None) -> None:
         self._name = name
+        self._place = place or Place(connector=name)
         self._live = live
         self._phase: Phase | None = None
         self._at_s = self._drawn_s = time.monotonic()
@@ -151,11 +206,12 @@ class _Shown:
     def __call__(self, report: Report) -> None:
         now = self._reported_s = time.monotonic()
         self._report = report
+        self._place.stands_at(report.state.offset)
         if report.phase is not self._phase:
             self._phase = report.phase
-            self._say(logging.INFO, _PHASES[report.phase])
+            self.say(logging.INFO, _PHASES[report.phase])
         elif now - self._at_s >= _SAID_EVERY_S and report.events > self._events:
-            self._say(logging.INFO, self._progress(report, now))
+            self.say(logging.INFO, self._progress(report, now))
         else:
             self._log.debug("%s: committed at %s, %d events", self._name, report.state.offset, report.events)
             self._draw(report, now)
@@ -166,15 +222,20 @@ class _Shown:
         """Say that it lives, and what it does; called on another thread when nothing else was said for a minute."""
         report, silent_s = self._report, time.monotonic() - self._reported_s
         if report is None:
-            self._say(logging.INFO, f"alive; no position committed for {duration(silent_s)}, since the start")
+            self.say(logging.INFO, f"alive; no position committed for {duration(silent_s)}, since the start")
         elif silent_s > _SILENT_S:
             where = f"the last one is {report.state.offset}"
-            self._say(logging.INFO, f"alive; no position committed for {duration(silent_s)}: {where}")
+            self.say(logging.INFO, f"alive; no position committed for {duration(silent_s)}: {where}")
         else:
             state = report.state
             upto = f", all that was committed up to {instant(state.source_ms / 1000)} is in Kafka"
             known = upto if report.phase is Phase.STREAM and state.source_ms else ""
-            self._say(logging.INFO, f"alive; {report.events:,} events so far, at {state.offset}{known}")
+            if state.paused_ms:
+                self.say(
+                    logging.INFO, f"alive; paused since {instant(state.paused_ms / 1000)}, at {state.offset}{known}"
+                )
+                return
+            self.say(logging.INFO, f"alive; {report.events:,} events so far, at {state.offset}{known}")
 
     def _progress(self, report: Report, now: float) -> str:
         rate = (report.events - self._events) / max(now - self._at_s, 0.001)
@@ -194,13 +255,14 @@ class _Shown:
             line = f"{self._name}: {self._progress(report, now)}"[: shutil.get_terminal_size().columns - 1]
             show_progress(line)  # a line that wraps could not be drawn over
 
-    def _say(self, level: int, text: str) -> None:
+    def say(self, level: int, text: str) -> None:
+        """Log a line about the connector."""
         if self._live:
             clear_progress()
         self._log.log(level, "%s: %s", self._name, text)
 
     def done(self) -> None:
-        self._say(logging.INFO, f"{'stopped' if self.stopping else 'caught up'}, position committed")
+        self.say(logging.INFO, f"{'stopped' if self.stopping else 'caught up'}, position committed")
 
 
 def _reading(found: SnapshotProgress) -> str:

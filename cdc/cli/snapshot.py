@@ -54,6 +54,8 @@ def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, as_json: bool
                 hint=f"source.tables: {', '.join(config.source.tables)}; captured now: {', '.join(state.tables)}",
             )
     _ask(config, Command(tables=tables or state.tables, after_gap=after_gap), as_json=as_json)
+    if state.paused_ms:
+        click.echo(f"{config.name} is paused: it does so once it is resumed (cdc resume {file})", err=True)
 
 
 @snapshot.command()

@@ -113,6 +113,7 @@ def _status(config: ConnectorConfig) -> dict[str, Any]:
         "name": config.name,
         "phase": state.phase.value if state else "new",
         "running": running,
+        "paused_at": _instant(state.paused_ms) if state and state.paused_ms else None,
         "standby": server.pop("standby", None),
         "position": dict(state.offset) if state else None,
         "committed_at": _instant(kafka.committed_at_ms) if kafka and state else None,
@@ -169,9 +170,11 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     lag = "unknown bytes" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes"
     if found["source_at"] is not None:
         lag += f", {found['lag_seconds']:,} s: all that was committed up to {found['source_at']} is in Kafka"
+    paused = "" if found["paused_at"] is None else f", paused since {found['paused_at']}: cdc resume lets it go on"
+    running = "" if found["running"] else " (not running)"
     lines = [
         ("connector", found["name"]),
-        ("phase", found["phase"] + ("" if found["running"] else " (not running)") + _standing_by(found["standby"])),
+        ("phase", f"{found['phase']}{paused}{running}{_standing_by(found['standby'])}"),
         ("position", position + (f", committed {found['committed_at']}" if found["committed_at"] else "")),
         ("lag", lag),
     ]

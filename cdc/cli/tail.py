@@ -71,9 +71,10 @@ def _coloured(record: dict[str, Any]) -> str:
     colours = {"c": "green", "r": "blue", "u": "yellow", "d": "red"}
     value = record["value"]
     event = value if isinstance(value, dict) else {}
-    op = "tombstone" if value is None else str(event.get("op", "?"))
+    enveloped = {"op", "source"} <= event.keys()
+    op = "tombstone" if value is None else str(event["op"]) if enveloped else str(event.get("__op", "row"))
     where = click.style(f"{record['topic']}/{record['partition']}@{record['offset']}", dim=True)
     what = click.style(op, fg=colours.get(op, "white"), bold=True)
-    shown = event.get("after") or event.get("before") or event.get("message")
+    shown = (event.get("after") or event.get("before") or event.get("message")) if enveloped else event
     body = orjson.dumps(shown).decode() if shown else ""
     return f"{where} {what} {orjson.dumps(record['key']).decode()} {body}"

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from cdc.config.column_rules import ColumnRules
+from cdc.config.metrics_config import MetricsConfig
+from cdc.config.patterns import LEFT_OUT, chooses, is_pattern, matches
+from cdc.config.record_format import check_format
+from cdc.config.where import parse
 from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
@@ -21,9 +26,6 @@ DEBEZIUM_NAMES = {
     "provide.transaction.metadata": "transaction_metadata",
 }
 """Debezium's option names taken for ours, where they mean the same."""
-
-LEFT_OUT = "!"
-"""How an item of `tables` begins that leaves tables out."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -122,6 +124,10 @@ class SourceConfig:
     (``reread``), or the connector does ``stop``."""
     heartbeat_s: float = 10.0
     """How often a heartbeat is written into the log of a source that others write to; 0: never."""
+    columns: Mapping[str, ColumnRules] = field(default_factory=dict)
+    """What is published of columns, by table or pattern."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """The condition for a row to be published, by table or pattern."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """Options for sources of third parties."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
@@ -170,6 +176,22 @@ class SourceConfig:
         _require(
             0 <= self.heartbeat_s < math.inf, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never"
         )
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        rules: dict[str, Iterable[str]] = {"columns": self.columns, "where": self.where}
+        for part, names in rules.items():
+            for name in names:
+                _require(
+                    is_pattern(name) or self.captures(name),
+                    f"{part}: “{name}” is not captured",
+                    f"add it to tables, which has {', '.join(self.tables)}",
+                )
+        for name, text in self.where.items():
+            try:
+                parse(text)
+            except ConfigError as exc:
+                raise ConfigError(f"where.{name}: {exc.message}", hint=exc.hint) from exc
 
     def captures(self, table: str) -> bool:
         """Whether `tables` names ``schema.table``."""
@@ -209,6 +231,9 @@ class LogConfig:
 
 LEAST_TRANSACTION_S: Final = 10
 MOST_TRANSACTION_S: Final = 86_400
+LEAST_IDLE_S: Final = 0.5
+MOST_IDLE_S: Final = 60.0
+"""A copy that was fenced off notices at its next commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,10 +250,20 @@ class KafkaConfig:
     """None: the broker's default.replication.factor."""
     transaction_timeout_s: float = 600.0
     """After how long the brokers end a transaction that is still open. A source transaction is written in one."""
+    idle_position_s: float = 10.0
+    """How often the position is committed where nothing happens; views' clocks move with it."""
     transaction_metadata: bool = False
     """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
     """The tables that have a log."""
+    format: str = "envelope"
+    """What the value of a table's record is: the event in its ``envelope``, or the row alone (``flat``)."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """The format by table or pattern, where it is another; the first that fits is taken."""
+    flat_metadata: tuple[str, ...] = ()
+    """What a flat value has besides the row."""
+    headers: tuple[str, ...] = ()
+    """What records tell in headers."""
     topic_config: Mapping[str, str | None] = field(default_factory=dict)
     """Topic properties by Kafka's names, in place of ours or beside them; None: what the broker has."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -247,6 +282,12 @@ class KafkaConfig:
             LEAST_TRANSACTION_S <= self.transaction_timeout_s <= MOST_TRANSACTION_S,
             f"transaction_timeout_s: {self.transaction_timeout_s:g} is out of range",
             f"{LEAST_TRANSACTION_S} to {MOST_TRANSACTION_S}, and no more than the brokers' transaction.max.timeout.ms",
+        )
+        check_format(self.format, self.formats, metadata=self.flat_metadata, headers=self.headers)
+        _require(
+            LEAST_IDLE_S <= self.idle_position_s <= MOST_IDLE_S,
+            f"idle_position_s: {self.idle_position_s:g} is out of range",
+            f"{LEAST_IDLE_S:g} to {MOST_IDLE_S:g}",
         )
         _check_clients(self.bootstrap_servers, self.topic_prefix or "x", self.options)
         for name, value in self.topic_config.items():
@@ -285,10 +326,17 @@ class SnapshotConfig:
     """Sessions that read in parallel: different tables, or different key ranges of a large table."""
     chunk_rows: int = 50_000
     """How many rows' events share one Kafka transaction with their progress."""
+    max_rows_per_second: int | None = None
+    """How many rows snapshots read a second, on average; None: as many as they can."""
 
     def __post_init__(self) -> None:
         _require(self.workers > 0, "workers: must be 1 or more")
         _require(self.chunk_rows > 0, "chunk_rows: must be 1 or more")
+        _require(
+            self.max_rows_per_second is None or self.max_rows_per_second > 0,
+            "max_rows_per_second: must be 1 or more",
+            "leave it out to read as fast as it goes; cdc pause holds a connector",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,12 +349,19 @@ class ConnectorConfig:
     snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
     on_error: str = "stop"
     """What happens at a poison record, whose event cannot be written: ``stop``, or ``dead_letter``."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
         _require(
             self.on_error in ON_ERROR, f"on_error: “{self.on_error}” is not known", f"one of {', '.join(ON_ERROR)}"
         )
+        for table in self.sink.formats:
+            _require(
+                is_pattern(table) or self.source.captures(table),
+                f"sink.formats: “{table}” is not captured",
+                f"add it to source.tables, which has {', '.join(self.source.tables)}",
+            )
         for table in self.sink.log.tables if self.sink.log is not None else ():
             _require(
                 is_pattern(table) or self.source.captures(table),
@@ -449,6 +504,7 @@ class ApplyConfig:
     quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Spark properties, added to the job's own."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -463,29 +519,6 @@ class ApplyConfig:
                     f"tables.{name}.stores: there is no store “{store}”",
                     f"stores of this file: {', '.join(self.stores)}",
                 )
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Whether `pattern` names ``schema.table``: ``*`` is any run of characters, ``?`` any one."""
-    regex = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    return re.fullmatch(regex, name, re.DOTALL) is not None
-
-
-def is_pattern(item: str) -> bool:
-    """Whether an item of `tables` is a pattern, not one table's name."""
-    return bool(set("*?") & set(item))
-
-
-def named(items: Iterable[str]) -> list[str]:
-    """Return the items of `tables` that are one table's name."""
-    return [item for item in items if not is_pattern(item) and not item.startswith(LEFT_OUT)]
-
-
-def chooses(items: Iterable[str], name: str) -> bool:
-    """Whether items of `tables` name ``schema.table``: one of them, and none that begins with !."""
-    items = tuple(items)
-    left_out = any(matches(item[1:], name) for item in items if item.startswith(LEFT_OUT))
-    return not left_out and any(matches(item, name) for item in items if not item.startswith(LEFT_OUT))
 
 
 def load_connector(path: Path) -> ConnectorConfig:

@@ -513,9 +513,17 @@ cdef class Shape:
     cdef unsigned long long of
     """The frame that `count` is of, by its serial."""
     cdef _Count count
+    cdef long long made[8]
+    """How many events were made since `taken`, by the last three bits of the op, which r, c, d and u differ in."""
 
     def __init__(self, head, where, tail, topic, name):
         self.head, self.where, self.tail, self.topic, self.name = head, where, tail, topic, name
+
+    def taken(self):
+        """Return how many events of each op (r, c, d, u; a message counts as u) were made since the last call."""
+        found = self.made[2], self.made[3], self.made[4], self.made[5]
+        self.made[2] = self.made[3] = self.made[4] = self.made[5] = 0
+        return found
 
 
 cdef class _Count:
@@ -643,6 +651,7 @@ cdef class Frame:
             number = self.events
         else:
             number = self.view
+        shape.made[PyBytes_AS_STRING(op)[0] & 7] += 1
         put_bytes(out, shape.head)
         put(out, mine, ends[0])
         put_bytes(out, shape.where)
@@ -856,6 +865,7 @@ cdef class AtOnce:
         cdef str topic = None
         cdef Way straight = None
         cdef list made
+        cdef Py_ssize_t whole
         for at in range(begin, count):
             transaction = transactions[at]
             if type(transaction) is not _TRANSACTION:  # whose six items are taken without a look at its size
@@ -872,19 +882,23 @@ cdef class AtOnce:
             put_hex(&frame.out, <object>PyTuple_GET_ITEM(transaction, 2), 16)
             put(&frame.out, b".", 1)
             frame.end(name, made_at_ms)
-            made = []
+            made, whole = [], 0
             for change in <list>changes:
                 if type(change) is not _CHANGE:
+                    self.unmake(changes, whole)
                     return at - begin, events
                 table = <object>PyTuple_GET_ITEM(change, 1)
                 if table is not of_table:
                     way = self.ways.get(id(table)) or self.look_up(table)
                     if type(way[1]) is not Way or way[0] == touched:
+                        self.unmake(changes, whole)
                         return at - begin, events
                     topic, straight, of_table = way[0], way[1], table
                 record = straight.record(change, frame)
                 if record is None:
+                    self.unmake(changes, whole)
                     return at - begin, events
+                whole += 1
                 made.append(
                     (topic, <object>PyTuple_GET_ITEM(record, 0), <object>PyTuple_GET_ITEM(record, 1))
                 )
@@ -898,6 +912,17 @@ cdef class AtOnce:
                 )
             events += frame.events
         return count - begin, events
+
+    cdef int unmake(self, list changes, Py_ssize_t whole) except -1:
+        """Take the first `whole` events of a transaction out of the counts: it is not written by this path."""
+        cdef Py_ssize_t i
+        cdef object op
+        cdef Way straight
+        for i in range(whole):
+            op = <object>PyTuple_GET_ITEM(changes[i], 0)
+            straight = self.ways[id(<object>PyTuple_GET_ITEM(changes[i], 1))][1]
+            straight.shape.made[3 if op is _CREATE else 5 if op is _UPDATE else 4] -= 1
+        return 0
 
 
 # ---- batches for the broker ----
@@ -1013,7 +1038,7 @@ cdef class _Topic:
 cdef class Batches:
     """`sinks.producer.batches.PlainBatches`."""
 
-    cdef object begin, send, ask, made
+    cdef object begin, send, ask, made, encoded
     cdef dict topics
     cdef list full, touched
     cdef str last
@@ -1023,9 +1048,9 @@ cdef class Batches:
     cdef readonly size_t records, bytes, waiting_records, waiting_bytes
 
     def __init__(self, begin, send, partitions, *, most_records, most_bytes, batch_bytes):
-        from sinks.producer.batches import Batch
+        from sinks.producer.batches import Batch, encoded
 
-        self.begin, self.send, self.ask, self.made = begin, send, partitions, Batch._make
+        self.begin, self.send, self.ask, self.made, self.encoded = begin, send, partitions, Batch._make, encoded
         self.most_records, self.most_bytes, self.batch_bytes = most_records, most_bytes, batch_bytes
         self.topics = {}
         self.touched = []
@@ -1045,8 +1070,9 @@ cdef class Batches:
         self.waiting_records = self.waiting_bytes = 0
         self.due_records, self.due_bytes = self.most_records, self.most_bytes
 
-    def add(self, str topic, bytes key, bytes value):
+    def add(self, str topic, bytes key, bytes value, headers=()):
         cdef _Topic of
+        cdef bytes end = b"\0" if not headers else self.encoded(headers)
         if not self.begun:
             self.begin()
             self.begun = True
@@ -1054,9 +1080,9 @@ cdef class Batches:
         if of is None or topic is not self.last:
             of = self.of(topic)
             self.last, self.of_last = topic, of
-        self.append(of, key, value)
+        self.append(of, key, value, end)
         if of.log is not None and value is not None:
-            self.append(of.log, key, value)
+            self.append(of.log, key, value, end)
         if self.waiting_records >= self.due_records or self.waiting_bytes >= self.due_bytes:
             self.send()
             self.due_records = self.waiting_records + self.most_records
@@ -1073,8 +1099,8 @@ cdef class Batches:
             self.topics[topic] = of
         return of
 
-    cdef int append(self, _Topic of, bytes key, bytes value) except -1:
-        cdef size_t key_size = PyBytes_GET_SIZE(key)
+    cdef int append(self, _Topic of, bytes key, bytes value, bytes end) except -1:
+        cdef size_t key_size = PyBytes_GET_SIZE(key), end_size = PyBytes_GET_SIZE(end)
         cdef size_t value_size = 0 if value is None else PyBytes_GET_SIZE(value)
         cdef const unsigned char *of_key = <const unsigned char *>PyBytes_AS_STRING(key)
         cdef unsigned int partition = (murmur2(of_key, key_size) & 0x7FFFFFFF) % of.partitions
@@ -1082,13 +1108,13 @@ cdef class Batches:
         cdef unsigned char *start
         cdef unsigned char *to
         cdef size_t size
-        if part.count and part.size + key_size + value_size + AROUND > self.batch_bytes:
+        if part.count and part.size + key_size + value_size + end_size + AROUND > self.batch_bytes:
             self.full.append(of.emptied(partition))
         elif part.count == 0:
             self.touched.append((of, partition))
-        of.room_for(part, key_size + value_size + AROUND)
+        of.room_for(part, key_size + value_size + end_size + AROUND)
         start = <unsigned char *>PyBytes_AS_STRING(<object>part.bytes)
-        size = 3 + varint_size(part.count) + varint_size(key_size) + key_size + value_size
+        size = 2 + varint_size(part.count) + varint_size(key_size) + key_size + value_size + end_size
         size += 1 if value is None else varint_size(value_size)
         to = put_varint(start + part.size, size)
         to[0] = to[1] = 0
@@ -1102,13 +1128,13 @@ cdef class Batches:
             to = put_varint(to, value_size)
             memcpy(to, PyBytes_AS_STRING(value), value_size)
             to += value_size
-        to[0] = 0
-        part.size = to + 1 - start
+        memcpy(to, PyBytes_AS_STRING(end), end_size)
+        part.size = to + end_size - start
         part.count += 1
         self.records += 1
-        self.bytes += key_size + value_size
+        self.bytes += key_size + value_size + end_size - 1
         self.waiting_records += 1
-        self.waiting_bytes += key_size + value_size
+        self.waiting_bytes += key_size + value_size + end_size - 1
         return 0
 
     def partitions(self):

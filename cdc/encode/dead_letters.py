@@ -20,6 +20,7 @@ from cdc.encode.envelope import Frame, MessageEncoder, TableEncoder
 from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Table, Xid
 from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Sink
+from cdc.rules.capture_rules import plain
 
 PIECE_BYTES: Final = 512 * 1024
 """How much of a row's text goes into one record: far below any broker's limit."""
@@ -139,11 +140,25 @@ class DeadLetters:
 
 
 def _texts(encoder: TableEncoder, row: Row | None) -> dict[str, bytes | None] | None:
-    """The values that the source sent of a row, by column."""
+    """The values that the source sent of a row, by column.
+
+    Of columns that are masked, hashed or truncated, what would have been published; nothing, if it cannot be written.
+    """
     if row is None:
         return None
-    pairs = zip(encoder.table.columns, row, strict=True)
-    return {column.name: value for column, value in pairs if value is not UNCHANGED}
+    changed = encoder.published.changed if encoder.published is not None else frozenset()
+    texts: dict[str, bytes | None] = {}
+    for column, value in zip(encoder.table.columns, row, strict=True):
+        if value is UNCHANGED:
+            continue
+        if value is not None and column.name in changed:
+            try:
+                texts[column.name] = plain(column.encode(value))
+            except ValueError:
+                continue
+        else:
+            texts[column.name] = value
+    return texts
 
 
 def _parts(images: Mapping[str, dict[str, bytes | None] | None]) -> list[dict[str, dict[str, str | None] | None]]:
@@ -183,8 +198,10 @@ def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError
     try:
         event = orjson.loads(error.value)
         source, columns = event["source"], ", ".join(orjson.loads(error.key))
-        where, position = f"{source['schema']}.{source['table']}".strip("."), source["position"]
-        what = f"table {where}" if where else "a message"
+        position = source["position"]
+        named = (source.get("schema", source.get("db")), source.get("table"))  # a flat record has neither
+        where = ".".join(name for name in named if name)
+        what = f"table {where}" if where else f"topic {error.topic}" if named == (None, None) else "a message"
     except (ValueError, KeyError, TypeError):
         return None
     return (error.topic, error.key, position), OperatorError(

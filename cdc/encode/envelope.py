@@ -7,7 +7,8 @@ transaction once per transaction (`Frame`), as a format (`%`) of an event; a row
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
@@ -18,6 +19,8 @@ from cdc.encode.row_codegen import compiled, hole_finder, key_writer, row_writer
 from cdc.model.change import UNCHANGED, Column, Coordinates, Kind, Message, Position, Row, Table, Unsent, Xid
 from cdc.model.errors import BugError, OperatorError
 from cdc.model.state import Key
+from cdc.rules.capture_rules import Published
+from cdc.rules.flat import Flat
 
 _NULL: Final = b"null"
 
@@ -25,8 +28,30 @@ _NULL: Final = b"null"
 class TableEncoder:
     """Encodes rows and keys of one version of one table as JSON."""
 
-    def __init__(self, table: Table, *, connector: str, prefix: str, database: str, version: int, topic: str) -> None:
+    def __init__(
+        self,
+        table: Table,
+        *,
+        connector: str,
+        prefix: str,
+        database: str,
+        version: int,
+        topic: str,
+        published: Published | None = None,
+        flat: Flat | None = None,
+    ) -> None:
+        """`published` is what the rules leave of the table; None: all of it, as it is.
+
+        `flat` is how the table's topic is flat.
+        """
+        self.flat = flat
+        self.source = table
+        """The table as the source has it, in whose order its rows are before they are cut."""
+        self.published = published
+        if published is not None:
+            table = published.table
         self.table = table
+        """With the columns that events have."""
         self.version = version
         self.topic = topic
         self.toastable = any(column.toastable for column in table.columns)
@@ -44,6 +69,29 @@ class TableEncoder:
         self.source_head = b'{"before":%b,"after":%b,' + head
         self.source_tail = b'","schema_version":%d},"transaction":' % version
         self.shape = _shape(b"," + head, self.source_where, self.source_tail, topic, table.qualified)
+        self.made: Counter[bytes] = Counter()
+
+    def taken(self) -> dict[str, int]:
+        """Return how many events of each op were made since the last call."""
+        return _taken(self)
+
+    def cut(self, row: Row) -> Row:
+        """Leave out of a row of the source what is not published: all other methods take what is left."""
+        if self.published is None or self.published.cut is None:
+            return row
+        return self.published.cut(row)
+
+    def publishes(self, row: Row) -> bool | Unsent | None:
+        """Whether a row of the source is published: only if True. UNCHANGED: that depends on a value not sent."""
+        if self.published is None or self.published.judge is None:
+            return True
+        return self.published.judge(row)
+
+    def shown(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return what is published of whole rows of the source."""
+        if self.published is None:
+            return rows
+        return [self.cut(row) for row in rows if self.publishes(row) is True]
 
     def key(self, row: Row) -> bytes:
         """Encode the key of a row or key image."""
@@ -126,6 +174,10 @@ class TableEncoder:
                 names.append(column.name)
         return tuple(names)
 
+    def key_parts(self, row: Row) -> list[bytes]:
+        """The key's values as the source has them."""
+        return [value for index in self.key_indexes if isinstance(value := row[index], bytes)]
+
     def key_only(self, row: Row) -> Row:
         """Keep only the key columns of `row`."""
         return tuple(value if index in self.key_indexes else UNCHANGED for index, value in enumerate(row))
@@ -149,6 +201,11 @@ class MessageEncoder:
         self.source_head = b"%b,%b" + head
         self.source_tail = b'"},"transaction":'
         self.shape = _shape(b"," + head, self.source_where, self.source_tail, self.topic, self.topic)
+        self.made: Counter[bytes] = Counter()
+
+    def taken(self) -> dict[str, int]:
+        """Return how many messages were made since the last call."""
+        return {"m": sum(_taken(self).values())}
 
     def key(self, message: Message) -> bytes:
         return orjson.dumps({"prefix": message.prefix})
@@ -166,6 +223,17 @@ def _source(connector: str, prefix: str, database: str, schema: str, table: str)
         _literally(b'"source":' + orjson.dumps(source)[:-1] + b',"ts_ms":'),
         _literally(b"," + orjson.dumps(where)[1:-1] + b","),
     )
+
+
+def _taken(encoder: TableEncoder | MessageEncoder) -> dict[str, int]:
+    """Sum up what compiled code and the plain one have counted, and begin again."""
+    found = {op.decode(): many for op, many in encoder.made.items()}
+    encoder.made.clear()
+    if compiled is not None:
+        for op, many in zip("rcdu", encoder.shape.taken(), strict=True):  # type: ignore[attr-defined]
+            if many:
+                found[op] = found.get(op, 0) + many
+    return found
 
 
 def _shape(head: bytes, where: bytes, tail: bytes, topic: str, name: str) -> object:
@@ -254,6 +322,7 @@ class PlainFrame:
             form, count = self._forms[encoder]
         except KeyError:
             form, count = self._form(encoder)
+        encoder.made[op] += 1
         if not self._numbered:
             at = lsn if isinstance(lsn, tuple) else (lsn,)
             return form % (first, second, *at, self._view, op)
@@ -310,9 +379,19 @@ def transaction_records(transaction: str, at_ms: int, counts: list[tuple[str, in
 
 
 def schema_record(
-    table: Table, *, connector: str, source: str, database: str, topic: str, version: int, position: Position
+    table: Table,
+    *,
+    connector: str,
+    source: str,
+    database: str,
+    topic: str,
+    version: int,
+    position: Position,
+    published: Published | None = None,
+    flat: Flat | None = None,
 ) -> tuple[bytes, bytes]:
-    """Make the schema topic's record of one version of a table."""
+    """Make the schema topic's record of one version of a table: of what is published of it."""
+    table = table if published is None else published.table
     key = {"schema": table.schema, "table": table.name, "version": version}
     value = {
         "connector": connector,
@@ -327,6 +406,13 @@ def schema_record(
         "columns": [{"name": c.name, "type": c.type, **_kind(c.kind)} for c in table.columns],
         **({"marks": list(table.marks)} if table.marks else {}),
         **({"deferred_key": True} if table.deferred_key else {}),
+        **({"format": flat.text} if flat is not None else {}),
+        **({"rules": published.rules} if published is not None else {}),
+        **(
+            {"left_out": [list(of) for of in published.left_out]}
+            if published is not None and published.left_out
+            else {}
+        ),
     }
     return orjson.dumps(key), orjson.dumps(value)
 

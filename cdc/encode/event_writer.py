@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from cdc.encode import foreign
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope import Frame, TableEncoder
+from cdc.encode.event_records import EventRecords
 from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
@@ -31,12 +32,16 @@ from cdc.model.change import (
     Xid,
 )
 from cdc.model.errors import BugError, ChangedError
-from cdc.model.interfaces import Handover, LastWritten, Sink, Snapshotter, Window
+from cdc.model.interfaces import Handover, Headers, LastWritten, Sink, Snapshotter, Window
 from cdc.model.state import Key
+from cdc.rules.filtered_rows import FilteredRows
 
 Reread: TypeAlias = Callable[[Table, Key | None], None]
 """Requests that the row with a key is read again, or without one all rows of a table."""
 
+NEW_KEY: Final = "__debezium.newkey"
+OLD_KEY: Final = "__debezium.oldkey"
+"""Headers of the two halves of a key change, as in Debezium; the value is the other half's key."""
 _NULL: Final = b"null"
 TRUNCATED_AT_ONCE: Final = 20_000
 """The loop reads and deletes the keys of a topic with so many records in about a second."""
@@ -59,13 +64,15 @@ class EventWriter:
         letters: DeadLetters,
         not_asked: set[str],
         emptied: Callable[[Table], None],
+        key_headers: bool = False,
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
         topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
-        are gone.
+        are gone. `key_headers`: the records of a key change name the other key in a header.
         """
+        self._key_headers = key_headers
         self._reread = reread
         self._emptied = emptied
         self._not_asked = not_asked
@@ -80,17 +87,26 @@ class EventWriter:
         self._reader = reader
         self._resnapshot_requested: set[tuple[str, int]] = set()
         self._deferred = DeferredKeys()
+        self._filtered = FilteredRows()
+        self._records = EventRecords(sink)
         self._fast_paths: dict[int, tuple[str, FastPath]] = {}
         self._batch_fast_path = batch_fast_path(self._fast_paths, self._fast_path, sink.write)
 
+    def taken(self) -> Mapping[tuple[str, str], int]:
+        """Return how many events of each table and op were written since the last call."""
+        return self._versions.taken()
+
     def close(self) -> None:
         self._deferred.close()
+        self._filtered.close()
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
         """Write rows of a snapshot."""
         encoder = self._encoder(table, position)
-        topic, write, key, encode, event = encoder.topic, self._sink.write, encoder.key, encoder.row, frame.event
-        fast, as_a_rule, at = read_fast_path(encoder, write), not self._letters.refuses, 0
+        rows = encoder.shown(rows)
+        topic, key, encode = encoder.topic, encoder.key, encoder.row
+        fast, at = read_fast_path(encoder, self._sink.write), 0
+        as_a_rule = encoder.flat is None and not self._letters.refuses
         while (at := fast(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
             row = rows[at]
             at += 1
@@ -98,7 +114,7 @@ class EventWriter:
                 row_key = key(row)
                 if self._letters.refusals(topic, row_key, frame):
                     raise _too_large(topic)
-                write(topic, row_key, event(encoder, b"r", _NULL, encode(row), lsn))
+                self._records.put(encoder, row_key, frame, op=b"r", before=_NULL, after=encode(row), lsn=lsn)
             except ValueError as exc:
                 self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
 
@@ -106,18 +122,18 @@ class EventWriter:
         """Write rows read while the log was followed, without those that an event has overtaken; return how many."""
         encoder = self._encoder(window.table, position)
         written = 0
-        for row in window.rows:
+        for row in encoder.shown(window.rows):
             try:
                 key = encoder.key(row)
                 if self._logged.unseen(key, window.sees):
                     continue
                 if self._letters.refusals(encoder.topic, key, frame):
                     raise _too_large(encoder.topic)
-                value = frame.event(encoder, b"r", _NULL, encoder.row(row), lsn)
+                after = encoder.row(row)
             except ValueError as exc:
                 self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
                 continue
-            self._sink.write(encoder.topic, key, value)
+            self._records.put(encoder, key, frame, op=b"r", before=_NULL, after=after, lsn=lsn)
             written += 1
             if encoder.toastable:
                 self._toast.keep(encoder, key, row, {})
@@ -133,8 +149,8 @@ class EventWriter:
         left = {key for key in map(partial(_event_key, encoder), requested.keys) if key is not None}
         rows = []
         for row in window.rows:
-            key = encoder.key(row)
-            if key in left:
+            key = encoder.key(encoder.cut(row))
+            if key in left and encoder.publishes(row) is True:
                 left.discard(key)
                 rows.append(row)
         gone = sorted(key for key in left if not self._logged.unseen(key, window.sees))
@@ -145,8 +161,7 @@ class EventWriter:
         """Write a delete for each of `keys`, which the source no longer has."""
         encoder = self._encoder(table, position)
         for key in keys:
-            self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, lsn))
-            self._sink.write(encoder.topic, key, None)
+            self._records.put(encoder, key, frame, op=b"d", before=key, after=_NULL, lsn=lsn)
 
     def batch(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
         """Write transactions from `begin` on by the fast path, up to one with a change that only `changes` can write.
@@ -190,18 +205,61 @@ class EventWriter:
             return
         encoder = self._encoder_at(change.table, frame)
         if change.op is Op.READ:
-            row = change.after
-            key = None if row is None else tuple(v for v in (row[i] for i in encoder.key_indexes) if v is not UNCHANGED)
-            self._reread(change.table, cast("Key | None", key))
+            self._read_again(change)
             return
+        of_source = change
+        if encoder.published is not None:
+            change = _cut(change, encoder)
         try:
             if encoder.topic == self._logged.topic:
                 for row in (change.before, change.after):
                     if row is not None:
                         self._logged.note(encoder.key(row), transaction.xid)
-            self._change(change, encoder, transaction.xid, frame, handover)
+            if encoder.published is not None and encoder.published.judge is not None:
+                self._judged(of_source, change, encoder, xid=transaction.xid, frame=frame, handover=handover)
+            else:
+                self._change(change, encoder, transaction.xid, frame, handover)
         except ValueError as exc:
             self._bad(change, encoder, transaction.xid, frame, exc)
+
+    def _read_again(self, change: Change) -> None:
+        """Request that the row whose key `after` has is read again, or without it all rows of the table."""
+        table, row = change.table, change.after
+        key = None if row is None else tuple(v for v in (row[i] for i in table.key_indexes) if v is not UNCHANGED)
+        self._reread(table, cast("Key | None", key))
+
+    def _judged(
+        self,
+        of_source: Change,
+        change: Change,
+        encoder: TableEncoder,
+        *,
+        xid: Xid,
+        frame: Frame,
+        handover: Handover | None,
+    ) -> None:
+        """Write what a change is to readers who see only the rows of the condition: see `cdc.rules.filtered_rows`.
+
+        `change` is `of_source` with the published columns alone.
+        """
+        after, before = change.after, change.before
+        key = encoder.key(after) if after is not None else b""
+        old_key = key if before is None else encoder.key(before)
+        self._hold_to_answers(encoder, change, old_key, key or old_key)
+        halves = self._filtered.halves(
+            of_source, change, encoder, old_key, key, being_read=encoder.topic == self._logged.topic
+        )
+        if after is not None and encoder.toastable and encoder.publishes(of_source.after or ()) is not True:
+            self._toast.forget(encoder, key)
+        for half in halves:
+            if half is None:
+                frame.skip()
+            elif half.op is not Op.READ:
+                self._change(half, encoder, xid, frame, handover)
+            else:
+                if handover is None or not handover.hides(change, xid):
+                    self._read_again(of_source)
+                frame.skip()
 
     def _fast_path(self, table: Table) -> tuple[str, FastPath]:
         """The topic and the fast path of a table's changes; it declines all until the description is published.
@@ -211,7 +269,16 @@ class EventWriter:
         encoder = self._versions.known(table)
         if encoder is None or table.deferred_key:
             return "", _decline
-        made = encoder.topic, fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
+        if encoder.flat is not None or (encoder.published is not None and encoder.published.judge is not None):
+            return "", _decline
+        fast = fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
+        if encoder.published is not None and encoder.published.cut is not None:
+            whole, of_cut = encoder, fast
+
+            def fast(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
+                return of_cut(_cut(change, whole), frame)
+
+        made = encoder.topic, fast
         self._fast_paths[id(table)] = made  # the encoder keeps the table, and so its id
         return made
 
@@ -252,31 +319,42 @@ class EventWriter:
             left = handover.hides(change._replace(op=Op.DELETE, after=None), xid)
         fragments: dict[str, bytes] = {}
         gone = False
+        judged = encoder.published is not None and encoder.published.judge is not None
         if encoder.toastable:
             missing: frozenset[str] = frozenset()
             if encoder.has_holes(after):
                 ask = self._ask(encoder, key, after, xid) if handover is None else None
-                fragments, answered = self._toast.find(encoder, old_key, after, published=not left, ask=ask)
+                published = not left and not judged
+                fragments, answered = self._toast.find(encoder, old_key, after, published=published, ask=ask)
                 if answered:
                     self._answered[encoder.topic, key] = _holes(encoder, after)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
             self._toast.keep(encoder, key, after, fragments, unknown=missing)
-            if missing:
+            if missing and judged:
+                self._reread(encoder.source, tuple(encoder.key_parts(after)))
+                gone = True
+            elif missing:
                 gone = not self._fill_from_source(encoder, after, missing, fragments)
                 if (handover is None or gone) and not self._letters.on:
                     self._request_resnapshot(encoder, missing)
         op, image = change.op, _NULL
+        headers: Headers = ()
         if old_key != key:
-            self._delete(change, encoder, xid, frame, handover)
-            op = Op.CREATE
+            to, of = (
+                ((name, other),) if self._key_headers else () for name, other in ((NEW_KEY, key), (OLD_KEY, old_key))
+            )
+            self._delete(change, encoder, xid, frame, handover, headers=to)
+            op, headers = Op.CREATE, of
         elif before is not None and not hidden:
             image = self._image(encoder, before, key, frame)
         if hidden or gone:
             frame.skip()
             return
         self._writable(encoder, key, frame, reduced=image != _NULL)
-        value = frame.event(encoder, _CODES[op], image, encoder.row(after, fragments), change.lsn)
-        self._sink.write(encoder.topic, key, value)
+        row = encoder.row(after, fragments)
+        self._records.put(
+            encoder, key, frame, op=_CODES[op], before=image, after=row, lsn=change.lsn, headers=headers
+        )  # fmt: skip
 
     def _ask(self, encoder: TableEncoder, key: bytes, row: Row, xid: Xid) -> Ask | None:
         """Return how the source is asked for the row at hand, if it is to be: it has left out values of it."""
@@ -285,8 +363,13 @@ class EventWriter:
             return None
         if (encoder.topic, key) in self._answered:
             return None
-        parts = [value for index in encoder.key_indexes if isinstance(value := row[index], bytes)]
-        return partial(reader.row_written_last, encoder.table, parts, xid)
+        parts = encoder.key_parts(row)
+
+        def ask() -> Row | None:
+            found = reader.row_written_last(encoder.source, parts, xid)
+            return None if found is None else encoder.cut(found)
+
+        return ask
 
     def _hold_to_answers(self, encoder: TableEncoder, change: Change, old_key: bytes, key: bytes) -> None:
         """Raise ChangedError if the source has answered for a row that its transaction has written once more.
@@ -334,9 +417,9 @@ class EventWriter:
         give a later value than the event's, or no row; the log's later events correct both. The value is not kept: the
         key may be another row's by now.
         """
-        key = [value for index in encoder.key_indexes if isinstance(value := row[index], bytes)]
-        now = self._reader.row(encoder.table, key)
+        now = self._reader.row(encoder.source, encoder.key_parts(row))
         if now is not None:
+            now = encoder.cut(now)
             try:
                 fragments |= encoder.fragments(now, missing)
             except ValueError as exc:
@@ -354,7 +437,16 @@ class EventWriter:
             names = ", ".join(sorted(missing))
             self._resnapshot(encoder.table, f"unchanged values of {names} came that the topic does not have")
 
-    def _delete(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
+    def _delete(
+        self,
+        change: Change,
+        encoder: TableEncoder,
+        xid: Xid,
+        frame: Frame,
+        handover: Handover | None,
+        *,
+        headers: Headers = (),
+    ) -> None:
         """Write the delete of the row `before`, which may be the first half of a key change."""
         if change.before is None:
             raise BugError(f"table {change.table.qualified}: a delete without its key")
@@ -365,9 +457,9 @@ class EventWriter:
         if change.op is Op.DELETE:
             self._hold_to_answers(encoder, change, key, key)
         image = self._image(encoder, change.before, key, frame)
-        value = frame.event(encoder, b"d", image, _NULL, change.lsn)
-        self._sink.write(encoder.topic, key, value)
-        self._sink.write(encoder.topic, key, None)
+        self._records.put(
+            encoder, key, frame, op=b"d", before=image, after=_NULL, lsn=change.lsn, headers=headers
+        )  # fmt: skip
 
     def _truncate(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same.
@@ -405,8 +497,7 @@ class EventWriter:
                 else:
                     live.put(key)
             for key in live:
-                self._sink.write(encoder.topic, key, frame.event(encoder, b"d", key, _NULL, change.lsn))
-                self._sink.write(encoder.topic, key, None)
+                self._records.put(encoder, key, frame, op=b"d", before=key, after=_NULL, lsn=change.lsn)
 
     def _encoder_at(self, table: Table, frame: Frame) -> TableEncoder:
         found = self._versions.known(table)
@@ -417,6 +508,16 @@ class EventWriter:
         if found is not None:
             return found
         return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._resnapshot)
+
+
+def _cut(change: Change, encoder: TableEncoder) -> Change:
+    """Leave out what is not published."""
+    before, after = change.before, change.after
+    return change._replace(
+        table=encoder.table,
+        before=None if before is None else encoder.cut(before),
+        after=None if after is None else encoder.cut(after),
+    )
 
 
 def _decline(_change: Change, _frame: Frame) -> None:

@@ -3,23 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import orjson
 
 from cdc.encode.envelope import MessageEncoder, TableEncoder, schema_record
 from cdc.model.change import Position, Table
+from cdc.model.errors import raise_first
 from cdc.model.table_schema import Description, carried, rewritten, stale_reason
+from cdc.rules.capture_rules import (
+    CHANGED,
+    NO_RULES,
+    CaptureRules,
+    Published,
+    refuse_renamed,
+    refuse_unknown,
+    stand_in,
+)
+from cdc.rules.flat import CHANGED as FORMAT_CHANGED
+from cdc.rules.flat import ENVELOPES, Formats
 
 Publish: TypeAlias = Callable[[bytes, bytes], None]
+_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format")
 Resnapshot: TypeAlias = Callable[[Table, str], None]
 """Requests an incremental snapshot of a table; with the reason, for the log."""
+
+
+def _rules_of(record: Mapping[str, Any]) -> str:
+    """What `Description.rules` is of a record: the rules' fingerprint, and the format where it is flat."""
+    return f"{record.get('rules', '')} {record.get('format', '')}".rstrip()
 
 
 class SchemaVersions:
     """Keeps the encoders of tables, and publishes a table's description before the first event that needs it."""
 
-    def __init__(self, published: Iterable[bytes], *, connector: str, source: str, prefix: str, database: str) -> None:
+    def __init__(
+        self,
+        published: Iterable[bytes],
+        *,
+        connector: str,
+        source: str,
+        prefix: str,
+        database: str,
+        rules: CaptureRules = NO_RULES,
+        formats: Formats = ENVELOPES,
+        tables: Sequence[Table] = (),
+    ) -> None:
+        """`published` are the schema topic's records, `tables` the captured ones as they are now.
+
+        Raises OperatorError for a rule that names a column which is not there and never was.
+        """
+        self._rules, self._formats = rules, formats
+        self._now = {table.qualified: table for table in tables}
+        self._left_out: dict[tuple[str, str, int], Sequence[tuple[int, str, str]]] = {}
         self._connector, self._source, self._prefix, self._database = connector, source, prefix, database
         self.messages = MessageEncoder(connector=source, prefix=prefix, database=database)
         self._newest: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -28,6 +66,12 @@ class SchemaVersions:
         self._carried: dict[tuple[str, str, int, int], Mapping[str, str]] = {}
         for value in published:
             self._note(orjson.loads(value))
+        for table in tables:
+            of = rules.of(table.qualified)
+            if of is not None:
+                refuse_unknown(of, table, partial(self._was_known, table))
+                if (table.schema, table.name) in self._described:
+                    refuse_renamed(of, table, partial(self._was_known, table))
 
     def _note(self, record: Mapping[str, Any]) -> None:
         name = (record["schema"], record["table"])
@@ -35,13 +79,56 @@ class SchemaVersions:
             self._newest[name] = record
         columns = tuple((column["name"], column["type"]) for column in record["columns"])
         described = Description(
-            columns, tuple(record["key"]), tuple(record.get("marks", ())), bool(record.get("deferred_key"))
+            columns,
+            tuple(record["key"]),
+            tuple(record.get("marks", ())),
+            bool(record.get("deferred_key")),
+            _rules_of(record),
         )
         self._described.setdefault(name, {})[record["version"]] = described
+        if "left_out" in record:
+            self._left_out[*name, record["version"]] = [(at, alias, type_) for at, alias, type_ in record["left_out"]]
 
     def described(self) -> Mapping[tuple[str, str], Sequence[Description]]:
-        """All descriptions of each table, by schema and name, oldest first."""
-        return {name: [of[version] for version in sorted(of)] for name, of in self._described.items()}
+        """All descriptions of each table as the source had it, by schema and name, oldest first."""
+        return {
+            name: [self._whole(*name, version, of[version]) for version in sorted(of)]
+            for name, of in self._described.items()
+        }
+
+    def _whole(self, schema: str, name: str, version: int, described: Description) -> Description:
+        """Describe a table with the columns that are not published; of one that is gone the name is not known."""
+        left_out = self._left_out.get((schema, name, version), ())
+        now = self._now.get(f"{schema}.{name}")
+        names = {stand_in(now.qualified, c.name): c.name for c in now.columns} if now is not None else {}
+        columns = list(described.columns)
+        for at, alias, type_ in left_out:
+            columns.insert(at, (names.get(alias, alias), type_))
+        return replace(described, columns=tuple(columns), rules="")
+
+    def _was_known(self, table: Table, column: str) -> bool:
+        """Whether an earlier description of a table had a column, published or not."""
+        at = (table.schema, table.name)
+        alias = stand_in(table.qualified, column)
+        return any(column in dict(of.columns) for of in self._described.get(at, {}).values()) or any(
+            alias == left for (*of, _), items in self._left_out.items() if tuple(of) == at for _, left, _ in items
+        )
+
+    def _changed(self, before: Description | None, table: Table, published: Published | None) -> str | None:
+        """Why the topic's rows are not as the file says, though they are the source's; None where they are."""
+        flat = self._formats.of(table.qualified)
+        now = {
+            "rules": published.rules if published is not None else "",
+            "format": flat.text if flat is not None else "",
+        }
+        if before is None or before.rules == _rules_of(now):
+            return None
+        return FORMAT_CHANGED if before.rules.partition(" ")[0] == now["rules"] else CHANGED
+
+    def _published(self, table: Table) -> Published | None:
+        """What the rules leave of a table; None: all of it, as it is."""
+        of = self._rules.of(table.qualified) if self._rules else None
+        return of.published(table) if of is not None else None
 
     def newest(self, table: Table) -> Description | None:
         """The newest description of a table of this name."""
@@ -55,6 +142,11 @@ class SchemaVersions:
         log may have events under the old one, which a reading that began before them would keep.
         """
         before = self.newest(table)
+        published = self._published(table)
+        changed = self._changed(before, table, published)
+        if changed is not None:
+            return changed
+        table = published.table if published is not None else table
         if before is None or not table.marks or (before.key != table.key and not rewritten(before.marks, table.marks)):
             return None
         return stale_reason(before, table)
@@ -74,7 +166,7 @@ class SchemaVersions:
             known = version <= now and all(step in of and step + 1 in of for step in steps)
             names = {name: name for name, _ in of[version].columns} if known else {}
             for step in steps if known else ():
-                kept = carried(of[step], of[step + 1])
+                kept = carried(of[step], of[step + 1]) if of[step].rules == of[step + 1].rules else {}
                 names = {then: kept[name] for then, name in names.items() if name in kept}
             self._carried[at] = names
         return self._carried[at]
@@ -82,6 +174,16 @@ class SchemaVersions:
     def known(self, table: Table) -> TableEncoder | None:
         """The encoder of a table met before. It is found by the object's identity, for speed."""
         return self._encoders.get(id(table))
+
+    def taken(self) -> dict[tuple[str, str], int]:
+        """Return how many events of each table and op were made since the last call; messages are of no table."""
+        found: dict[tuple[str, str], int] = {}
+        taken = [(encoder.table.qualified, encoder.taken()) for encoder in self._encoders.values()]
+        for name, of in (*taken, ("", self.messages.taken())):
+            for op, many in of.items():
+                if many:
+                    found[name, op] = found.get((name, op), 0) + many
+        return found
 
     def number(self, table: Table) -> int:
         """The newest version's number of a table of this name; 0 before the first."""
@@ -95,27 +197,39 @@ class SchemaVersions:
 
         `resnapshot` is called if rows have changed without events since the last description.
         """
+        rules = self._rules.of(table.qualified) if self._rules else None
+        if rules is not None:
+            now = self._now.get(table.qualified)
+            names = {column.name for column in now.columns} if now is not None else set()
+            refuse_renamed(rules, table, lambda name: name in names or self._was_known(table, name))
+        published = self._published(table)
+        shown = published.table if published is not None else table
+        raise_first(self._formats.refusals([shown]))
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0
-        key, value = self._record(table, topic, position, version + 1)
+        key, value = self._record(table, topic, position, version + 1, published)
         new = orjson.loads(value)
         before = self.newest(table)
-        same = last is not None and all(last.get(part) == new.get(part) for part in ("key", "columns", "deferred_key"))
-        if not same or self.rewritten(table):
+        same = last is not None and all(last.get(part) == new.get(part) for part in _COMPARED)
+        if not same or self.rewritten(shown):
             version += 1
             publish(key, value)
             self._note(new)
-            reason = stale_reason(before, table) if before is not None else None
+            reason = stale_reason(before, shown) if before is not None else None
+            reason = self._changed(before, table, published) or reason
             if reason is not None:
                 resnapshot(table, reason)
         encoder = TableEncoder(
-            table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic
-        )
+            table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic,
+            published=published, flat=self._formats.of(table.qualified),
+        )  # fmt: skip
         self._encoders[id(table)] = encoder  # which keeps the table, and so its id
         return encoder
 
-    def _record(self, table: Table, topic: str, position: Position, version: int) -> tuple[bytes, bytes]:
+    def _record(
+        self, table: Table, topic: str, position: Position, version: int, published: Published | None
+    ) -> tuple[bytes, bytes]:
         return schema_record(
             table, connector=self._connector, source=self._source, database=self._database, topic=topic,
-            version=version, position=position,
+            version=version, position=position, published=published, flat=self._formats.of(table.qualified),
         )  # fmt: skip

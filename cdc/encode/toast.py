@@ -128,7 +128,7 @@ class ToastValues:
         A row that is not published because a snapshot has it is noted too: a key change may carry its values to another
         key. Columns that are `unknown` stay unknown: what was known under this key may have been of another row.
         """
-        names, stored = self._of(encoder.table)
+        names, stored = self._of(encoder)
         if encoder.has_holes(row) or stored(row) >= TOAST_FROM:
             columns = {**encoder.fragments(row, names), **fragments, **dict.fromkeys(unknown)}
             self._put(encoder.topic, key, encoder.version, columns)
@@ -138,11 +138,11 @@ class ToastValues:
 
         `keep` has nothing to do for a row that takes less than `TOAST_FROM`. The function raises for a row with a hole.
         """
-        return self._of(encoder.table)[1] if encoder.toastable else None
+        return self._of(encoder)[1] if encoder.toastable else None
 
     def forget(self, encoder: TableEncoder, key: bytes) -> None:
         """Make the row's toastable values unknown from here on: its event could not be written."""
-        names, _ = self._of(encoder.table)
+        names, _ = self._of(encoder)
         self._put(encoder.topic, key, encoder.version, dict.fromkeys(names))
 
     def read_again(self, topic: str) -> None:
@@ -154,14 +154,19 @@ class ToastValues:
     ) -> tuple[dict[str, bytes], bool]:
         """Find the JSON of the columns that are UNCHANGED in `row`, as far as it is known; the row's old key was `key`.
 
-        Not `published`: a snapshot read the topic's row of `key` later than this event, and it may be another row.
+        Not `published`: the topic is not asked, because its row of `key` may be another one: a snapshot read it later
+        than this event, or the row was not published meanwhile.
         Returns also whether the source was asked and has answered.
         """
         wanted = {c.name for c, value in zip(encoder.table.columns, row, strict=True) if value is UNCHANGED}
         said = self._said(encoder, key)
         known = _known(said)
-        if not published or wanted <= said.keys():
+        if wanted <= said.keys() or (not published and ask is None):
             return {name: known[name] for name in wanted if name in known}, False
+        if not published and ask is not None:
+            answer = self._fragments(encoder, ask, frozenset(wanted - said.keys()))
+            both = {**(answer or {}), **known}
+            return {name: value for name, value in both.items() if name in wanted}, answer is not None
         part = self._part(encoder, key, everything=False)
         if ask is not None and (answer := self._answer(encoder, part, ask, frozenset(wanted - said.keys()))):
             return {name: value for name, value in {**answer, **known}.items() if name in wanted}, True
@@ -179,6 +184,9 @@ class ToastValues:
         self._asked[encoder.topic] += 1
         if self._asked[encoder.topic] == _ASKED_ALONE:
             self._begin(encoder, part)
+        return self._fragments(encoder, ask, missing)
+
+    def _fragments(self, encoder: TableEncoder, ask: Ask, missing: frozenset[str]) -> dict[str, bytes] | None:
         row = ask()
         self._tend()
         try:
@@ -191,7 +199,7 @@ class ToastValues:
         return Part(encoder.topic, identity, number, everything)
 
     def _begin(self, encoder: TableEncoder, part: Part) -> Future[None]:
-        names, _ = self._of(encoder.table)
+        names, _ = self._of(encoder)
 
         def least(values: Mapping[str, bytes], columns: int) -> bool:
             return part.everything or sum(map(len, values.values())) * _GROWTH + columns * _FIXED_SIZE >= TOAST_FROM
@@ -220,19 +228,25 @@ class ToastValues:
         self, encoder: TableEncoder, version: int, values: Mapping[str, _Value]
     ) -> Iterator[tuple[str, _Value]]:
         names = self._carried(encoder, version)
-        wide, _ = self._of(encoder.table)
+        wide, _ = self._of(encoder)
         return ((names[then], value) for then, value in values.items() if names.get(then) in wide)
 
     def close(self) -> None:
         self._db.close()
 
-    def _of(self, table: Table) -> tuple[frozenset[str], Callable[[Row], int]]:
-        """The names of the toastable columns, and the function that bounds the bytes of a stored whole row."""
+    def _of(self, encoder: TableEncoder) -> tuple[frozenset[str], Callable[[Row], int]]:
+        """The names of the toastable columns, and the function that bounds the bytes of a stored whole row.
+
+        Where columns are left out, what they take is not known, and any row may be large.
+        """
+        table = encoder.table
         found = self._columns.get(id(table))
         if found is None:
             wide = {index: column for index, column in enumerate(table.columns) if column.toastable}
             growth = {index: 1 if _PLAIN_TEXT.match(column.type) else _GROWTH for index, column in wide.items()}
             least = _ROW_HEADER + len(wide) * _HEADER + sum(_fixed_size(c) for c in table.columns if not c.toastable)
+            if encoder.published is not None and encoder.published.left_out:
+                least = TOAST_FROM
             names = frozenset(column.name for column in wide.values())
             found = self._columns[id(table)] = (table, names, size_bound(least, growth))
         return found[1], found[2]

@@ -66,6 +66,9 @@ class Column:
     """The source may leave this column out of an update that did not change it (TOAST)."""
     filled: bool = field(default=False, compare=False)
     """Rows older than the column have a value in it (its default) that no event ever had."""
+    equality: str = field(default="", compare=False)
+    """When the server takes two texts of the column for equal: ``exact``, if all characters are the same; ``padded``,
+    the same without spaces at the end; empty: in other cases too, or it is not known."""
 
     def reads_as(self, other: Column) -> bool:
         """Whether a text of this column is read as a text of `other` is, so that one may replace the other."""

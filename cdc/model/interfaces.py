@@ -21,6 +21,9 @@ from cdc.model.table_schema import Description
 Log: TypeAlias = Literal["message", "transaction", "dead-letter"]
 """Topics of a connector that are logs, not tables: nothing in them replaces anything."""
 
+Headers: TypeAlias = Sequence[tuple[str, bytes]]
+"""A record's headers, in order: name and value."""
+
 LINEAGE: Final = "timeline"
 """The part of a source's identity that a fail-over changes: `Source.verify` checks it, the others must be the same."""
 
@@ -281,6 +284,9 @@ class LastWritten(Protocol):
 class Sink(Protocol):
     """Writes keyed records to Kafka in transactions, each with the position last."""
 
+    epochs: int
+    """How many epochs its producers have begun so far, each of which fences the ones before."""
+
     def check(self, tables: Sequence[Table]) -> bool:
         """Whether this connector may have run before: its position topic exists. Makes nothing.
 
@@ -329,7 +335,7 @@ class Sink(Protocol):
     def log_topic(self, name: Log) -> str:
         """Name the topic of one of the connector's logs."""
 
-    def write(self, topic: str, key: bytes, value: bytes | None) -> None:
+    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         """Add a record to the open transaction, opening one if needed. Order is kept for each topic and key.
 
         A record of a table that has a log is added to the log too, unless it is a tombstone.

@@ -16,8 +16,9 @@ import orjson
 from cdc.model.change import Offset
 from cdc.model.errors import OperatorError
 
-VERSION = 2
-"""1: a position record has all of its tables itself."""
+VERSION = 3
+"""1: a position record has all of its tables itself. 3: the connector is paused; else 2 is written still."""
+_NOT_PAUSED = 2
 
 Key: TypeAlias = tuple[bytes, ...]
 """A key's parts as the server prints them, in key order."""
@@ -88,6 +89,8 @@ class State:
     """Tables of which rows are to be read again by keys; the keys are in commands of the signal topic."""
     rereads: int = 0
     """How often rows of a table, or all of them, were read again because the log did not say what changed, ever."""
+    paused_ms: int = 0
+    """Since when the connector is paused, in ms since 1970; 0: it is not."""
     config: Mapping[str, str] = field(default_factory=dict)
     """The settings that a running state depends on, by their names in the file; none is secret."""
     sequence: int = 0
@@ -101,7 +104,7 @@ class State:
 
     def to_bytes(self) -> bytes:
         body = {
-            "version": VERSION,
+            "version": VERSION if self.paused_ms else _NOT_PAUSED,
             "sequence": self.sequence,
             "connector": self.connector,
             "identity": dict(self.identity),
@@ -121,6 +124,7 @@ class State:
             "rereads": self.rereads,
             "config": dict(self.config),
             "beside": self.beside,
+            **({"paused_ms": self.paused_ms} if self.paused_ms else {}),
         }
         return orjson.dumps({**body, "checksum": _checksum(body)})
 

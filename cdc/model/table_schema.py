@@ -21,6 +21,8 @@ class Description:
     key: tuple[str, ...]
     marks: tuple[str, ...] = ()
     deferred_key: bool = False
+    rules: str = ""
+    """A fingerprint of the rules by which columns and rows are left out or changed; empty: there are none."""
 
     @classmethod
     def of(cls, table: Table) -> Description:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from cdc.testing.faults import POINTS, At, Faults, Inline, Killed, nothing
 from cdc.testing.kafka import MemoryKafka, MemorySink, Outcome, Record
 from cdc.testing.log import Key, Logged, MemoryLog, View, delete, insert, key_of, truncate, update
+from cdc.testing.meter import MemoryMeter
 from cdc.testing.source import MemoryHandover, MemorySnapshotter, MemorySource, view_from
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "MemoryHandover",
     "MemoryKafka",
     "MemoryLog",
+    "MemoryMeter",
     "MemorySink",
     "MemorySnapshotter",
     "MemorySource",

@@ -10,10 +10,11 @@ from typing import cast
 from cdc.encode.table_log import log_of
 from cdc.model.change import Table
 from cdc.model.errors import BugError, OperatorError, TooLargeError
-from cdc.model.interfaces import Log
+from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts, loss
 from cdc.model.state import State
 from cdc.model.state_records import StateReader, StateWriter, table_key
+from cdc.rules.flat import as_event
 from cdc.testing.faults import At, nothing
 
 
@@ -33,6 +34,7 @@ class Record:
     key: bytes
     value: bytes | None = field(repr=False)
     transaction: int
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class MemoryKafka:
@@ -119,6 +121,7 @@ class MemorySink:
         self._epoch: int | None = None
         self._transaction: int | None = None
         self._records = self._bytes = 0
+        self.epochs = 0
         self._found: Mapping[str, TopicFacts] = {}
         self._states = StateWriter(StateReader(connector))
         self.position_topic = f"{prefix}.position-{connector}"
@@ -162,6 +165,7 @@ class MemorySink:
         self.close()
         self._at("sink.fence")
         self._epoch = self._kafka.fence(self._producer)
+        self.epochs += 1
         self._at("sink.fenced")
         self._states = StateWriter(self._kafka.states(self._prefix, self._connector))
         return self.peek()
@@ -199,12 +203,12 @@ class MemorySink:
     def _producer(self) -> str:
         return f"{self._prefix}.{self._connector}"
 
-    def write(self, topic: str, key: bytes, value: bytes | None) -> None:
+    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         self._at("sink.write")
-        self._append(topic, key, value)
+        self._append(topic, key, value, headers)
         log_topic = self._table_logs.get(topic)
         if log_topic is not None and value is not None:
-            self._append(log_topic, key, value)
+            self._append(log_topic, key, value, headers)
 
     def schema(self, key: bytes, value: bytes) -> None:
         self._at("sink.schema")
@@ -219,7 +223,7 @@ class MemorySink:
         committed = self._kafka.committed(self.log_topic("dead-letter"))
         return iter([(r.key, r.value) for r in committed if r.value is not None])
 
-    def _append(self, topic: str, key: bytes, value: bytes | None) -> None:
+    def _append(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         if self._epoch is None:
             raise BugError("the sink is not fenced: nothing may be written")
         size = len(key) + len(value or b"")
@@ -229,7 +233,7 @@ class MemorySink:
                 hint="raise the limit",
                 topic=topic,
                 key=key,
-                value=value or b"",
+                value=as_event(value, headers) or b"",
             )
         self._records += 1
         self._bytes += size
@@ -237,7 +241,7 @@ class MemorySink:
             return  # a broker takes nothing from it; `commit` says so
         if self._transaction is None:
             self._transaction = self._kafka.begin(self._producer)
-        self._kafka.topics[topic].append(Record(topic, key, value, self._transaction))
+        self._kafka.topics[topic].append(Record(topic, key, value, self._transaction, tuple(headers)))
 
     def _fenced(self) -> bool:
         return self._kafka.epochs.get(self._producer) != self._epoch
@@ -272,7 +276,7 @@ class MemorySink:
         self._at("sink.records")
         topic = self.topic(table)
         found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
-        return iter([(r.key, r.value) for r in found])
+        return iter([(r.key, as_event(r.value, r.headers)) for r in found])
 
     def extent(self, table: Table) -> int:
         return len(self._kafka.topics[self.topic(table)])
@@ -283,7 +287,7 @@ class MemorySink:
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:  # noqa: ARG002 - there is one
         self._at("sink.records")
         found = self._kafka.topics[self.topic(table)]
-        return iter([(at, r.key, r.value) for at, r in enumerate(found) if at >= offset])
+        return iter([(at, r.key, as_event(r.value, r.headers)) for at, r in enumerate(found) if at >= offset])
 
     def commands(self) -> list[tuple[bytes, bytes]]:
         waiting: dict[bytes, bytes] = {}

@@ -72,15 +72,15 @@ def header(records: bytes, count: int, *, codec: int, at_ms: int, identity: Iden
     return HEADER.pack(0, _COUNTED + len(records), _NO_EPOCH, _MAGIC, crc32c(records, crc32c(behind))) + behind
 
 
-def first(records: bytes) -> tuple[bytes, bytes | None]:
-    """Return key and value of the first record of a batch that is not compressed. Raises IndexError without one."""
+def first(records: bytes) -> tuple[bytes, bytes | None, list[tuple[str, bytes]]]:
+    """Return key, value and headers of the first record of a batch not compressed. Raises IndexError without one."""
     for found in records_of(records):
         return found
     raise IndexError("no record")
 
 
-def records_of(records: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield key and value of each record of a batch that is not compressed."""
+def records_of(records: bytes) -> Iterator[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]:
+    """Yield key, value and headers of each record of a batch that is not compressed."""
     at = 0
 
     def number() -> int:
@@ -108,5 +108,7 @@ def records_of(records: bytes) -> Iterator[tuple[bytes, bytes | None]]:
         at += 1
         number()
         number()
-        yield text() or b"", text()
+        key, value = text() or b"", text()
+        headers = [((text() or b"").decode(), text() or b"") for _ in range(number())] if at < behind else []
+        yield key, value, headers
         at = behind

@@ -2,7 +2,8 @@
 
 A record (https://kafka.apache.org/documentation/#record), all numbers but the second zigzag varints:
 
-    length · int8 attributes 0 · time delta 0 · offset delta · key length · key · value length or -1 · value · 0 headers
+    length · int8 attributes 0 · time delta 0 · offset delta · key length · key · value length or -1 · value
+    number of headers · for each: name length · name · value length · value
 
 A batch's header is put before its records when it is sent (`sinks/client/record_batch.py`): only then its sequence is
 known.
@@ -15,6 +16,7 @@ from struct import unpack_from
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdc.encode.row_codegen import compiled
+from cdc.model.interfaces import Headers
 from sinks.client.varints import zigzag
 
 
@@ -34,8 +36,9 @@ _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _NO_VALUE: Final = b"\x01"
+_NO_HEADERS: Final = b"\0"
 _AROUND: Final = 40
-"""How many bytes a record has around its key and value, at most."""
+"""How many bytes a record has around its key, value and headers, at most."""
 
 
 class _PartitionRecords:
@@ -83,8 +86,9 @@ class PlainBatches:
         self.waiting_records = self.waiting_bytes = 0
         self._due_records, self._due_bytes = self._most_records, self._most_bytes
 
-    def add(self, topic: str, key: bytes, value: bytes | None) -> None:
+    def add(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         """Add a record, and the same record to the topic's log if it has one."""
+        end = encoded(headers) if headers else _NO_HEADERS
         if not self._begun:
             self._begin()
             self._begun = True
@@ -95,30 +99,31 @@ class PlainBatches:
                 self._topics[known[1]] = self._partitions(known[1])[0], None
             self._topics[topic] = known
         partitions, log = known
-        self._append(topic, partition_of(key, partitions), key, value)
+        self._append(topic, partition_of(key, partitions), key, value, end)
         if log is not None and value is not None:
-            self._append(log, partition_of(key, self._topics[log][0]), key, value)
+            self._append(log, partition_of(key, self._topics[log][0]), key, value, end)
         if self.waiting_records >= self._due_records or self.waiting_bytes >= self._due_bytes:
             self._send()
             self._due_records = self.waiting_records + self._most_records
             self._due_bytes = self.waiting_bytes + self._most_bytes
 
-    def _append(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
+    def _append(self, topic: str, partition: int, key: bytes, value: bytes | None, end: bytes) -> None:
         found = self._waiting.get((topic, partition))
         if found is None:
             found = self._waiting[topic, partition] = _PartitionRecords()
         count, key_size = found.count, len(key)
         size = key_size if value is None else key_size + len(value)
-        if count and len(found.records) + size + _AROUND > self._batch_bytes:
+        if count and len(found.records) + size + len(end) + _AROUND > self._batch_bytes:
             self._full.append(Batch(topic, partition, count, bytes(found.records)))
             found.records.clear()
             count = 0
         offset, of_key = zigzag(count), zigzag(key_size)
         of_value = _NO_VALUE if value is None else zigzag(len(value))
-        whole = zigzag(len(offset) + len(of_key) + len(of_value) + size + 3)
-        found.records += b"%b\0\0%b%b%b%b%b\0" % (whole, offset, of_key, key, of_value, value or b"")
+        whole = zigzag(len(offset) + len(of_key) + len(of_value) + size + len(end) + 2)
+        found.records += b"%b\0\0%b%b%b%b%b%b" % (whole, offset, of_key, key, of_value, value or b"", end)
         found.count = count + 1
         self.records += 1
+        size += len(end) - 1
         self.bytes += size
         self.waiting_records += 1
         self.waiting_bytes += size
@@ -134,6 +139,15 @@ class PlainBatches:
         taken += [Batch(*at, found.count, bytes(found.records)) for at, found in waiting.items()]
         self._taken()
         return taken
+
+
+def encoded(headers: Headers) -> bytes:
+    """Encode a record's headers."""
+    parts = [zigzag(len(headers))]
+    for name, value in headers:
+        of_name = name.encode()
+        parts += zigzag(len(of_name)), of_name, zigzag(len(value)), value
+    return b"".join(parts)
 
 
 def partition_of(key: bytes, partitions: int) -> int:

@@ -23,13 +23,14 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient
 from kafka import errors as codes
 
 from cdc.model.errors import BugError
+from cdc.model.interfaces import Headers
 from sinks.client.connection import LostError
 from sinks.client.record_batch import records_of
 from sinks.producer.batches import Batch, PlainBatches
@@ -192,7 +193,11 @@ class LibrdkafkaProducer:
         self._admin = None
 
     def _hand_over(self, client: Producer, batch: Batch) -> None:
-        records = [{"key": key, "value": value} for key, value in records_of(batch.records)]
+        found = list(records_of(batch.records))
+        if any(headers for _, _, headers in found):
+            self._hand_over_singly(client, batch, found)
+            return
+        records = [{"key": key, "value": value} for key, value, _ in found]
         try:
             taken = client.produce_batch(batch.topic, records, partition=batch.partition, on_delivery=self._report)
         except (KafkaException, BufferError) as exc:
@@ -207,13 +212,35 @@ class LibrdkafkaProducer:
             raise RefusedError(error.code(), _alone(batch.topic, batch.partition, bad["key"] or b"", bad["value"]))
         raise _error(error)
 
+    def _hand_over_singly(
+        self, client: Producer, batch: Batch, records: Iterable[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]
+    ) -> None:
+        """Hand over records of which some have headers: `produce_batch` takes none."""
+        for key, value, headers in records:
+            try:
+                client.produce(
+                    batch.topic, value, key, partition=batch.partition, headers=dict(headers), on_delivery=self._report
+                )
+            except KafkaException as exc:
+                self._raise_failed()
+                if exc.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    alone = _alone(batch.topic, batch.partition, key, value, headers)
+                    raise RefusedError(KafkaError.MSG_SIZE_TOO_LARGE, alone) from exc
+                raise _error(exc.args[0]) from exc
+            except BufferError as exc:
+                self._raise_failed()
+                raise LostError(str(exc)) from exc
+
     def _report(self, error: KafkaError | None, message: Message) -> None:
         """Note why a record was not taken: one is the cause; those thrown away behind it may be reported before it."""
         if error is None or error.code() in _THROWN_AWAY or self._failed is not None:
             return
         self._failed = _error(error)
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            alone = _alone(message.topic() or "", message.partition() or 0, message.key() or b"", message.value())
+            headers = cast("Headers", message.headers() or ())
+            alone = _alone(
+                message.topic() or "", message.partition() or 0, message.key() or b"", message.value(), headers
+            )
             self._failed = RefusedError(error.code(), alone)
 
     def _raise_failed(self) -> None:
@@ -317,12 +344,12 @@ def _absent(error: KafkaError) -> bool:
     )
 
 
-def _alone(topic: str, partition: int, key: bytes, value: bytes | None) -> Batch:
+def _alone(topic: str, partition: int, key: bytes, value: bytes | None, headers: Headers = ()) -> Batch:
     """Return a batch of one record, as the sink names what is too large."""
     made = PlainBatches(
         lambda: None, lambda: None, lambda _: (1, None), most_records=1 << 30, most_bytes=1 << 60, batch_bytes=1 << 60
     )
-    made.add(topic, key, value)
+    made.add(topic, key, value, headers)
     (batch,) = made.take()
     return batch._replace(partition=partition)
 

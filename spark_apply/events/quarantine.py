@@ -8,6 +8,7 @@ only the key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -116,6 +117,10 @@ class Quarantine:
     def of(self, store: str, topic: str) -> list[Entry]:
         """Return the entries of a store and a topic."""
         return [entry for entry in self._entries.values() if (entry.store, entry.topic) == (store, topic)]
+
+    def by_store(self) -> Counter[str]:
+        """Count the entries of each store."""
+        return Counter(entry.store for entry in self._entries.values())
 
     def put(self, entries: Iterable[Entry], *, beyond: OperatorError) -> int:
         """Add entries of one copy; return how many are new. Raises `beyond` and adds none if they exceed the limit."""

@@ -24,7 +24,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.config import ApplyConfig, ApplyTable
 from cdc.encode.table_log import log_of
-from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
+from cdc.model.errors import CdcError, ConfigError, OperatorError
+from cdc.model.meter import NO_JOB_METER, JobMeter, JobState
 from spark_apply.events import kafka_source
 from spark_apply.events.expressions import resolved
 from spark_apply.events.projection import check_places, projected_table
@@ -37,7 +38,7 @@ from spark_apply.job.barriers import PositionWatcher
 from spark_apply.job.catch_up import SwapWatch
 from spark_apply.job.maintenance import MaintenanceSchedule
 from spark_apply.job.microbatch import Applier, Key, TableCount
-from spark_apply.job.pace import Pace
+from spark_apply.job.pace import JobFigures, Pace
 from spark_apply.job.retention import recovery_command, require_deletes, require_offsets
 from spark_apply.job.route import Route
 from spark_apply.job.set_aside import AsideCopies
@@ -48,9 +49,9 @@ from spark_apply.model.store import Store, Visibility, open_store
 from spark_apply.model.target_table import TargetTable, Version, choose
 from spark_apply.model.upkeep import Maintained
 from spark_apply.spark.environment import require_paths
-from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.paths import located
-from spark_apply.spark.remedies import reaching, remedy
+from spark_apply.spark.query_failures import opening_errors, raise_failure, recorded, translated
+from spark_apply.spark.remedies import reaching
 from spark_apply.spark.session import open_session
 
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
@@ -104,6 +105,7 @@ def run_apply(
     reset_checkpoint: bool = False,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
+    meter: JobMeter = NO_JOB_METER,
 ) -> ApplySummary:
     """Follow the topics into the stores: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
 
@@ -128,7 +130,7 @@ def run_apply(
             applier = Applier(asides.routes, evolve, asides.quarantine, asides=asides)
             behind = False
             if not stop.is_set():
-                start = _Start(config, spark, applier, asides, stores, tell)
+                start = _Start(config, spark, applier, asides, stores, tell, meter)
                 start.open(chosen, unusable, lose_history=lose_history)
                 behind = start.follow(once=once, stop=stop, reset_checkpoint=reset_checkpoint)
         finally:
@@ -153,6 +155,7 @@ class _Start:
     asides: AsideCopies
     stores: Mapping[str, Store]
     tell: Progress
+    meter: JobMeter
     topics: FollowedTopics = field(init=False)
     identities: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """By table, then by store; None: the copy cannot be opened."""
@@ -172,7 +175,7 @@ class _Start:
             of = self.identities.setdefault(made.qualified, {})
             of[name], error = None, missed.get((made.qualified, name))
             try:
-                with _opening_errors(made.qualified):
+                with opening_errors(made.qualified):
                     of[name] = self.stores[name].open(made)
             except CdcError as exc:
                 error = error or exc
@@ -237,6 +240,7 @@ class _Start:
                 once=once,
                 stop=stop,
                 tell=self.tell,
+                figures=JobFigures(self.meter, self.applier, publisher, self.asides),
             )
         return behind
 
@@ -393,6 +397,7 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
     once: bool,
     stop: threading.Event,
     tell: Progress,
+    figures: JobFigures,
 ) -> None:
     idle, ending, checkpoint = threading.Lock(), threading.Event(), at.checkpoint
     last: list[int] = []
@@ -406,13 +411,15 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # a return would mean to Spark that the batch is done
             began = time.monotonic()
-            with _recorded(failures):
+            with recorded(failures):
                 ends = checkpoints.ends_of(spark, checkpoint, batch_id)
                 visibility = _apply(applier, swaps, records, publisher, ends, asides=asides.asides)
                 at.topics.require()
                 publisher.applied(ends, visibility)
                 last[:] = [batch_id]
-            tell(pace.line(applier.batches, took_s=time.monotonic() - began, source_ms=publisher.source_ms()))
+            took_s = time.monotonic() - began
+            figures.applied(took_s)
+            tell(pace.line(applier.batches, took_s=took_s, source_ms=publisher.source_ms()))
 
     writer = kafka_source.stream(spark, config.source, topics).writeStream.queryName(config.name)
     writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
@@ -428,8 +435,9 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
     except CdcError:
         raise
     except Exception as exc:
-        raise _translated(exc) from exc
+        raise translated(exc, recovery=recovery_command((), ())) from exc
     tell(f"following the topics; {_copies(applier)}")
+    figures.meter.becomes(JobState.FOLLOWING)
 
     def through() -> bool:
         """Whether a run with `once` is, and Spark has noted that its last batch was applied."""
@@ -438,11 +446,15 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
         )
 
     def look() -> None:
+        figures.meter.moves()
         if idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
             try:
+                figures.meter.waits()  # a copy may be caught up, or a table compacted
                 _look(swaps, asides, publisher, maintenance)
+                figures.look()
             finally:
                 idle.release()
+                figures.meter.moves()
 
     failed = False
     try:
@@ -455,7 +467,7 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
             pass
         _end(query, failures)
     if failures or failed:
-        _raise_failure(query, failures)
+        raise_failure(query, failures, recovery=recovery_command((), ()))
     publisher.publish_pending()
     maintenance.look(now=once and not stop.is_set())
 
@@ -514,16 +526,6 @@ def _interval(routes: Mapping[str, Route]) -> str:
     return f"{FILES_TRIGGER_MS if files else TRIGGER_MS} milliseconds"
 
 
-@contextmanager
-def _recorded(failures: list[Exception]) -> Iterator[None]:
-    """Keep the exception of a block, of which Spark passes on the text alone."""
-    try:
-        yield
-    except Exception as exc:
-        failures.append(exc)
-        raise
-
-
 def _apply(
     applier: Applier,
     swaps: SwapWatch,
@@ -561,46 +563,6 @@ def _apply(
             if asides is not None:
                 asides.containing = True
             return visibility
-
-
-@contextmanager
-def _opening_errors(table: str) -> Iterator[None]:
-    """Translate Spark's exceptions to OperatorError: of two jobs that create a table at once, one fails."""
-    try:
-        yield
-    except CdcError:
-        raise
-    except Exception as exc:
-        said, known = spark_failure(exc), remedy(exc)
-        if said is None:
-            raise
-        if known is not None:
-            raise OperatorError(f"{table}: its copies cannot be opened: {known[0]}. {said}", hint=known[1]) from exc
-        hint = "nothing was applied; start again. Do two jobs write this store? Let one do it"
-        raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
-
-
-def _raise_failure(query: StreamingQuery | None, failures: list[Exception]) -> None:
-    if failures:
-        first = failures[0]
-        raise first if isinstance(first, CdcError) else _translated(first) from first
-    failure = query.exception() if query is not None else None
-    if failure is not None:
-        raise _translated(failure) from failure
-
-
-def _translated(exc: Exception) -> CdcError:
-    """Translate a failure of Spark to CdcError."""
-    text = str(exc)
-    if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
-        msg = "offsets that the checkpoint names are gone from the topics: they were deleted or recreated"
-        return OperatorError(msg, hint=recovery_command((), ()))
-    said, known = spark_failure(exc), remedy(exc)
-    if said is not None and known is not None:
-        return OperatorError(f"{said}: {known[0]}", hint=known[1])
-    if said is not None:
-        return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
-    return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")
 
 
 @contextmanager

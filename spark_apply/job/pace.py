@@ -1,15 +1,22 @@
-"""Words what a job has done: batches, rows in the last minute, how far it is behind."""
+"""Tells what a job has done, in words and to its meter: batches, rows, how far its stores are behind."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
 
-from spark_apply.job.microbatch import TableCount
+from cdc.model.meter import JobMeter, StoreStanding
+from spark_apply.job.microbatch import Applier, TableCount
+from spark_apply.job.set_aside import AsideCopies
+from spark_apply.job.watermarks import WatermarkPublisher
+from spark_apply.model.completeness import Mark, lowest
 
 _MINUTE_S = 60.0
+_EVERY_S: Final = 1.0
+_OUTCOMES: Final = ("events", "written", "deleted", "stale", "duplicate", "quarantined")
 
 
 @dataclass(slots=True)
@@ -34,3 +41,67 @@ class Pace:
             f"batch {batches}: {rows} rows handed to stores, {rows - before:,} in the last minute{lag}, "
             f"batch time {took_s:.1f} s, position {newest}"
         )
+
+
+@dataclass(slots=True)
+class JobFigures:
+    """Tells the meter after each batch and, at most once a second, between batches.
+
+    It reads what the job knows anyway, and asks no store and no server.
+    """
+
+    meter: JobMeter
+    applier: Applier
+    publisher: WatermarkPublisher
+    asides: AsideCopies
+    _told_s: float = field(default=float("-inf"))
+
+    def applied(self, took_s: float) -> None:
+        """Tell of a batch."""
+        if self.meter.wanted:
+            counts = self.applier.counts
+            position = max((count.position or "" for count in counts.values()), default="")
+            self.meter.applied(took_s=took_s, position=position, rows=_rows(counts))
+            self.tell()
+
+    def look(self) -> None:
+        """Tell how the stores stand, if that was told some time ago."""
+        if self.meter.wanted and time.monotonic() - self._told_s >= _EVERY_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell how the stores stand."""
+        self._told_s = time.monotonic()
+        marks: dict[str, dict[str, list[Mark | None]]] = {}
+        for topic, route in self.applier.routes.items():
+            for name in route.stores:
+                of = marks.setdefault(name, {}).setdefault(route.table.connector, [])
+                of.append(self.publisher.known(topic, name))
+        aside = Counter(name for _, name in self.asides)
+        quarantined = self.applier.quarantine.by_store()
+        self.meter.stands(
+            {name: _standing(marks.get(name, {}), aside[name], quarantined[name]) for name in sorted({*marks, *aside})}
+        )
+
+
+def _standing(marks: Mapping[str, Sequence[Mark | None]], aside: int, quarantined: int) -> StoreStanding:
+    """Sum up the copies that go on, by connector, and those that are set aside, of which no mark is known."""
+    times = [None if complete is None else complete.source_ms for complete in map(lowest, marks.values())]
+    known = [at for at in times if at is not None]
+    every = [mark for of in marks.values() for mark in of]
+    return StoreStanding(
+        source_ms=min(known) if known and len(known) == len(times) and not aside else None,
+        tables=len(every) + aside,
+        incomplete=sum(mark is None or mark.complete is None for mark in every) + aside,
+        aside=aside,
+        quarantined=quarantined,
+    )
+
+
+def _rows(counts: Mapping[tuple[str, str], TableCount]) -> dict[tuple[str, str, str], int]:
+    return {
+        (store, table, outcome): value
+        for (table, store), count in counts.items()
+        for outcome, value in asdict(count).items()
+        if outcome in _OUTCOMES and value is not None
+    }

@@ -58,6 +58,10 @@ class WatermarkPublisher:
         """Return up to where the copies that go on have a topic."""
         return self._ends.get(topic, {})
 
+    def known(self, topic: str, store: str) -> Mark | None:
+        """Return the mark that a copy which goes on was given last."""
+        return self._marks.get((topic, store))
+
     def source_ms(self) -> int | None:
         """Return the time of the source up to which all copies that go on are complete; None: not known."""
         marks = [self._marks.get(follower) for follower, _ in self._followers()]

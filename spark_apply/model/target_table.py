@@ -32,6 +32,8 @@ class Version:
     number: int
     key: tuple[str, ...]
     columns: tuple[tuple[str, Kind], ...]
+    flat: bool = False
+    """The topic's values are rows without an envelope."""
 
     @property
     def qualified(self) -> str:
@@ -136,6 +138,7 @@ def parse_version(value: bytes) -> Version:
         number=record["version"],
         key=tuple(record["key"]),
         columns=tuple((column["name"], _kind(column)) for column in record["columns"]),
+        flat="format" in record,
     )
 
 
@@ -215,6 +218,11 @@ def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable
 
 def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
     """Return `target` with the settings of apply.yaml: a history reads the log topic. Raises what `target` does."""
+    if versions[-1].flat:
+        raise OperatorError(
+            f"table {versions[-1].qualified}: its topic is flat, and an apply job reads events with their envelope",
+            hint="in connector.yaml: sink: {formats: {…: envelope}} for this table; or leave it out of tables here",
+        )
     made = target(versions, settings.types)
     if settings.mode != "history":
         return made

@@ -41,6 +41,9 @@ class Broker(Protocol):
     def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
         """What a read_committed reader sees."""
 
+    def headers(self, topic: str) -> list[tuple[bytes | None, list[tuple[str, bytes]]]]:
+        """The same reader's values, with their headers."""
+
 
 class InMemory:
     """The twin."""
@@ -55,6 +58,9 @@ class InMemory:
 
     def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
         return [(record.key, record.value) for record in self._kafka.committed(topic)]
+
+    def headers(self, topic: str) -> list[tuple[bytes | None, list[tuple[str, bytes]]]]:
+        return [(record.value, list(record.headers)) for record in self._kafka.committed(topic)]
 
 
 class Real:
@@ -77,6 +83,12 @@ class Real:
 
         with closing(read_to_end(self._config.bootstrap_servers, {}, topic, "read_committed")) as messages:
             return [(message.key() or b"", message.value()) for message in messages]
+
+    def headers(self, topic: str) -> list[tuple[bytes | None, list[tuple[str, bytes]]]]:
+        from sinks.topics.read_back import read_to_end
+
+        with closing(read_to_end(self._config.bootstrap_servers, {}, topic, "read_committed")) as messages:
+            return [(message.value(), message.headers() or []) for message in messages]
 
 
 @pytest.fixture(params=["memory", *PRODUCERS])
@@ -130,6 +142,22 @@ def test_fencing_gives_the_last_committed_state(sink: Sink, broker: Broker) -> N
         other.create([A, B])
         assert fence(other) is None
         assert fence(again) == STATE.next(commit=9)
+
+
+def test_headers_come_with_their_records(sink: Sink, broker: Broker) -> None:
+    """Of some records among others, a tombstone's too, in the topic and in the table's log."""
+    sink.create([LOGGED])
+    topic, headers = sink.topic(LOGGED), [("__a", b'{"id":1}'), ("ü", b"")]
+    sink.write(topic, b"k", b"1")
+    sink.write(topic, b"k", b"2", headers)
+    sink.write(topic, b"k", None, headers[:1])
+    sink.write(topic, b"k", b"3")
+    sink.commit(STATE)
+    expected: list[tuple[bytes | None, list[tuple[str, bytes]]]] = [
+        (b"1", []), (b"2", headers), (None, headers[:1]), (b"3", []),
+    ]  # fmt: skip
+    assert broker.headers(topic) == expected
+    assert broker.headers(log_of(topic)) == [each for each in expected if each[0] is not None]
 
 
 def test_a_commit_shows_records_schema_and_position_together(sink: Sink, broker: Broker) -> None:

@@ -7,7 +7,7 @@ through. After each run the folds are compared, at the end every law is held aga
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,15 +16,17 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+import cdc.capture.commands
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
-from cdc.capture.signals import Command
+import cdc.capture.session
+from cdc.capture.signals import Command, parse
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.window_keys import LoggedKeys
-from cdc.model.errors import GapError, RetryableError
+from cdc.model.errors import GapError, OperatorError, RetryableError
 from cdc.model.interfaces import Window
 from cdc.model.state import Phase as Stage
-from cdc.testing import POINTS, Killed, MemorySnapshotter, Outcome, Record
+from cdc.testing import POINTS, Killed, MemorySink, MemorySnapshotter, Outcome, Record
 from tests.conftest import FULL
 from tests.property.test_pipeline_laws import (
     CONNECTOR,
@@ -60,11 +62,12 @@ class LiveWorld(World):
         """Commands that come while the connector works, one at each of the next points."""
         self.commanded = 0
         self.gaps = 0
+        self.pauses = 0
         self.fired = 0
 
     def at(self, point: str) -> None:
         super().at(point)
-        if self.asks and point in ("source.idle", "source.frame", "snapshot.window"):
+        if self.asks and point in ("source.idle", "source.frame", "snapshot.window", "snapshot.chunk"):
             self.ask(self.asks.pop(0))
         if self.plan and self.plan[0][0] == point:
             name, left, error = self.plan.pop(0)
@@ -102,7 +105,27 @@ class LiveWorld(World):
                 holds(self.gaps, "a gap where there is none")
                 self.ask(Command(tables=(), after_gap=True))
                 return False
+            except OperatorError as exc:
+                holds("is paused" in exc.message and self.pauses, "stopped without a reason")
+                self._stay_paused()
+                return False
         return True
+
+    def _stay_paused(self) -> None:
+        """Started again, it is where it was, until it is resumed."""
+        before = self.states()[-1]
+        holds(before.paused_ms, "a pause that is not in the position")
+        asks, self.asks = self.asks, []
+        waiting = MemorySink(self.kafka, CONNECTOR, PREFIX).commands()
+        if all(parse(value).pause is not False for _, value in waiting):
+            with suppress(Killed, RetryableError, OperatorError):
+                self.pipeline().run(until_caught_up=True)
+            after = self.states()[-1]
+            if after.epoch == before.epoch:  # else a gap was gone behind, as asked
+                holds(after.paused_ms == before.paused_ms, "a pause that was forgotten")
+                holds((after.offset, after.snapshot) == (before.offset, before.snapshot), "it went on while paused")
+            self.ask(Command(pause=False))
+        self.asks = asks
 
 
 @contextmanager
@@ -110,10 +133,10 @@ def hurried() -> Iterator[None]:
     """No waiting; commits by records alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-        patch.setattr(cdc.capture.pipeline, "CUT_AGE_S", 1e9)
-        patch.setattr(cdc.capture.pipeline, "APART_MOST_S", 0.0)
-        patch.setattr(cdc.capture.pipeline, "COMMANDS_S", 0.0)
-        patch.setattr(cdc.capture.pipeline, "CUT_RECORDS", 4)
+        patch.setattr(cdc.capture.session, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.capture.session, "APART_MOST_S", 0.0)
+        patch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+        patch.setattr(cdc.capture.session, "CUT_RECORDS", 4)
         patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
         yield
 
@@ -174,6 +197,15 @@ class Life(RuleBasedStateMachine):
         else:
             self.world.asks.append(command)
 
+    @rule(pause=st.booleans(), now=st.booleans())
+    def pause(self, pause: bool, now: bool) -> None:
+        Life.steps += 1
+        self.world.pauses += pause
+        if now:
+            self.world.ask(Command(pause=pause))
+        else:
+            self.world.asks.append(Command(pause=pause))
+
     @precondition(lambda self: self.world.captured != TABLES)
     @rule()
     def add_a_table(self) -> None:
@@ -196,7 +228,7 @@ class Life(RuleBasedStateMachine):
         world._pace.clear()
         while world.commit_next():
             pass
-        for _ in range(8 + 2 * len(world.plan) + 2 * world.gaps):
+        for _ in range(8 + 2 * len(world.plan) + 2 * world.gaps + 4 * world.pauses):
             end = world.log.end
             if world.run() and world.log.end == end and not world.plan and world.captured == TABLES:
                 break

@@ -18,8 +18,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+import cdc.capture.commands
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
+import cdc.capture.session
 import cdc.encode.event_writer
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.encode.table_log import log_of
@@ -272,10 +274,10 @@ def _resumed(world: World) -> bool:
 def _hurried(scenario: Scenario) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-        patch.setattr(cdc.capture.pipeline, "CUT_AGE_S", 1e9)
-        patch.setattr(cdc.capture.pipeline, "APART_MOST_S", 0.0)
+        patch.setattr(cdc.capture.session, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.capture.session, "APART_MOST_S", 0.0)
         patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
-        patch.setattr(cdc.capture.pipeline, "CUT_RECORDS", scenario.cut_records)
+        patch.setattr(cdc.capture.session, "CUT_RECORDS", scenario.cut_records)
         patch.setattr(cdc.capture.incremental_snapshot, "DELETES_AT_ONCE", 1 + scenario.chunk_rows % 2)
         patch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 0 if scenario.workers > 1 else 100)
         yield
@@ -637,13 +639,13 @@ def test_control_a_new_view_that_does_not_wait_for_held_commits_is_caught() -> N
 
 def test_control_acknowledging_before_the_commit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source may forget only what Kafka holds."""
-    commit_position = cdc.capture.pipeline._Session._commit_position
+    commit_position = cdc.capture.session.Session._commit_position
 
     def hasty(self: Any) -> None:
         self._source.acknowledge(self._source.position()[0])
         commit_position(self)
 
-    monkeypatch.setattr(cdc.capture.pipeline._Session, "_commit_position", hasty)
+    monkeypatch.setattr(cdc.capture.session.Session, "_commit_position", hasty)
     assert caught()
 
 

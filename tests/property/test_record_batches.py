@@ -121,7 +121,32 @@ def test_batches_that_are_cut_have_all_records_in_order(
 def test_the_first_record_of_a_batch_is_found(kind: Any, records: Any) -> None:
     (batch,) = batches_of(kind, records)
     assert first(batch.records) == records[0]
-    assert list(records_of(batch.records)) == records
+    assert list(records_of(batch.records)) == [(key, value, []) for key, value in records]
+
+
+@KINDS
+@given(RECORDS, st.lists(st.tuples(st.text(max_size=70), st.binary(max_size=200)), max_size=3))
+def test_headers_are_read_back(kind: Any, records: Any, headers: list[tuple[str, bytes]]) -> None:
+    """By kafka-python and by us, of each record its own; the topic's log has them too."""
+    made = kind(
+        list,
+        list,
+        lambda t: (1, "log" if t == "t" else None),
+        most_records=999,
+        most_bytes=1 << 30,
+        batch_bytes=1 << 30,
+    )
+    expected = []
+    for n, (key, value) in enumerate(records):
+        of = headers if n % 2 else ()
+        made.add("t", key, value, of)
+        expected.append((key, value, list(of)))
+    batches = made.take()
+    for batch in batches:
+        wanted = expected if batch.topic == "t" else [each for each in expected if each[1] is not None]
+        (found,) = read(_header(batch) + batch.records)
+        assert [(each.key, each.value, each.headers) for each in found] == wanted
+        assert list(records_of(batch.records)) == wanted
 
 
 @given(st.binary(max_size=40), st.integers(1, 2**31 - 1))

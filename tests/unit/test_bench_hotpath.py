@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.capture import metering
 from bench.capture.hotpath import measure
 
 
@@ -14,3 +15,11 @@ def test_each_stage_is_gone_through(source: str, per_transaction: int) -> None:
     found = measure(source, 1_000, per_transaction, 1, None)
     assert list(found) == ["received", "decoded", "written"]
     assert found["written"] > 0
+
+
+@pytest.mark.parametrize("source", ["postgres", "mysql"])
+def test_what_metrics_cost_is_measured(source: str) -> None:
+    """With and without, and inside the meter; `/metrics` of many tables is scraped."""
+    without, with_meter, inside = metering.measure(source, 1_000, 1, 1)
+    assert min(without, with_meter) > inside > 0
+    assert len(metering.scrapes_ms("text/plain")) > 1

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Report, Settings
-from cdc.encode.dead_letters import PIECE_BYTES
+from cdc.encode.dead_letters import PIECE_BYTES, refusal
 from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, TooLargeError
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, update
 from tests.text_tables import text_column, text_table
 
@@ -196,3 +196,22 @@ def test_a_snapshots_row_and_a_message_too_large(bench: Bench) -> None:
         ("m", {"prefix": "q"}),
     ]
     assert bench.count() == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ('"db":"shop","schema":"public","table":"t",', "table public.t"),
+        ('"db":"shop","table":"t",', "table shop.t"),  # MySQL
+        ('"db":"shop","schema":"","table":"",', "a message"),
+        ("", "topic p.s.t"),  # of a flat topic
+    ],
+)
+def test_what_is_too_large_is_named(source: str, what: str) -> None:
+    """As far as its record tells; its position is known in any case."""
+    value = f'{{"source":{{{source}"position":"1.2.3"}}}}'.encode()
+    error = TooLargeError("it is too large", hint="h", topic="p.s.t", key=b'{"id":1}', value=value)
+    found = refusal(error)
+    assert found is not None
+    assert found[0] == ("p.s.t", b'{"id":1}', "1.2.3")
+    assert found[1].message == f"{what}, event 1.2.3: it is too large (key columns: id)"

@@ -19,6 +19,7 @@ import yaml
 from cdc.cli import reference
 from cdc.config import config, registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
+from cdc.config.views import ViewsConfig, load_views
 from cdc.config.yaml_binding import BOUND_AS
 from cdc.model import errors
 from cdc.model.errors import CdcError, ConfigError
@@ -95,9 +96,11 @@ def _need(field: dataclasses.Field[Any]) -> str:
 
 CONNECTOR: Final = DOCS / "connector-reference.md"
 APPLY: Final = DOCS / "apply-reference.md"
+VIEWS: Final = DOCS / "views.md"
 KEYS: Final = [
-    *((CONNECTOR, key) for key in keys_of(ConnectorConfig, "", {})),
+    *((CONNECTOR, key) for key in keys_of(ConnectorConfig, "", {"columns": "<table>"})),
     *((APPLY, key) for key in keys_of(ApplyConfig, "", {"stores": "<name>", "tables": "<table>"})),
+    *((VIEWS, key) for key in keys_of(ViewsConfig, "", {"views": "<name>"})),
 ]
 
 
@@ -118,7 +121,7 @@ def test_a_key_has_its_entry(page: Path, key: Key) -> None:
     assert any("- Wrong: " in part for part in rest), key.path
 
 
-@pytest.mark.parametrize("page", [CONNECTOR, APPLY], ids=named)
+@pytest.mark.parametrize("page", [CONNECTOR, APPLY, VIEWS], ids=named)
 def test_no_entry_is_of_a_key_that_is_gone(page: Path) -> None:
     assert sorted(entries(page)) == sorted(key.path for of, key in KEYS if of == page)
 
@@ -135,6 +138,12 @@ source: {bootstrap_servers: "127.0.0.1:9092", topic_prefix: shop}
 stores: {warehouse: {type: tantivy, path: ./search}}
 tables: {public.orders: {stores: [warehouse]}}
 checkpoint: ./checkpoint
+""",
+    VIEWS: """
+name: shop-views
+source: {bootstrap_servers: "127.0.0.1:9092", topic_prefix: shop}
+state: ./state
+views: {orders: {sql: "SELECT id FROM public.orders", key: [id]}}
 """,
 }
 TRIED: Final = [
@@ -165,6 +174,9 @@ def judge(page: Path, file: Path) -> None:
                 or not store.url.startswith("postgresql")
             ):
                 open_store(store, name=name, prefix=job.source.topic_prefix, spark=None)
+        return
+    if page == VIEWS:
+        settings_of({}, load_views(file).spark)
         return
     connector = load_connector(file)
     registry.source(connector)

@@ -11,8 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
+import cdc.capture.commands
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
+import cdc.capture.session
 import cdc.encode.event_writer
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.capture.signals import Command
@@ -51,10 +53,15 @@ class Bench:
         self.errors: list[CdcError] = []
 
     def pipeline(
-        self, *tables: Table, at: At = nothing, source: Callable[..., Source] = MemorySource, chunk_rows: int = 1
+        self,
+        *tables: Table,
+        at: At = nothing,
+        source: Callable[..., Source] = MemorySource,
+        chunk_rows: int = 1,
+        idle_position_s: float = 10.0,
     ) -> Pipeline:
         return Pipeline(
-            Settings(connector="c", prefix="p", chunk_rows=chunk_rows),
+            Settings(connector="c", prefix="p", chunk_rows=chunk_rows, idle_position_s=idle_position_s),
             open_source=lambda: source(self.log, tables, at=at),
             open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=1, at=at),
             sink=MemorySink(self.kafka, "c", "p", at=at),
@@ -377,7 +384,7 @@ def test_commits_that_take_long_come_later_also_where_much_is_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, commit_s: float, apart_s: float
 ) -> None:
     """What would be committed at once by its number of records waits as long."""
-    monkeypatch.setattr(cdc.capture.pipeline, "CUT_RECORDS", 1)
+    monkeypatch.setattr(cdc.capture.session, "CUT_RECORDS", 1)
     assert max(abs(found - apart_s) for found in _apart(bench, monkeypatch, commit_s)) <= 0.025
 
 
@@ -404,14 +411,11 @@ def _apart(bench: Bench, monkeypatch: pytest.MonkeyPatch, commit_s: float) -> li
     return apart
 
 
-def test_an_idle_connector_moves_its_position_before_it_acknowledges(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_connector_moves_its_position_before_it_acknowledges(bench: Bench) -> None:
     """A position-only transaction first: the log is never ahead of the topic."""
     bench.run(A)
-    monkeypatch.setattr(cdc.capture.pipeline, "IDLE_POSITION_S", 0.0)
     bench.log.commit(insert(B, _row("1")))
-    bench.run(A)
+    bench.run(A, idle_position_s=0.0)
     assert bench.log.acknowledged == bench.state().commit == bench.log.end
 
 

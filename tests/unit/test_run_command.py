@@ -14,7 +14,7 @@ import pytest
 
 import cdc.cli.run
 from cdc.capture.pipeline import Report
-from cdc.cli.apply import _Told
+from cdc.cli.apply import Told
 from cdc.cli.run import _Shown, _supervise, run
 from cdc.cli.status import _source_ms
 from cdc.cli.terminal import Alive, UtcFormatter, instant
@@ -139,7 +139,7 @@ def test_lag_is_the_age_of_what_is_in_kafka(
 
 def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.CaptureFixture[str]) -> None:
     """With the time of that, which tells a job that stands still from one that goes on."""
-    told = _Told("shop")
+    told = Told("shop")
     told("batch 7: 12 rows handed to stores")
     assert capsys.readouterr().err == "", "of batches once a minute"
     told.say()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import cdc.capture.pipeline
+import cdc.capture.stand_by
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError
 from cdc.model.interfaces import Follower
@@ -34,8 +35,9 @@ class SharedSource(MemorySource):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RETRY_FIRST_S", "STAND_BY_FIRST_S", "STAND_BY_LONGEST_S", "STAND_BY_SETTLED_S", "GONE_S"):
-        monkeypatch.setattr(cdc.capture.pipeline, name, 0.0)
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+    for name in ("STAND_BY_FIRST_S", "STAND_BY_LONGEST_S", "STAND_BY_SETTLED_S", "GONE_S"):
+        monkeypatch.setattr(cdc.capture.stand_by, name, 0.0)
 
 
 class Copy:

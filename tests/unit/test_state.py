@@ -27,6 +27,16 @@ def test_a_record_reads_back_equal() -> None:
     assert State.from_bytes(STATE.to_bytes(), where="topic t") == STATE
 
 
+def test_a_pause_is_in_the_record_and_only_then_is_it_of_a_new_version() -> None:
+    """A release that knows no pause refuses to follow, by its version, and reads what is not paused."""
+    paused = STATE.next(paused_ms=1_795_212_301_102)
+    assert State.from_bytes(paused.to_bytes(), where="topic t") == paused
+    assert orjson.loads(paused.to_bytes())["version"] == VERSION
+    going_on = paused.next(paused_ms=0).to_bytes()
+    assert orjson.loads(going_on)["version"] == VERSION - 1
+    assert "paused_ms" not in orjson.loads(going_on)
+
+
 def test_each_record_counts_one_more() -> None:
     """`next` changes what it is told, and the sequence."""
     later = STATE.next(phase=Phase.STREAM, snapshot={})

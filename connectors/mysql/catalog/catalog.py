@@ -8,9 +8,10 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final
 
-from cdc.config.config import LEFT_OUT, is_pattern, matches
+from cdc.config.patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import ChangedError, OperatorError, raise_first
+from cdc.rules.row_filter import equality_of
 from connectors import captured_tables
 from connectors.mysql import session
 from connectors.mysql.binlog import table_map
@@ -29,7 +30,8 @@ SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALE
 FROM information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE
 """
 _COLUMNS: Final = """
-SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT, GENERATION_EXPRESSION
+SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT, GENERATION_EXPRESSION,
+       COLLATION_NAME
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
 _ALL_COLUMNS: Final = "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS"
@@ -211,7 +213,7 @@ class Catalog:
         told, columns, filled, nullable = [], list[Column](), set[str](), set[str]()
         row_end = None
         rows = session.rows(self._connection, "reading the catalog", _COLUMNS, parameters)
-        for name_, type_, charset, null, extra_, default, made_of in rows:
+        for name_, type_, charset, null, extra_, default, made_of, collation in rows:
             name, extra = name_.decode(), extra_.decode().upper()
             one = mapping.from_catalog(
                 name,
@@ -221,7 +223,8 @@ class Catalog:
                 visible="INVISIBLE" not in extra,
             )
             told.append(one)
-            columns.append(mapping.column(one))
+            equality = equality_of(None if collation is None else collation.decode())
+            columns.append(replace(mapping.column(one), equality=equality))
             if made_of in _OF_VERSIONS and one.type == table_map.LONGLONG:
                 raise _versioned_by_transactions(found)
             row_end = name if made_of == _ROW_END else row_end

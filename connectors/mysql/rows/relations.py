@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdc.config.config import SourceConfig, chooses
+from cdc.config.config import SourceConfig
+from cdc.config.patterns import chooses
 from cdc.model.change import Change, Described, Op, Table
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from cdc.model.table_schema import Description, stale_reason
@@ -138,7 +139,8 @@ class Followed:
                 )
             key = before
         filled = self._shown[name].filled
-        columns = tuple(replace(c, filled=c.name in filled) for c in columns)
+        equality = {column.name: column.equality for column in self._shown[name].table.columns}
+        columns = tuple(replace(c, filled=c.name in filled, equality=equality.get(c.name, "")) for c in columns)
         table = Table(now.schema, now.name, columns, key, self._shown[name].table.marks)
         self._known[name] = Description.of(table)
         return table, row_images.Reader(told) if own is None else OwnReader(told, own)

@@ -13,7 +13,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2 import sql
 
-from cdc.config.config import LEFT_OUT, is_pattern, matches
+from cdc.config.patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description
@@ -101,6 +101,9 @@ CROSS JOIN LATERAL (
            array_agg(a.attnotnull AND NOT EXISTS (
                SELECT FROM pg_constraint n
                WHERE n.conrelid = a.attrelid AND n.contype = 'n' AND a.attnum = ANY (n.conkey) AND NOT n.convalidated
+           ) ORDER BY a.attnum),
+           array_agg(EXISTS (
+               SELECT FROM pg_collation o WHERE o.oid = a.attcollation AND NOT o.collisdeterministic
            ) ORDER BY a.attnum)
     FROM pg_attribute a
     LEFT JOIN pg_index ri ON ri.indrelid = root.oid
@@ -401,7 +404,7 @@ class Catalog:
         found = {}
         rows = self.rows("reading the catalog", _TODAY, (list(oids), self._carries_generated_columns()))
         for oid, identity, primary_key, identity_key, unique, files, made, *columns in rows:
-            names, types, typmods, in_identity, filled, not_null = (of or () for of in columns)
+            names, types, typmods, in_identity, filled, not_null, loose = (of or () for of in columns)
             found[oid] = Today(
                 identity=identity,
                 columns=tuple(map(RelationColumn, names, types, typmods, in_identity)),
@@ -411,6 +414,7 @@ class Catalog:
                 marks=(files, hashlib.md5((made or "").encode(), usedforsecurity=False).hexdigest()),
                 filled=frozenset(compress(names, filled)),
                 nullable=frozenset(names) - set(compress(names, not_null)),
+                loose=frozenset(compress(names, loose)),
             )
         self.learn_types(c.type_oid for today in found.values() for c in today.columns)
         return found

@@ -31,6 +31,8 @@ class Today:
     """The columns of the index that is the replica identity, also those that the log does not carry."""
     unique: tuple[frozenset[str], ...] = ()
     """Sets of columns that no two rows share at any time, not even within a transaction."""
+    loose: frozenset[str] = frozenset()
+    """Columns whose collation takes different texts for equal (it is not deterministic)."""
 
 
 def table_of(
@@ -48,8 +50,11 @@ def table_of(
     """
     current = today is not None and _shape(today.columns) == _shape(relation.columns)
     filled = today.filled if today is not None and current else frozenset()
+    loose = today.loose if today is not None else frozenset()
     columns = tuple(
-        replace(made, filled=True) if made.name in filled else made
+        replace(made, filled=made.name in filled, equality="" if made.name in loose else made.equality)
+        if made.name in filled or made.name in loose
+        else made
         for made in (column(c.name, c.type_oid, c.typmod, types) for c in relation.columns)
     )
     table = Table(relation.schema, relation.name, columns, ())

@@ -51,7 +51,17 @@ def column(name: str, type_oid: int, typmod: int, types: Mapping[int, TypeInfo])
     """Return the column, its kind and encoder. `types` holds all the oid leads to: bases of domains, array elements."""
     info = _lookup(type_oid, types)
     kind, encode = _codec(info, typmod, types)
-    return Column(name, _printed(info, typmod, types), kind, encode, toastable=info.toastable)
+    printed, equality = _printed(info, typmod, types), _equality(info, types)
+    return Column(name, printed, kind, encode, toastable=info.toastable, equality=equality)
+
+
+def _equality(info: TypeInfo, types: Mapping[int, TypeInfo]) -> str:
+    """Return `Column.equality` of a type, under a collation that is deterministic."""
+    while info.category == "d":
+        info = _lookup(info.base, types)
+    if info.category == "e" or (info.schema == "pg_catalog" and info.name in ("text", "varchar")):
+        return "exact"
+    return "padded" if info.schema == "pg_catalog" and info.name == "bpchar" else ""
 
 
 def printed_as(type_oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> str:

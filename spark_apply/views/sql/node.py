@@ -63,7 +63,7 @@ def _restriction(branch: Branch, rows: str) -> tuple[dict[str, list[str]], list[
     number = next(value for name, value in branch.units if name == branch.number)
     own = [(name, value) for name, value in branch.units if name != branch.number and not isinstance(value, exp.Null)]
     is_of_branch = to.where([exp.EQ(this=to.name(branch.number), expression=number.copy())])
-    of_branch = f"(SELECT * FROM {rows}{is_of_branch})"  # noqa: S608 - names are quoted
+    of_branch = f"(SELECT * FROM {rows}{is_of_branch})"
     return restriction(branch.block, own, of_branch)
 
 

@@ -52,5 +52,6 @@ def plan_view(
         nodes=nodes,
         reads=tuple(sorted(graph.reads)),
         uses_clock=any(node.due for node in nodes),
+        null_keys=all(block.group is not None for block in blocks),
         warnings=tuple(graph.warnings),
     )

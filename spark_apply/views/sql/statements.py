@@ -58,7 +58,7 @@ def where(conditions: Iterable[exp.Expr | str]) -> str:
 def is_one_of(rows: str, values: Sequence[tuple[str, str]]) -> str:
     """The condition that a table or subquery has a row with these values, NULL-safe: pairs of column and value."""
     same = " AND ".join(f"{_OTHER}.{quoted(name)} IS NOT DISTINCT FROM ({value})" for name, value in values)
-    return f"EXISTS (SELECT 1 FROM {rows} AS {_OTHER}{where([same])})"  # noqa: S608 - names are quoted
+    return f"EXISTS (SELECT 1 FROM {rows} AS {_OTHER}{where([same])})"
 
 
 def is_changed(source: Source) -> str:
@@ -92,7 +92,7 @@ def from_clause(
         rows = table(schema, source.input.name)
         conditions = (restrictions or {}).get(source.alias)
         if conditions:
-            rows = f"(SELECT * FROM {rows} AS {ROW}{where(conditions)})"  # noqa: S608 - names are quoted
+            rows = f"(SELECT * FROM {rows} AS {ROW}{where(conditions)})"
         rows += f" AS {quoted(source.alias)}"
         on = [each for each in source.on if keep(each)]
         if number == 0:

@@ -81,5 +81,7 @@ class ViewPlan:
     reads: tuple[str, ...]
     """Captured tables and other views that it reads, sorted."""
     uses_clock: bool
+    null_keys: bool = False
+    """Whether a key may be null: it is that of a group, and nulls are one group."""
     warnings: tuple[str, ...] = ()
     """What a user should know though it is no error."""

@@ -1,0 +1,55 @@
+"""Shows a process on the address that its file gives: metrics and health."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+from cdc.config import registry
+from cdc.config.config import ApplyConfig, ConnectorConfig
+from cdc.model.errors import CdcError
+from cdc.model.meter import NO_METER, Meter
+from cdc.monitoring.apply_meter import ApplyMeter
+from cdc.monitoring.connector_meter import ConnectorMeter
+from cdc.monitoring.json_log import Place
+from cdc.monitoring.server import MetricsServer
+from cdc.monitoring.server_watch import ServerWatch
+
+log = logging.getLogger("cdc")
+
+
+@contextmanager
+def monitored_connector(config: ConnectorConfig) -> Iterator[Meter]:
+    """Give the meter of a connector, shown while the block runs; one that forgets if its file gives no address.
+
+    Raises OperatorError, before anything else is done, for an address that cannot be listened on.
+    """
+    address = config.metrics.address
+    if address is None:
+        yield NO_METER
+        return
+    meter, standing = ConnectorMeter(config), registry.standing(config)
+    with (
+        MetricsServer(address, meter.figures.registry, meter),
+        ServerWatch(lambda: standing(config, meter.committed_state()), meter.looked),
+    ):
+        log.info("%s: metrics and health at http://%s", config.name, config.metrics.listen)
+        yield meter
+
+
+@contextmanager
+def monitored_job(config: ApplyConfig, place: Place, tell: Callable[[str], None]) -> Iterator[ApplyMeter]:
+    """Give the meter of an apply job, shown while the block runs if its file gives an address.
+
+    Raises OperatorError, before anything else is done, for an address that cannot be listened on.
+    """
+    meter, address = ApplyMeter(config, place), config.metrics.address
+    with nullcontext() if address is None else MetricsServer(address, meter.figures.registry, meter):
+        if address is not None:
+            tell(f"metrics and health at http://{config.metrics.listen}")
+        try:
+            yield meter
+        except CdcError as exc:
+            meter.fails(exc)
+            raise

@@ -1,0 +1,118 @@
+"""``cdc view``: views of captured tables, kept up to date and published as topics."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cdc.cli.apply import Told, stopping
+from cdc.cli.terminal import ALIVE_S, Alive, aligned
+from cdc.model.errors import ConfigError
+
+_FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+
+
+@click.group()
+def view() -> None:
+    """Keep views up to date: joins, aggregates, windows and deadlines over captured tables, as topics of their own."""
+
+
+@view.command()
+@_FILE
+@_JSON
+def check(file: Path, *, as_json: bool) -> None:
+    """Check each view of FILE (views.yaml) against the schema topic; make nothing."""
+    _plan(file, as_json=as_json, brief=True)
+
+
+@view.command()
+@_FILE
+@_JSON
+def plan(file: Path, *, as_json: bool) -> None:
+    """Say how each view of FILE is kept up to date: what it reads, and what a change computes again; make nothing."""
+    _plan(file, as_json=as_json, brief=False)
+
+
+@view.command()
+@_FILE
+@click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
+@_JSON
+def run(file: Path, *, once: bool, as_json: bool) -> int:
+    """Keep the views of FILE (views.yaml) up to date, and publish what changes in them, exactly once.
+
+    Reads the tables' topics and follows them until Ctrl-C. May be stopped, killed and started again at any time. Exit
+    code 1 if a view is stopped at the end.
+    """
+    stop = threading.Event()
+    with stopping(stop):  # before anything slow is imported
+        config = _load(file)
+        told = Told(config.name, live=sys.stderr.isatty())
+        with Alive(told.say, every_s=ALIVE_S):
+            run_views = importlib.import_module("spark_apply.views.job").run_views
+            summary = run_views(config, once=once, progress=told, stop=stop).as_json()
+        told.done()
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        click.echo(
+            f"{summary['events']:,} events in {summary['steps']} steps, {summary['seconds']:.1f} s; "
+            f"position {summary['position'] or '-'}"
+        )
+        for name, why in summary["stopped"].items():
+            click.echo(f"view {name} is stopped: {why}")
+    return int(bool(summary["stopped"]))
+
+
+@view.command()
+@_FILE
+@_JSON
+def status(file: Path, *, as_json: bool) -> None:
+    """Say up to which source position the views of FILE are published, how fresh that is, and what is stopped."""
+    config = _load(file)
+    found = importlib.import_module("spark_apply.views.status").view_status(config)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    fresh = "-" if found["freshness_seconds"] is None else f"{found['freshness_seconds']:,} s behind the source"
+    click.echo(f"{'position':<12}{found['position'] or '-'}\n{'freshness':<12}{fresh}")
+    rows = [("view", "topic", "rows", "quarantined units", "state")]
+    for name, of in found["views"].items():
+        cells = ("-" if of[part] is None else f"{of[part]:,}" for part in ("rows", "quarantined"))
+        rows.append((name, of["topic"], *cells, f"stopped: {of['stopped']}" if of["stopped"] else "running"))
+    click.echo("\n".join(aligned(rows)))
+
+
+def _load(file: Path) -> Any:  # noqa: ANN401 - cdc.config.views.ViewsConfig, which is imported late
+    from cdc.config.views import load_views  # noqa: PLC0415 - the command line must start fast
+
+    config = load_views(file)
+    for module, name in (("pyspark", "pyspark"), ("duckdb", "duckdb"), ("sqlglot", "sqlglot")):
+        if importlib.util.find_spec(module) is None:
+            msg = f"{name} is not installed; views need it"
+            raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
+    return config
+
+
+def _plan(file: Path, *, as_json: bool, brief: bool) -> None:
+    config = _load(file)
+    found: dict[str, Any] = importlib.import_module("spark_apply.views.job").describe_views(config)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name, of in found["views"].items():
+        columns = ", ".join(f"{column} {kind}" for column, kind in of["columns"].items())
+        click.echo(f"{name}: reads {', '.join(of['reads'])}; {columns}")
+        for warning in of["warnings"]:
+            click.echo(f"  warning: {warning}")
+        for node in () if brief else of["nodes"]:
+            units = f"by {', '.join(node['units'])}" if node["units"] else "as a whole"
+            due = ", and when its deadlines pass" if node["deadlines"] else ""
+            click.echo(f"  {node['name']}: computed again {units}, when {', '.join(node['reads'])} change{due}")

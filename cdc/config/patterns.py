@@ -1,0 +1,32 @@
+"""Items of `tables`: names, patterns, and those that leave tables out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+LEFT_OUT = "!"
+"""How an item of `tables` begins that leaves tables out."""
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether `pattern` names ``schema.table``: ``*`` is any run of characters, ``?`` any one."""
+    regex = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
+    return re.fullmatch(regex, name, re.DOTALL) is not None
+
+
+def is_pattern(item: str) -> bool:
+    """Whether an item of `tables` is a pattern, not one table's name."""
+    return bool(set("*?") & set(item))
+
+
+def named(items: Iterable[str]) -> list[str]:
+    """Return the items of `tables` that are one table's name."""
+    return [item for item in items if not is_pattern(item) and not item.startswith(LEFT_OUT)]
+
+
+def chooses(items: Iterable[str], name: str) -> bool:
+    """Whether items of `tables` name ``schema.table``: one of them, and none that begins with !."""
+    items = tuple(items)
+    left_out = any(matches(item[1:], name) for item in items if item.startswith(LEFT_OUT))
+    return not left_out and any(matches(item, name) for item in items if not item.startswith(LEFT_OUT))

@@ -1,0 +1,48 @@
+"""Writes an event's records to its table's topic, in the topic's format.
+
+| | envelope | flat |
+|---|---|---|
+| `r`, `c`, `u` | the event | the row |
+| `d` | the event, then a tombstone | a tombstone |
+
+The numbers of events in a transaction are the same in both: they are positions.
+"""
+
+from __future__ import annotations
+
+from cdc.encode.envelope import Frame, TableEncoder
+from cdc.model.change import Coordinates
+from cdc.model.interfaces import Headers, Sink
+
+_DELETE = b"d"
+
+
+class EventRecords:
+    """Writes to the sink's open transaction."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._write = sink.write
+
+    def put(
+        self,
+        encoder: TableEncoder,
+        key: bytes,
+        frame: Frame,
+        *,
+        op: bytes,
+        before: bytes,
+        after: bytes,
+        lsn: Coordinates,
+        headers: Headers = (),
+    ) -> None:
+        """Write the event of a row, in JSON; of a delete `after` is ``null``."""
+        if encoder.flat is None:
+            self._write(encoder.topic, key, frame.event(encoder, op, before, after, lsn), headers)
+            if op == _DELETE:
+                self._write(encoder.topic, key, None, headers)
+            return
+        position = frame.next_position()
+        event = frame.event(encoder, op, b"", b"", lsn)  # which counts it, and has its time
+        told = (*headers, encoder.flat.header(op, position, encoder.version))
+        value = None if op == _DELETE else encoder.flat.value(after, event, op, position)
+        self._write(encoder.topic, key, value, told)

@@ -1,0 +1,289 @@
+"""Decides what of a table is published: which columns and rows, and which values masked, hashed or truncated.
+
+The rules are applied where rows become JSON, so all that is made of rows agrees: the snapshot, the log's events, rows
+that are read again, values that the log leaves out, dead letters, and the rows that `cdc verify` compares copies with.
+A row is first judged by the condition, with all of its values, and is then cut down to the published columns. Behind
+that point nothing knows of the others.
+
+Why no value escapes by a name. A rule names a column, and a column may be renamed. So a rule must name a column that
+the table has, or has had before; and a table that lacks a named column stops the connector if it has a column that
+nobody knows: that may be the named one under its new name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Final, cast
+
+import orjson
+
+from cdc.config.column_rules import ColumnRules
+from cdc.config.config import SourceConfig
+from cdc.config.patterns import is_pattern, matches
+from cdc.config.where import Condition, parse
+from cdc.model.change import Column, Kind, Row, Table
+from cdc.model.errors import OperatorError
+from cdc.rules.row_filter import Judge, judge_of
+
+MASK: Final = b'"********"'
+CHANGED: Final = "source.columns or source.where have changed for it"
+_STRING: Final = Kind("string")
+_ASIDE: Final = "it identifies the row: positions and commands hold keys as the server prints them"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Says what events have of the rows of a table."""
+
+    table: Table
+    """With the published columns alone, each with what encodes its values."""
+    cut: Callable[[Row], Row] | None
+    """Leaves out the values of other columns; None: there are none."""
+    judge: Judge | None
+    """Whether a row, not cut yet, is published; None: all are."""
+    changed: frozenset[str]
+    """Columns whose values are not published as they are."""
+    rules: str
+    """A fingerprint of the rules; it holds nothing secret."""
+    left_out: tuple[tuple[int, str, str], ...]
+    """The columns that no event has: where they stand in a row, what stands for the name, and the type."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """Holds the rules of one table."""
+
+    columns: ColumnRules | None
+    condition: Condition | None
+    fingerprint: str
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns whose values must not be published, or not as they are."""
+        return () if self.columns is None else (*self.columns.exclude, *self.columns.changed)
+
+    def missing(self, table: Table) -> list[str]:
+        """Name the columns that the rules name and the table does not have."""
+        wanted = (*self.columns.include, *self.named) if self.columns is not None else ()
+        names = {column.name for column in table.columns}
+        return [name for name in dict.fromkeys(wanted) if name not in names]
+
+    def published(self, table: Table) -> Published:
+        """Apply the rules. Raises OperatorError where they cannot be."""
+        of = self.columns or ColumnRules(include=tuple(column.name for column in table.columns))
+        for name in self.named:
+            if name in table.key:
+                raise OperatorError(
+                    f"source.columns: table {table.qualified}: {name} is a column of its key: {_ASIDE}",
+                    hint=f"leave {name} out of the rule; or choose other columns, which tell rows apart: "
+                    f"tables: [{{table: {table.qualified}, key: […]}}]",
+                )
+        judge = None if self.condition is None else judge_of(self.condition, table)
+        kept = [
+            at
+            for at, column in enumerate(table.columns)
+            if column.name not in of.exclude and (not of.include or column.name in (*of.include, *table.key))
+        ]
+        columns = tuple(_changed(table, table.columns[at], of) for at in kept)
+        left_out = tuple(
+            (at, stand_in(table.qualified, column.name), column.type)
+            for at, column in enumerate(table.columns)
+            if at not in kept
+        )
+        shown = replace(table, columns=columns)
+        return Published(
+            shown, _cut(kept) if left_out else None, judge, frozenset(of.changed), self.fingerprint, left_out
+        )
+
+
+class CaptureRules:
+    """Holds the rules of all tables, by names and patterns."""
+
+    def __init__(self, columns: Mapping[str, ColumnRules], where: Mapping[str, str]) -> None:
+        self._columns = columns
+        self._where = {name: parse(text) for name, text in where.items()}
+        self._texts = where
+        self._of: dict[str, TableRules | None] = {}
+
+    @classmethod
+    def of_source(cls, source: SourceConfig) -> CaptureRules:
+        return cls(source.columns, source.where)
+
+    def of(self, name: str) -> TableRules | None:
+        """Return the rules of ``schema.table``; None where all of it is published as it is."""
+        if name not in self._of:
+            self._of[name] = self._made(name)
+        return self._of[name]
+
+    def _made(self, name: str) -> TableRules | None:
+        columns = _one("columns", self._columns, name)
+        where = _one("where", self._where, name)
+        if columns is None and where is None:
+            return None
+        rules = self._columns[columns] if columns is not None else None
+        condition = self._where[where] if where is not None else None
+        text = self._texts[where] if where is not None else ""
+        return TableRules(rules, condition, _fingerprint(rules, text))
+
+    def refusals(self, tables: Sequence[Table], *, first: bool) -> Iterator[OperatorError]:
+        """Give why the rules cannot be applied to the captured tables as they are now.
+
+        `first`: the connector has not run before. Else a rule may name a column that was there once.
+        """
+        for part, items in (("columns", self._columns), ("where", self._where)):
+            for item in items:
+                matched = [table for table in tables if matches(item, table.qualified)]
+                if not matched:
+                    yield OperatorError(
+                        f"source.{part}: {item} is no captured table",
+                        hint=f"captured are {', '.join(table.qualified for table in tables[:10])}",
+                    )
+                elif part == "columns" and first:
+                    yield from _unknown(item, self._columns[item], matched)
+        for table in tables:
+            try:
+                rules = self.of(table.qualified)
+                if rules is not None:
+                    rules.published(table)
+            except OperatorError as exc:
+                yield exc
+
+    def __bool__(self) -> bool:
+        return bool(self._columns or self._where)
+
+
+NO_RULES: Final = CaptureRules({}, {})
+
+
+def refuse_unknown(rules: TableRules, table: Table, known: Callable[[str], bool]) -> None:
+    """Raise OperatorError if a rule names a column that neither the table has nor a rule has named before.
+
+    `known` says whether a column was published or named in a rule before.
+    """
+    missing = [name for name in rules.missing(table) if not known(name)]
+    if missing:
+        raise _no_column(table.qualified, missing, table)
+
+
+def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]) -> None:
+    """Raise OperatorError for a table that may have a named column under another name.
+
+    `known` says whether a column was there before. The log may also be older than a column that a rule names: then all
+    of the columns that the table had are known.
+    """
+    missing = [name for name in rules.missing(table) if name in rules.named]
+    strange = [c.name for c in table.columns if c.name not in rules.named and not known(c.name)]
+    if missing and strange and not (rules.columns is not None and rules.columns.include):
+        raise OperatorError(
+            f"source.columns: table {table.qualified} has no column {', '.join(missing)} any more, and has "
+            f"{', '.join(strange)}: what must not be published may be in there",
+            hint=f"if {missing[0]} was renamed, add its new name to the rule, beside the old one; if not, say with "
+            "include: […] which columns are published",
+        )
+
+
+def stand_in(table: str, column: str) -> str:
+    """Return what stands for the name of a column that is not published, where only the connector reads it."""
+    return hashlib.sha256(f"{table}.{column}".encode()).hexdigest()[:16]
+
+
+def _one(part: str, items: Mapping[str, object], name: str) -> str | None:
+    """Return the item of `items` that names a table. Raises OperatorError where several do."""
+    found = [item for item in items if matches(item, name)]
+    if len(found) > 1:
+        raise OperatorError(
+            f"source.{part}: table {name} is named by {' and by '.join(found)}", hint="keep one: rules are not joined"
+        )
+    return found[0] if found else None
+
+
+def _unknown(item: str, rules: ColumnRules, tables: Sequence[Table]) -> Iterator[OperatorError]:
+    """Give an error if a rule names a column that no table of its item has."""
+    there = {column.name for table in tables for column in table.columns}
+    missing = [name for name in (*rules.exclude, *rules.include, *rules.changed) if name not in there]
+    if missing:
+        yield _no_column(item, missing, tables[0] if not is_pattern(item) else None)
+
+
+def _no_column(name: str, missing: Sequence[str], table: Table | None) -> OperatorError:
+    there = f"its columns: {', '.join(column.name for column in table.columns)}" if table is not None else None
+    return OperatorError(f"source.columns: table {name} has no column {', '.join(dict.fromkeys(missing))}", hint=there)
+
+
+def _changed(table: Table, column: Column, rules: ColumnRules) -> Column:
+    if column.name in rules.mask:
+        return replace(column, kind=_STRING, encode=_masked)
+    if rules.hash is not None and column.name in rules.hash.columns:
+        return replace(column, kind=_STRING, encode=_Hashed(rules.hash.salt.encode(), column.encode))
+    if column.name in rules.truncate:
+        if column.kind.name != "string":
+            raise OperatorError(
+                f"source.columns: table {table.qualified}: {column.name} is of type {column.type}, which cannot be "
+                "truncated",
+                hint=f"mask: [{column.name}], or exclude: [{column.name}]",
+            )
+        return replace(column, encode=_Truncated(rules.truncate[column.name], column.encode))
+    return column
+
+
+def _masked(_value: bytes) -> bytes:
+    return MASK
+
+
+class _Hashed:
+    """Encodes HMAC-SHA256 of a value, in hex: of the characters of a text, of the JSON of anything else."""
+
+    __slots__ = ("_encode", "_salt")
+
+    def __init__(self, salt: bytes, encode: Callable[[bytes], bytes]) -> None:
+        self._salt, self._encode = salt, encode
+
+    def __call__(self, value: bytes) -> bytes:
+        try:
+            text = plain(self._encode(value))
+        except ValueError:
+            text = value  # no text in any encoding: equal bytes are equal values all the same
+        return b'"%b"' % hmac.new(self._salt, text, hashlib.sha256).hexdigest().encode()
+
+
+class _Truncated:
+    """Encodes the first characters of a text."""
+
+    __slots__ = ("_encode", "_size")
+
+    def __init__(self, size: int, encode: Callable[[bytes], bytes]) -> None:
+        self._size, self._encode = size, encode
+
+    def __call__(self, value: bytes) -> bytes:
+        return orjson.dumps(cast("str", orjson.loads(self._encode(value)))[: self._size])
+
+
+def plain(json: bytes) -> bytes:
+    """Return the characters of a JSON string; other JSON as it is."""
+    return cast("str", orjson.loads(json)).encode() if json[:1] == b'"' else json
+
+
+def _cut(kept: Sequence[int]) -> Callable[[Row], Row]:
+    if len(kept) == 1:
+        (at,) = kept
+        return lambda row: (row[at],)
+    return cast("Callable[[Row], Row]", itemgetter(*kept))
+
+
+def _fingerprint(rules: ColumnRules | None, where: str) -> str:
+    said: dict[str, object] = {"where": where.split()}
+    if rules is not None:
+        said |= {
+            "exclude": sorted(rules.exclude),
+            "include": sorted(rules.include),
+            "mask": sorted(rules.mask),
+            "truncate": dict(rules.truncate),
+        }
+        if rules.hash is not None:
+            salt = hmac.new(rules.hash.salt.encode(), b"fingerprint", hashlib.sha256).hexdigest()
+            said |= {"hash": sorted(rules.hash.columns), "salt": salt}
+    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -1,0 +1,120 @@
+"""The flat format: a record's value is the row, and a tombstone is its delete. Pure.
+
+A connector reads its topics back: for the keys that a TRUNCATE deletes, for rows that are gone, for values that the log
+leaves out. It needs what the envelope tells, and a flat value does not: the event's position, the version of the table,
+the operation. So each flat record has them in a header (`HEADER`), tombstones too, and who reads the topic back gets an
+event made of both (`as_event`). A record without the header is read as it is: one of the time before, as an envelope,
+or a foreign one. The header goes wherever the record goes, through compaction too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from cdc.config.config import KafkaConfig
+from cdc.config.patterns import matches
+from cdc.model.change import Table
+from cdc.model.errors import OperatorError
+
+HEADER: Final = "__cdc"
+"""Position, version of the table and operation, with spaces between: ``00000001.… 3 u``."""
+FLAT: Final = "flat"
+CHANGED: Final = "sink.format has changed for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """The flat format of one table."""
+
+    metadata: tuple[str, ...] = ()
+    """What the value has besides the row: ``op``, ``position``, ``ts_ms``, ``deleted``."""
+
+    def value(self, row: bytes, event: bytes, op: bytes, position: str) -> bytes:
+        """Make a record's value of the row's JSON and of the event in its envelope."""
+        if not self.metadata:
+            return row
+        told = {
+            "op": b'"%b"' % op,
+            "position": b'"%b"' % position.encode(),
+            "ts_ms": event[event.rindex(b":") + 1 : -1],
+            "deleted": b'"false"',
+        }
+        return row[:-1] + b"".join(b',"__%b":%b' % (name.encode(), told[name]) for name in self.metadata) + b"}"
+
+    def header(self, op: bytes, position: str, version: int) -> tuple[str, bytes]:
+        return HEADER, b"%b %d %b" % (position.encode(), version, op)
+
+    @property
+    def text(self) -> str:
+        """The format, as the schema topic has it."""
+        return ",".join((FLAT, *self.metadata))
+
+
+def as_event(value: bytes | None, headers: Iterable[Any] | None) -> bytes | None:
+    """Return a record's value as the event that it stands for, as far as it is read back."""
+    if not headers:
+        return value
+    told = next((text for name, text in headers if name == HEADER), None)
+    parts = told.split() if isinstance(told, bytes) else []
+    if len(parts) != len(("position", "version", "op")) or not parts[1].isdigit():
+        return value
+    position, version, op = parts
+    source = orjson.dumps({"position": position.decode(errors="replace"), "schema_version": int(version)})
+    return b'{"op":%b,"after":%b,"source":%b}' % (
+        orjson.dumps(op.decode(errors="replace")), b"null" if value is None else value, source,
+    )  # fmt: skip
+
+
+class Formats:
+    """Knows which tables' topics are flat."""
+
+    def __init__(
+        self,
+        default: str = "",
+        formats: Mapping[str, str] | None = None,
+        metadata: Sequence[str] = (),
+        logged: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`formats` has formats by name or pattern of a table; the first that fits is taken.
+
+        `logged` says whether a table has a log beside its topic.
+        """
+        self._default, self._formats, self._logged = default, formats or {}, logged
+        self._flat = Flat(tuple(metadata))
+
+    @classmethod
+    def of_sink(cls, sink: KafkaConfig) -> Formats:
+        return cls(
+            sink.format, sink.formats, sink.flat_metadata, sink.log.has if sink.log is not None else lambda _: False
+        )
+
+    def of(self, table: str) -> Flat | None:
+        """Return the flat format of ``schema.table``; None: it has envelopes."""
+        found = next((of for item, of in self._formats.items() if matches(item, table)), self._default)
+        return self._flat if found == FLAT else None
+
+    def refusals(self, tables: Iterable[Table]) -> Iterator[OperatorError]:
+        """Give why tables' topics cannot be flat."""
+        for table in tables:
+            flat = self.of(table.qualified)
+            if flat is None:
+                continue
+            if self._logged(table.qualified):
+                yield OperatorError(
+                    f"sink.format: table {table.qualified} is flat and has a log: without deletes it tells no history",
+                    hint=f"sink: {{formats: {{{table.qualified}: envelope}}}}; or take it out of sink.log.tables",
+                )
+            names = {f"__{name}" for name in flat.metadata}
+            taken = [column.name for column in table.columns if column.name in names]
+            if taken:
+                yield OperatorError(
+                    f"sink.flat_metadata: table {table.qualified} has a column {', '.join(taken)} of its own",
+                    hint="leave it out of flat_metadata; or leave the column out: source.columns",
+                )
+
+
+ENVELOPES: Final = Formats()

@@ -1,0 +1,63 @@
+"""Makes errors of what ends a job: Spark passes on the text of an exception alone, so the exception itself is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cdc.model.errors import BugError, CdcError, OperatorError
+from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.remedies import remedy
+
+
+@contextmanager
+def recorded(failures: list[Exception]) -> Iterator[None]:
+    """Keep the exception of a block, of which Spark passes on the text alone."""
+    try:
+        yield
+    except Exception as exc:
+        failures.append(exc)
+        raise
+
+
+@contextmanager
+def opening_errors(table: str) -> Iterator[None]:
+    """Translate Spark's exceptions to OperatorError: of two jobs that create a table at once, one fails."""
+    try:
+        yield
+    except CdcError:
+        raise
+    except Exception as exc:
+        said, known = spark_failure(exc), remedy(exc)
+        if said is None:
+            raise
+        if known is not None:
+            raise OperatorError(f"{table}: its copies cannot be opened: {known[0]}. {said}", hint=known[1]) from exc
+        hint = "nothing was applied; start again. Do two jobs write this store? Let one do it"
+        raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
+
+
+def raise_failure(query: StreamingQuery | None, failures: list[Exception], *, recovery: str) -> None:
+    """Raise the first failure of a query that has ended."""
+    if failures:
+        first = failures[0]
+        raise first if isinstance(first, CdcError) else translated(first, recovery=recovery) from first
+    failure = query.exception() if query is not None else None
+    if failure is not None:
+        raise translated(failure, recovery=recovery) from failure
+
+
+def translated(exc: Exception, *, recovery: str) -> CdcError:
+    """Translate a failure of Spark to CdcError; `recovery`: what to do about offsets that are gone."""
+    text = str(exc)
+    if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
+        msg = "offsets that the checkpoint names are gone from the topics: they were deleted or recreated"
+        return OperatorError(msg, hint=recovery)
+    said, known = spark_failure(exc), remedy(exc)
+    if said is not None and known is not None:
+        return OperatorError(f"{said}: {known[0]}", hint=known[1])
+    if said is not None:
+        return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
+    return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")

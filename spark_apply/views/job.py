@@ -1,0 +1,215 @@
+"""Runs a view job: views of captured tables, kept up to date and published as topics of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cdc.config import registry
+from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.views import ViewConfig, ViewsConfig
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events import kafka_source
+from spark_apply.job.job import run_apply
+from spark_apply.model.target_table import Version, target
+from spark_apply.spark.session import open_session
+from spark_apply.views.output import ViewOutput
+from spark_apply.views.output_types import output_columns
+from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.tables import tables_named
+from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.state import ViewState
+from spark_apply.views.status import sink_config
+from spark_apply.views.store import ViewStore
+from spark_apply.views.view import View, relation_of
+
+STORE = "views"
+"""The name of the state among the stores of an apply job: entries of the quarantine have it."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSummary:
+    """What a run of the job did."""
+
+    name: str
+    seconds: float
+    steps: int
+    """How often the views were computed."""
+    events: int
+    """Events written, tombstones not counted."""
+    position: str | None
+    stopped: Mapping[str, str]
+    """By view, why it is stopped."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the stable JSON of ``cdc view run --json``."""
+        return {
+            "name": self.name,
+            "seconds": round(self.seconds, 3),
+            "steps": self.steps,
+            "events": self.events,
+            "position": self.position,
+            "stopped": dict(self.stopped),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The views of a file, in the order of what they read, and the captured tables that they read."""
+
+    views: tuple[View, ...]
+    tables: tuple[str, ...]
+
+
+def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
+    """Check every view against the schema topic, changing nothing. Raises ConfigError for the first that is wrong."""
+    versions = kafka_source.schema_versions(config.source)
+    captured = {name: of for name, of in versions.items() if of[-1].connector != config.name}
+    relations: dict[str, Relation] = {}
+    for name, of in captured.items():
+        made = target(of, {})
+        relations[name] = Relation(name, {column.name: column.kind for column in made.columns}, made.key)
+    views: list[View] = []
+    for name in in_order(config.views):
+        view = config.views[name]
+        plan = plan_view(name, view.sql, view.key, relations, refresh_full=view.refresh == "full")
+        columns = output_columns(
+            spark, name, view.sql, {read: list(relations[read].columns.items()) for read in plan.reads}
+        )
+        views.append(View(plan, columns, view.sql))
+        relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
+    own = {view.relation for view in views}
+    tables = tuple(sorted({read for view in views for read in view.plan.reads if read not in own}))
+    _require_one_connector(captured, tables)
+    return Planned(tuple(views), tables)
+
+
+def describe_views(config: ViewsConfig) -> dict[str, object]:
+    """Return the stable JSON of ``cdc view plan --json``, changing nothing. Raises what `plan_views` does."""
+    planned = plan_views(config, open_session(config.name, config.spark))
+    return {
+        "name": config.name,
+        "tables": list(planned.tables),
+        "views": {
+            view.name: {
+                "reads": list(view.plan.reads),
+                "key": list(view.plan.key),
+                "columns": {name: kind.name for name, kind in view.columns},
+                "uses_clock": view.plan.uses_clock,
+                "warnings": list(view.plan.warnings),
+                "nodes": [
+                    {
+                        "name": node.name,
+                        "reads": list(node.reads),
+                        "units": list(node.units),
+                        "deadlines": bool(node.due),
+                    }
+                    for node in view.plan.nodes
+                ],
+            }
+            for view in planned.views
+        },
+    }
+
+
+def in_order(views: Mapping[str, ViewConfig]) -> list[str]:
+    """Order views so that each comes after those that it reads. Raises ConfigError for views that read each other."""
+    named = {name: tables_named(name, view.sql) for name, view in views.items()}
+    reads = {name: {other for other in views if relation_of(other) in tables} for name, tables in named.items()}
+    found: list[str] = []
+    while len(found) < len(views):
+        ready = [name for name in views if name not in found and reads[name] <= set(found)]
+        if not ready:
+            left = [name for name in views if name not in found]
+            msg = f"views: {', '.join(left)} read each other in a circle"
+            raise ConfigError(msg, hint="a view may read views that do not, over others, read it")
+        found.append(ready[0])
+    return found
+
+
+def _require_one_connector(versions: Mapping[str, Sequence[Version]], tables: Sequence[str]) -> None:
+    of = {versions[table][-1].connector: table for table in tables}
+    if len(of) > 1:
+        said = ", ".join(f"{table} is of {connector}" for connector, table in sorted(of.items()))
+        msg = f"views: their tables are of several connectors, whose positions cannot be compared: {said}"
+        raise ConfigError(msg, hint="write a views.yaml for the tables of each connector")
+
+
+def run_views(
+    config: ViewsConfig,
+    *,
+    once: bool,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> ViewSummary:
+    """Follow the topics into the views: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
+
+    Everything that can be refused is refused before a topic or the state is touched. Raises CdcError.
+    """
+    begun = time.monotonic()
+    tell = progress or (lambda _line: None)
+    tell(f"reading the schema topic of {config.source.topic_prefix}")
+    spark = open_session(config.name, config.spark)
+    planned = plan_views(config, spark)
+    for view in planned.views:
+        for warning in view.plan.warnings:
+            tell(f"warning: views.{view.name}: {warning}")
+    store = open_state(config, planned, tell)
+    first = store.output.sent
+    try:
+        run_apply(_apply_config(config, planned, store), once=once, progress=tell, stop=stop)
+    finally:
+        store.close()
+    stopped = {name: failed.error.message for name, failed in store.failed.items()}
+    return ViewSummary(
+        config.name, time.monotonic() - begun, store.steps, store.output.sent - first, store.reached, stopped
+    )
+
+
+def open_state(config: ViewsConfig, planned: Planned, tell: Progress) -> ViewStore:
+    """Open the state, fence other copies off, and publish what a killed job has left."""
+    folder = Path(config.state)
+    state = ViewState(folder, memory=config.memory)
+    if state.set_aside is not None:
+        tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
+    output = ViewOutput(
+        registry.sink(sink_config(config), config.name),
+        config.name,
+        config.source.topic_prefix,
+        state,
+        planned.views,
+        tell,
+    )
+    try:
+        output.begin()
+        if not output.knows(state):
+            tell("the state is older or newer than the topics say: it is made again from the topics")
+            state.begin_again(seq=output.sent, step=output.sent_step)
+        store = ViewStore(state, output, planned.views, frozenset(planned.tables), folder)
+        store.begin()
+    except BaseException:
+        output.sink.close()
+        state.close()
+        raise
+    return store
+
+
+def _apply_config(config: ViewsConfig, planned: Planned, store: ViewStore) -> ApplyConfig:
+    if not planned.tables:
+        raise OperatorError("views: they read no captured table", hint="name one: SELECT … FROM public.orders")
+    return ApplyConfig(
+        name=config.name,
+        source=config.source,
+        stores={STORE: StoreConfig(type="spark_apply.views.store:open_store", options={"store": store})},
+        tables={table: ApplyTable(stores=(STORE,)) for table in planned.tables},
+        checkpoint=str(Path(config.state) / "checkpoint"),
+        quarantine=config.quarantine,
+        spark=config.spark,
+    )

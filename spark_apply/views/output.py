@@ -1,0 +1,196 @@
+"""Writes the outbox to Kafka, exactly once: a step's events and the position behind them are one transaction.
+
+    the step is committed in the state, with its events in the outbox and `seq`, the number of the last one
+    -> a Kafka transaction: events above the position topic's number, then a State with `seq`
+    -> the outbox is emptied
+
+Killed before the first, the batch comes again, and the step with it. Between the two, the State in the position topic
+has a lower number than the outbox: what is above it is sent, once, because fencing comes before that State is read.
+After the second, it has the outbox's last number: nothing is sent. The number alone decides, never how often it is
+tried.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from cdc.encode.envelope import PlainFrame, TableEncoder
+from cdc.encode.schema_versions import SchemaVersions
+from cdc.model.change import Position
+from cdc.model.errors import BugError, FencedError, OperatorError, RetryableError
+from cdc.model.interfaces import Sink
+from cdc.model.state import Phase, State
+from spark_apply.views.state import ViewState
+from spark_apply.views.view import View
+
+SOURCE = "view"
+"""The ``connector`` in the source block of views' events."""
+
+_PATIENCE_S = 120.0
+_NUMBERS = 1 << 32
+
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class ViewOutput:
+    """The sink of a view job. Not thread-safe."""
+
+    sink: Sink
+    job: str
+    prefix: str
+    state: ViewState
+    views: Sequence[View]
+    tell: Progress
+    _last: State | None = None
+    _clear: bool = True
+    """Whether the outcome of the last transaction is known; otherwise fencing comes first."""
+    _fenced: FencedError | None = None
+    """Another copy goes on: this one must never fence again."""
+    _versions: SchemaVersions | None = None
+    _encoders: dict[str, TableEncoder] = field(default_factory=dict)
+
+    def begin(self) -> State | None:
+        """Make the topics that are missing, fence off any other copy, and return where it stood.
+
+        Raises OperatorError if the topics hold what the position does not account for.
+        """
+        tables = [view.table for view in self.views]
+        self.sink.check(tables)
+        self.sink.create(tables)
+        self._fence()
+        if self._last is None:
+            occupied = self.sink.occupied(tables)
+            if occupied:
+                msg = f"topic {occupied[0]} holds records, and no position of the view job {self.job} knows of them"
+                raise OperatorError(msg, hint="another job's view? Give this job another name, or the view another one")
+        return self._last
+
+    def _fence(self) -> None:
+        self._last = self.sink.fence()
+        self._clear = True
+        self._versions = SchemaVersions(
+            self.sink.schemas(), connector=self.job, source=SOURCE, prefix=self.prefix, database=""
+        )
+        self._encoders.clear()
+
+    @property
+    def sent(self) -> int:
+        """The number of the last event that is in Kafka."""
+        return int(self._last.offset["seq"]) if self._last is not None else 0
+
+    @property
+    def sent_step(self) -> int:
+        """The number of the last step that is in Kafka."""
+        return int(self._last.offset["step"]) if self._last is not None else 0
+
+    def knows(self, state: ViewState) -> bool:
+        """Whether what is in Kafka is what the state has published, or all but its last step."""
+        step, waiting = int(state.get("step") or 0), state.get("outbox") is not None
+        return self.sent_step == step or (waiting and self.sent_step == step - 1)
+
+    def published(self, view: View) -> Iterator[tuple[str, str]]:
+        """Yield key and row of what a view's topic holds, as JSON."""
+        rows: dict[bytes, bytes] = {}
+        for key, value in self.sink.records(view.table, committed=True):
+            event = orjson.loads(value) if value is not None else None
+            if event is None or event["op"] == "d":
+                rows.pop(key, None)
+            else:
+                rows[key] = orjson.dumps(event["after"])
+        for key, row in rows.items():
+            yield key.decode(), row.decode()
+
+    def flush(self) -> None:
+        """Send what the outbox has and Kafka does not; empty it. Tries again for two minutes where that may help.
+
+        Raises FencedError if another copy has taken over.
+        """
+        if self.state.get("outbox") is None:
+            return
+        until = time.monotonic() + _PATIENCE_S
+        wait_s = 0.5
+        while True:
+            if self._fenced is not None:
+                raise self._fenced
+            try:
+                if not self._clear:
+                    self._fence()
+                self._clear = False
+                self._flush()
+                self._clear = True
+            except FencedError as exc:
+                self._fenced = exc
+            except RetryableError as exc:
+                if time.monotonic() > until:
+                    raise OperatorError(exc.message, hint=exc.hint or "start again: it goes on where it was") from exc
+                self.tell(f"warning: the views' topics cannot be written, trying again: {exc.message}")
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, 10.0)
+            else:
+                break
+        with self.state.transaction():
+            self.state.execute("DELETE FROM outbox")
+            self.state.put(outbox=None)
+
+    def _flush(self) -> None:
+        about = orjson.loads(self.state.get("outbox") or "null")
+        last = self._last
+        if self.sent_step == about["step"]:
+            return
+        at = Position.parse(about["position"])
+        frame = PlainFrame(
+            epoch=at.epoch,
+            commit=max(at.commit - 1, 0),
+            at_ms=about["clock_ms"] or 0,
+            made_at_ms=time.time_ns() // 1_000_000,
+            transaction=(f"{about['position']}:{about['step']}", 0),
+            where=b'"step":%d' % about["step"],
+        )
+        before_first = Position(at.epoch, max(at.commit - 1, 0), 0)
+        for rows in self.state.batches(
+            f"SELECT seq, view, op, key, before, after FROM outbox WHERE seq > {self.sent} ORDER BY seq"
+        ):
+            for seq, name, op, key, before, after in rows:
+                encoder = self._encoders.get(name) or self._encoder(name, before_first)
+                frame.events = (seq - 1) % (_NUMBERS - 1)
+                value = frame.event(encoder, op.encode(), _json(before), _json(after), ())  # type: ignore[arg-type]
+                self.sink.write(encoder.topic, key.encode(), value)
+                if after is None:
+                    self.sink.write(encoder.topic, key.encode(), None)
+        state = State(
+            connector=self.job,
+            identity={"kind": SOURCE},
+            phase=Phase.STREAM,
+            epoch=at.epoch,
+            offset={"seq": about["seq"], "step": about["step"], "position": about["position"]},
+            commit=at.commit,
+            source_ms=about["clock_ms"] or 0,
+            tables=tuple(sorted(view.relation for view in self.views)),
+            sequence=last.sequence + 1 if last is not None else 0,
+        )
+        self.sink.commit(state)
+        self._last = state
+
+    def _encoder(self, name: str, at: Position) -> TableEncoder:
+        view = next((view for view in self.views if view.name == name), None)
+        if view is None or self._versions is None:
+            raise BugError(f"the outbox has events of view {name}, which this job does not have")
+        table = view.table
+        topic = self.sink.topic(table)
+        encoder = self._versions.add(table, topic, at, self.sink.schema, lambda _table, _reason: None)
+        self._encoders[name] = encoder
+        return encoder
+
+
+def _json(value: str | None) -> bytes:
+    return b"null" if value is None else value.encode()
+
+
+def outbox_note(*, step: int, seq: int, position: str, clock_ms: int | None) -> Mapping[str, object]:
+    """Return what belongs to the events of an outbox."""
+    return {"step": step, "seq": seq, "position": position, "clock_ms": clock_ms}

@@ -1,0 +1,243 @@
+"""Keeps a view job's state in a DuckDB file: rows of tables and nodes, events that wait, what is to be published.
+
+    meta                 name, value: identity, position, clock, seq, …
+    tables               of each captured table: its mark, and whether its topic is read from its beginning again
+    views                of each view: the fingerprint of what it was computed by
+    pending."R"          events of R that are not folded in yet: they lie at or behind the position
+    before."R"           rows of R at the position
+    changed."R", coming."R", units."N"   of the step that is being computed: see `spark_apply.views.sql.view_plan`
+    outbox               events of the last step, until they are in Kafka
+    quarantine           units whose rows cannot be published: a key that is null or not unique
+
+One process writes the file. What a step changes is one transaction, so the file is always at one position.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from cdc.model.errors import OperatorError
+from spark_apply.views.values import Columns, engine_type, quoted
+
+SHAPE: Final = "1"
+"""The version of the file's shape: a file of another one is set aside, and made again from the topics."""
+
+KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
+
+_SCHEMAS: Final = ("pending", "before", "after", "both", "changed", "coming", "units", "work")
+_TABLES: Final = """
+CREATE TABLE meta (name VARCHAR PRIMARY KEY, value VARCHAR NOT NULL);
+CREATE TABLE tables (name VARCHAR PRIMARY KEY, mark VARCHAR, reload BOOLEAN NOT NULL, position VARCHAR);
+CREATE TABLE views (name VARCHAR PRIMARY KEY, fingerprint VARCHAR NOT NULL);
+CREATE TABLE outbox (
+    seq BIGINT NOT NULL, view VARCHAR NOT NULL, op VARCHAR NOT NULL, key VARCHAR NOT NULL,
+    before VARCHAR, after VARCHAR
+);
+CREATE TABLE quarantine (
+    view VARCHAR NOT NULL, unit VARCHAR NOT NULL, reason VARCHAR NOT NULL, position VARCHAR NOT NULL
+)
+"""
+
+
+def place(schema: str, relation: str) -> str:
+    """Return the quoted name of a relation's table or view."""
+    return f"{quoted(schema)}.{quoted(relation)}"
+
+
+class ViewState:
+    """The file. Not thread-safe. Raises OperatorError for a file that cannot be used."""
+
+    def __init__(self, folder: Path, *, memory: str) -> None:
+        self._file = folder / "state.duckdb"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.set_aside: Path | None = None
+        """Where a file that could not be used was moved to; a new one was made."""
+        try:
+            self._connection = self._open(memory)
+        except duckdb.IOException as exc:
+            if "lock" in str(exc).lower():
+                msg = f"state {folder}: another process uses it"
+                raise OperatorError(
+                    msg, hint="stop the other copy of this view job, or give this one another folder"
+                ) from exc
+            self._connection = self._made_again(memory)
+        except (duckdb.SerializationException, duckdb.CatalogException, duckdb.FatalException, KeyError):
+            self._connection = self._made_again(memory)
+
+    def _open(self, memory: str) -> duckdb.DuckDBPyConnection:
+        scratch = self._file.parent / "scratch"
+        connection = duckdb.connect(
+            str(self._file),
+            config={
+                "enable_external_access": "false",
+                "memory_limit": memory,
+                "temp_directory": str(scratch),
+                "threads": "2",
+                "preserve_insertion_order": "false",
+            },
+        )
+        try:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute("SET lock_configuration = true")
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: duckdb.DuckDBPyConnection) -> None:
+        (there,) = connection.execute(
+            "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'main' AND table_name = 'meta'"
+        ).fetchall()[0]
+        if there:
+            found = dict(connection.execute("SELECT name, value FROM meta").fetchall())
+            if found["shape"] != SHAPE:
+                raise KeyError(found["shape"])
+            return
+        connection.begin()
+        for statement in (*(f"CREATE SCHEMA {quoted(name)}" for name in _SCHEMAS), *_TABLES.strip().split(";\n")):
+            connection.execute(statement)
+        first = {"shape": SHAPE, "identity": str(uuid.uuid4()), "seq": "0"}
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", [[*pair] for pair in first.items()])
+        connection.commit()
+
+    def _made_again(self, memory: str) -> duckdb.DuckDBPyConnection:
+        """Move the file out of the way, keep it, and begin a new one."""
+        taken = sum(1 for _ in self._file.parent.glob("state.duckdb.unusable-*"))
+        self.set_aside = self._file.with_name(f"state.duckdb.unusable-{taken + 1}")
+        self._file.rename(self.set_aside)
+        log = self._file.with_name("state.duckdb.wal")
+        if log.exists():
+            log.rename(self.set_aside.with_name(self.set_aside.name + ".wal"))
+        return self._open(memory)
+
+    def execute(self, statement: str, parameters: object = None) -> duckdb.DuckDBPyConnection:
+        """Run a statement; `fetchall` of what it returns gives its rows."""
+        return self._connection.execute(statement, parameters) if parameters else self._connection.execute(statement)
+
+    def rows(self, statement: str, parameters: object = None) -> list[Any]:
+        """Return all rows of a query."""
+        return self.execute(statement, parameters).fetchall()
+
+    def insert(self, at: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Insert many rows."""
+        table = pa.table({name: [row[number] for row in rows] for number, name in enumerate(columns)})
+        with self.registered("inserted", table):
+            self.execute(f"INSERT INTO {at} SELECT * FROM inserted")
+
+    def batches(self, statement: str, rows: int = 10_000) -> Iterator[list[Any]]:
+        """Yield the rows of a query, so many at a time, on a cursor of its own."""
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(statement)
+            while found := cursor.fetchmany(rows):
+                yield found
+        finally:
+            cursor.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the block does, or roll it back."""
+        self._connection.begin()
+        try:
+            yield
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self._connection.commit()
+
+    @contextmanager
+    def registered(self, name: str, table: object) -> Iterator[None]:
+        """Let statements read an Arrow table under `name`."""
+        self._connection.register(name, table)
+        try:
+            yield
+        finally:
+            self._connection.unregister(name)
+
+    def get(self, name: str) -> str | None:
+        """Return a value of meta."""
+        found = self.rows("SELECT value FROM meta WHERE name = ?", [name])
+        return str(found[0][0]) if found else None
+
+    def put(self, **values: object) -> None:
+        """Set values of meta; None removes one."""
+        for name, value in values.items():
+            self.execute("DELETE FROM meta WHERE name = ?", [name])
+            if value is not None:
+                self.execute("INSERT INTO meta VALUES (?, ?)", [name, str(value)])
+
+    def begin_again(self, *, seq: int, step: int) -> None:
+        """Forget everything: a new identity makes the job read the topics from their beginning."""
+        with self.transaction():
+            for schema in _SCHEMAS:
+                self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
+                self.execute(f"CREATE SCHEMA {quoted(schema)}")
+            for table in ("tables", "views", "outbox", "quarantine"):
+                self.execute(f"DELETE FROM {table}")
+            self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
+
+    def prepare_table(self, relation: str, columns: Columns, key: Sequence[str]) -> None:
+        """Make a captured table's place, or add the columns that it does not have."""
+        own = f"{quoted(KEY)} VARCHAR, {quoted(POSITION)} VARCHAR, {quoted(OP)} VARCHAR"
+        for schema, ours in (("pending", own), ("before", f"{quoted(POSITION)} VARCHAR")):
+            self._make_or_widen(place(schema, relation), schema, relation, columns, ours)
+        self._make_or_widen(place("coming", relation), "coming", relation, columns, f"{quoted(POSITION)} VARCHAR")
+        keyed = [(name, kind) for name, kind in columns if name in key]
+        self._make_or_widen(place("changed", relation), "changed", relation, keyed, "")
+        self.make_states(relation, [name for name, _ in columns], key)
+
+    def _make_or_widen(self, at: str, schema: str, relation: str, columns: Columns, ours: str) -> None:
+        found = dict(
+            self.rows(
+                "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = ? AND table_name = ?",
+                [schema, relation],
+            )
+        )
+        if not found:
+            parts = [*([ours] if ours else []), *(f"{quoted(name)} {engine_type(kind)}" for name, kind in columns)]
+            self.execute(f"CREATE TABLE {at} ({', '.join(parts)})")
+            return
+        for name, kind in columns:
+            wanted = engine_type(kind)
+            if name not in found:
+                self.execute(f"ALTER TABLE {at} ADD COLUMN {quoted(name)} {wanted}")
+            elif found[name].replace(" ", "") != wanted.replace(" ", ""):
+                self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {wanted}")
+
+    def make_states(self, relation: str, columns: Sequence[str], changed_by: Sequence[str]) -> None:
+        """Define the rows after a step, and those before or after it, by those before it and what it changes.
+
+        Without `changed_by` everything has changed, if anything has.
+        """
+        listed = ", ".join(quoted(name) for name in columns)
+        same = " AND ".join(f"c.{quoted(name)} IS NOT DISTINCT FROM b.{quoted(name)}" for name in changed_by) or "true"
+        before, coming = place("before", relation), place("coming", relation)
+        gone = f"SELECT 1 FROM {place('changed', relation)} c WHERE {same}"
+        kept = f"SELECT {listed} FROM {before} b WHERE NOT EXISTS ({gone})"
+        self.execute(
+            f"CREATE OR REPLACE VIEW {place('after', relation)} AS {kept} UNION ALL SELECT {listed} FROM {coming}"
+        )
+        self.execute(
+            f"CREATE OR REPLACE VIEW {place('both', relation)} AS "
+            f"SELECT {listed} FROM {before} UNION ALL SELECT {listed} FROM {coming}"
+        )
+
+    def forget(self, relations: Iterable[str]) -> None:
+        """Drop the rows of nodes that are to be computed again."""
+        for relation in relations:
+            for schema in ("after", "both"):
+                self.execute(f"DROP VIEW IF EXISTS {place(schema, relation)}")
+            for schema in ("before", "changed", "coming", "units", "work"):
+                self.execute(f"DROP TABLE IF EXISTS {place(schema, relation)}")
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._connection.close()

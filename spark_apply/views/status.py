@@ -1,0 +1,69 @@
+"""Says where a view job stands: its position from Kafka, the rest from what the job has noted beside its state."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from cdc.config import registry
+from cdc.config.config import KafkaConfig
+from cdc.config.views import ViewsConfig
+from cdc.model.change import Table
+from spark_apply.events import kafka_source
+from spark_apply.model.completeness import position_of
+from spark_apply.views.view import relation_of
+
+_NOTE = "status.json"
+
+
+def note_status(folder: Path, views: Mapping[str, Mapping[str, object]]) -> None:
+    """Write what a job knows of its views, for others to read: no row and no key is in it."""
+    made = folder / f"{_NOTE}.new"
+    made.write_text(json.dumps({"views": views}, sort_keys=True))
+    made.rename(folder / _NOTE)
+
+
+def sink_config(config: ViewsConfig) -> KafkaConfig:
+    """Return how the views' topics are written."""
+    return KafkaConfig(
+        bootstrap_servers=config.source.bootstrap_servers,
+        topic_prefix=config.source.topic_prefix,
+        partitions=config.sink.partitions,
+        replication_factor=config.sink.replication_factor,
+        transaction_timeout_s=config.sink.transaction_timeout_s,
+        options=config.source.options,
+    )
+
+
+def view_status(config: ViewsConfig) -> dict[str, Any]:
+    """Return the stable JSON of ``cdc view status --json``. Raises OperatorError if Kafka does not answer."""
+    with closing(registry.sink(sink_config(config), config.name)) as sink:
+        ran = kafka_source.position_topic(config.source.topic_prefix, config.name) in kafka_source.topics(config.source)
+        state = sink.peek() if ran else None
+        topics = {name: sink.topic(Table("view", name, (), ())) for name in config.views}
+    noted: dict[str, Any] = {}
+    note = Path(config.state) / _NOTE
+    if note.is_file():
+        noted = json.loads(note.read_text())["views"]
+    fresh = None
+    if state is not None and state.source_ms:
+        fresh = round(max(0.0, time.time() - state.source_ms / 1000), 1)
+    return {
+        "name": config.name,
+        "position": position_of(state) if state is not None else None,
+        "freshness_seconds": fresh,
+        "views": {
+            name: {
+                "topic": topic,
+                "rows": noted.get(name, {}).get("rows"),
+                "quarantined": noted.get(name, {}).get("quarantined"),
+                "stopped": noted.get(name, {}).get("stopped"),
+                "published": state is not None and relation_of(name) in state.tables,
+            }
+            for name, topic in topics.items()
+        },
+    }

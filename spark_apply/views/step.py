@@ -1,0 +1,374 @@
+"""Takes a view job's state from one position and clock to the next: rows of tables first, then node by node.
+
+Nothing is changed in place before the end: while nodes are computed, the rows before the step are in ``before``, and
+those after it are a view over it and what changes. So every statement of a node can look at both sides, whatever else
+changes in the same step. Everything is in the caller's transaction.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+
+from cdc.model.errors import OperatorError
+from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Node
+from spark_apply.views.state import KEY, OP, POSITION, ViewState, place
+from spark_apply.views.values import Columns, engine_type, object_of, quoted
+from spark_apply.views.view import View
+
+_MOST_TOUCHED = 0.3
+"""Where so great a part of a table's rows differs, everything is computed again: that is cheaper than to look."""
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps are in UTC, without a zone
+
+
+class ViewError(OperatorError):
+    """A view cannot be computed from the rows that there are; others can."""
+
+    def __init__(self, view: str, message: str) -> None:
+        super().__init__(message, hint="correct the view's SQL, or the rows: the other views go on")
+        self.view = view
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A captured table, as the state keeps it."""
+
+    name: str
+    columns: Columns
+    key: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Step:
+    """One step. `limit` is the position that it goes to: events that sort before it are folded in."""
+
+    state: ViewState
+    limit: str
+    clock_before_ms: int | None
+    clock_after_ms: int | None
+    stale: Collection[str]
+    """Views of which nothing that is kept can be used: everything is computed, and compared with what is published."""
+    changed: set[str] = field(default_factory=set)
+    """The relations that the step has changed so far."""
+    whole: set[str] = field(default_factory=set)
+    """Those of which so much has changed that what reads them is computed whole."""
+
+    def fold(self, table: SourceTable, *, reload: bool) -> None:
+        """Find out what the waiting events before the limit change in a table.
+
+        With `reload` the table's topic was read from its beginning: a row that it does not have is gone.
+        """
+        state, relation = self.state, table.name
+        waiting, before = place("pending", relation), place("before", relation)
+        if not reload and not state.rows(f"SELECT 1 FROM {waiting} WHERE {POSITION} < ? LIMIT 1", [self.limit]):
+            self._clear(relation)
+            return
+        key = [quoted(name) for name in table.key]
+        every = [quoted(name) for name, _ in table.columns]
+        joined = " AND ".join(f"n.{name} = b.{name}" for name in key)
+        differs = " OR ".join(f"n.{name} IS DISTINCT FROM b.{name}" for name in every if name not in key) or "false"
+        newest = place("work", relation)
+        state.execute(
+            f"CREATE OR REPLACE TABLE {newest} AS SELECT n.*, b.{POSITION} IS NOT NULL AS there, "
+            f"CASE WHEN n.{OP} = 'd' THEN b.{POSITION} IS NOT NULL "
+            f"ELSE b.{POSITION} IS NULL OR {differs} END AS differs "
+            f"FROM (SELECT * FROM {waiting} WHERE {POSITION} < ? "
+            f"QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {POSITION} DESC) = 1) n "
+            f"LEFT JOIN {before} b ON {joined} WHERE b.{POSITION} IS NULL OR n.{POSITION} >= b.{POSITION}",
+            [self.limit],
+        )
+        keys, values = ", ".join(key), ", ".join(every)
+        gone = ""
+        if reload:
+            gone = (
+                f" UNION ALL SELECT {keys} FROM {before} b WHERE NOT EXISTS "
+                f"(SELECT 1 FROM {waiting} n WHERE {joined} AND n.{POSITION} < {_literal(self.limit)})"
+            )
+        state.execute(
+            f"CREATE OR REPLACE TABLE {place('changed', relation)} AS SELECT {keys} FROM {newest} WHERE differs{gone}"
+        )
+        state.execute(
+            f"CREATE OR REPLACE TABLE {place('coming', relation)} AS "
+            f"SELECT {POSITION}, {values} FROM {newest} WHERE differs AND {OP} <> 'd'"
+        )
+        self._note(relation, before)
+
+    def _clear(self, relation: str) -> None:
+        for schema in ("changed", "coming"):
+            if self.state.rows(f"SELECT 1 FROM {place(schema, relation)} LIMIT 1"):
+                self.state.execute(f"DELETE FROM {place(schema, relation)}")
+
+    def _note(self, relation: str, before: str) -> None:
+        """Note that a relation has changed, if it has, and whether most of it."""
+        ((changed, kept),) = self.state.rows(
+            f"SELECT (SELECT count(*) FROM {place('changed', relation)}), (SELECT count(*) FROM {before})"
+        )
+        if changed:
+            self.changed.add(relation)
+            if changed > _MOST_TOUCHED * kept:
+                self.whole.add(relation)
+
+    def compute(self, view: View) -> None:
+        """Compute a view: what changes in it is then in ``changed`` and ``coming``, and its events in the outbox.
+
+        Raises ViewError, after which the transaction must be rolled back.
+        """
+        try:
+            self._compute(view)
+        except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException):
+            raise  # the file or the engine, not this view
+        except duckdb.Error as exc:
+            raise ViewError(view.name, f"view {view.name}: {_without_values(exc)}") from exc
+
+    def _compute(self, view: View) -> None:
+        stale = view.name in self.stale
+        for node in view.plan.nodes[:-1]:
+            if stale or self._is_touched(node):
+                self._compute_node(view, node, stale=stale)
+            else:
+                self._clear(node.name)
+        if stale or self._is_touched(view.last):
+            self._compute_view(view, stale=stale)
+        else:
+            self._clear(view.relation)
+
+    def _is_touched(self, node: Node) -> bool:
+        return bool(node.due and self.clock_before_ms != self.clock_after_ms) or any(
+            relation in self.changed for relation in node.reads
+        )
+
+    def _is_whole(self, node: Node, *, stale: bool) -> bool:
+        return stale or not node.units or any(relation in self.whole for relation in node.reads)
+
+    def _find_units(self, node: Node) -> bool:
+        """Fill in the units that may differ; return whether there are any."""
+        asked = [
+            statement
+            for statement in node.touched
+            if any(place("changed", relation) in statement for relation in node.reads if relation in self.changed)
+        ]
+        if self.clock_before_ms != self.clock_after_ms:
+            asked += node.due
+        names = ", ".join(quoted(name) for name in node.units)
+        at = place("units", node.name)
+        if not asked:
+            return False
+        self.state.execute(
+            f"CREATE OR REPLACE TABLE {at} AS SELECT DISTINCT * FROM "
+            f"({' UNION ALL '.join(f'SELECT * FROM ({statement})' for statement in asked)}) AS u({names})",
+            self._clocks(*asked),
+        )
+        return bool(self.state.rows(f"SELECT 1 FROM {at} LIMIT 1"))
+
+    def _clocks(self, *statements: str) -> dict[str, dt.datetime] | None:
+        """Return the parameters that statements name."""
+        given = {CLOCK_BEFORE: self.clock_before_ms, CLOCK_AFTER: self.clock_after_ms}
+        found = {
+            name[1:]: _EPOCH + dt.timedelta(milliseconds=at_ms if at_ms is not None else 0)
+            for name, at_ms in given.items()
+            if any(name in statement for statement in statements)
+        }
+        return found or None
+
+    def _compute_node(self, view: View, node: Node, *, stale: bool) -> None:
+        whole = self._is_whole(node, stale=stale)
+        if not whole and not self._find_units(node):
+            self._clear(node.name)
+            return
+        state, new = self.state, place("work", node.name)
+        self._select(node, new, whole=whole)
+        hidden = [name for name in node.units if name not in node.columns]
+        columns = [*hidden, *node.columns]
+        before = place("before", node.name)
+        if stale:
+            state.execute(f"CREATE OR REPLACE TABLE {before} AS SELECT * FROM {new} WHERE false")
+        by = list(node.units) or ["_whole"]
+        listed, units = ", ".join(quoted(c) for c in columns), ", ".join(quoted(c) for c in by)
+        here = "" if whole else f" WHERE {_in_units(node, 'b')}"
+        old = f"(SELECT {listed} FROM {before} b{here})"
+        fresh = f"(SELECT {listed} FROM {new})"
+        found = units if node.units else "true AS _whole"
+        state.execute(
+            f"CREATE OR REPLACE TABLE {place('changed', node.name)} AS SELECT DISTINCT {found} FROM "
+            f"(({old} EXCEPT ALL {fresh}) UNION ALL ({fresh} EXCEPT ALL {old}))"
+        )
+        same = " AND ".join(f"c.{quoted(c)} IS NOT DISTINCT FROM n.{quoted(c)}" for c in node.units) or "true"
+        state.execute(
+            f"CREATE OR REPLACE TABLE {place('coming', node.name)} AS SELECT {listed} FROM {new} n "
+            f"WHERE EXISTS (SELECT 1 FROM {place('changed', node.name)} c WHERE {same})"
+        )
+        state.make_states(node.name, columns, node.units)
+        self._note(node.name, before)
+        del view
+
+    def _select(self, node: Node, new: str, *, whole: bool, types: Columns = ()) -> None:
+        statement = node.whole if whole else node.restricted
+        listed = ", ".join(f"CAST({quoted(n)} AS {engine_type(kind)}) AS {quoted(n)}" for n, kind in types) or "*"
+        self.state.execute(
+            f"CREATE OR REPLACE TABLE {new} AS SELECT {listed} FROM ({statement})", self._clocks(statement)
+        )
+
+    def _compute_view(self, view: View, *, stale: bool) -> None:
+        node, relation, state = view.last, view.relation, self.state
+        whole = self._is_whole(node, stale=stale)
+        if not whole and not self._find_units(node):
+            self._clear(relation)
+            return
+        new, before = place("work", relation), place("before", relation)
+        self._select(node, new, whole=whole, types=view.columns)
+        if stale:
+            state.execute(f"CREATE OR REPLACE TABLE {before} AS SELECT * FROM {new} WHERE false")
+        self._leave_out_bad(view, whole=whole)
+        listed, keys = (", ".join(quoted(name) for name, _ in of) for of in (view.columns, view.key))
+        bad = f"SELECT unit FROM quarantine WHERE view = {_literal(view.name)}"
+        here = [] if whole else [_in_units(node, "b")]
+        here += [f"{_unit(view, 'b')} NOT IN ({bad})"]
+        old = f"(SELECT {listed} FROM {before} b WHERE {' AND '.join(here)})"
+        fresh = f"(SELECT {listed} FROM {new})"
+        state.execute(
+            f"CREATE OR REPLACE TABLE {place('changed', relation)} AS SELECT DISTINCT {keys} FROM "
+            f"(({old} EXCEPT {fresh}) UNION ALL ({fresh} EXCEPT {old}))"
+        )
+        same = " AND ".join(f"c.{quoted(name)} IS NOT DISTINCT FROM n.{quoted(name)}" for name, _ in view.key)
+        state.execute(
+            f"CREATE OR REPLACE TABLE {place('coming', relation)} AS SELECT {listed} FROM {new} n "
+            f"WHERE EXISTS (SELECT 1 FROM {place('changed', relation)} c WHERE {same})"
+        )
+        state.make_states(relation, [name for name, _ in view.columns], [name for name, _ in view.key])
+        self._note(relation, before)
+        if stale:
+            self.changed.add(relation)
+            self.whole.add(relation)
+        self._publish(view, stale=stale)
+
+    def _leave_out_bad(self, view: View, *, whole: bool) -> None:
+        """Put the units into quarantine of which a key is null or not unique, and leave them as they were."""
+        state, node, new = self.state, view.last, place("work", view.relation)
+        unit = _unit(view, "n")
+        nulls = "false" if view.plan.null_keys else " OR ".join(f"n.{quoted(name)} IS NULL" for name, _ in view.key)
+        keys = ", ".join(f"n.{quoted(name)}" for name, _ in view.key)
+        found = state.rows(
+            f"SELECT DISTINCT {unit} AS unit, 'a column of the key is null' FROM {new} n WHERE {nulls} UNION ALL "
+            f"SELECT any_value({unit}), 'the key is not unique' FROM {new} n GROUP BY {keys} HAVING count(*) > 1"
+        )
+        recomputed = "" if whole else f" AND unit IN (SELECT {_unit_of(node, 'u')} FROM {place('units', node.name)} u)"
+        state.execute(f"DELETE FROM quarantine WHERE view = ?{recomputed}", [view.name])
+        if found:
+            rows = [[view.name, at, reason, self.limit] for at, reason in dict(found).items()]
+            self.state.execute(
+                "CREATE OR REPLACE TABLE work.bad (view VARCHAR, unit VARCHAR, reason VARCHAR, p VARCHAR)"
+            )
+            for row in rows:
+                state.execute("INSERT INTO work.bad VALUES (?, ?, ?, ?)", row)
+            state.execute("INSERT INTO quarantine SELECT * FROM work.bad")
+            state.execute(f"DELETE FROM {new} n WHERE {unit} IN (SELECT unit FROM work.bad)")
+
+    def _publish(self, view: View, *, stale: bool) -> None:
+        """Add the events of what changes to the outbox, in the order of the keys."""
+        old, new, changed = (place(schema, view.relation) for schema in ("before", "coming", "changed"))
+        key, row = object_of(view.key, "k"), object_of(view.columns, "r")
+        names = [quoted(name) for name, _ in view.key]
+        by = ", ".join(names)
+
+        def same(other: str) -> str:
+            return " AND ".join(f"k.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
+
+        (seq,) = self.state.rows(
+            "SELECT coalesce(max(seq), (SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'seq')) FROM outbox"
+        )[0]
+        name = _literal(view.name)
+        if stale:
+            pairs = (
+                f"SELECT coalesce(p.key, n.key) AS key, p.row AS before, n.row AS after FROM "
+                f"(SELECT {object_of(view.key, 'r')} AS key, {row} AS row FROM {new} r) n "
+                f"FULL JOIN (SELECT key, row FROM {place('work', 'published')} WHERE view = {name}) p ON p.key = n.key "
+                f"WHERE p.row IS DISTINCT FROM n.row"
+            )
+        else:
+            before, after = (
+                f"(SELECT {by}, {row} AS row FROM {of} r WHERE EXISTS (SELECT 1 FROM {changed} k WHERE {same('r')}))"
+                for of in (old, new)
+            )
+            pairs = (
+                f"SELECT {key} AS key, b.row AS before, a.row AS after FROM {changed} k "
+                f"LEFT JOIN {before} b ON {same('b')} LEFT JOIN {after} a ON {same('a')}"
+            )
+        self.state.execute(
+            f"INSERT INTO outbox SELECT {seq} + row_number() OVER (ORDER BY key), {name}, "
+            "CASE WHEN after IS NULL THEN 'd' WHEN before IS NULL THEN 'c' ELSE 'u' END, key, before, after "
+            f"FROM ({pairs}) WHERE before IS NOT NULL OR after IS NOT NULL"
+        )
+
+    def apply(self, tables: Sequence[SourceTable], views: Sequence[View]) -> None:
+        """Make the rows after the step the rows before the next one."""
+        state = self.state
+        for table in tables:
+            relation = table.name
+            if relation in self.changed:
+                self._replace(relation, table.key)
+            if state.rows(f"SELECT 1 FROM {place('pending', relation)} WHERE {POSITION} < ? LIMIT 1", [self.limit]):
+                self._move_on(table)
+                state.execute(f"DELETE FROM {place('pending', relation)} WHERE {POSITION} < ?", [self.limit])
+        for view in views:
+            for node in view.plan.nodes[:-1]:
+                if node.name in self.changed:
+                    self._replace(node.name, node.units)
+            if view.relation in self.changed:
+                self._replace(view.relation, view.plan.key)
+
+    def _replace(self, relation: str, by: Sequence[str]) -> None:
+        before, coming = place("before", relation), place("coming", relation)
+        if not self.state.rows(f"SELECT 1 FROM {before} LIMIT 1"):
+            self.state.execute(f"INSERT INTO {before} BY NAME SELECT * FROM {coming}")
+            return
+        same = " AND ".join(f"c.{quoted(n)} IS NOT DISTINCT FROM b.{quoted(n)}" for n in by) or "true"
+        self.state.execute(
+            f"DELETE FROM {before} b WHERE EXISTS (SELECT 1 FROM {place('changed', relation)} c WHERE {same})"
+        )
+        self.state.execute(f"INSERT INTO {before} BY NAME SELECT * FROM {coming}")
+
+    def _move_on(self, table: SourceTable) -> None:
+        """Note the position of events that have changed nothing: an older one that comes again is then known as old."""
+        joined = " AND ".join(f"n.{quoted(name)} = b.{quoted(name)}" for name in table.key)
+        newest, before = place("work", table.name), place("before", table.name)
+        if self.state.rows(f"SELECT 1 FROM {newest} WHERE NOT differs AND there LIMIT 1"):
+            self.state.execute(
+                f"UPDATE {before} b SET {POSITION} = n.{POSITION} FROM {newest} n "
+                f"WHERE {joined} AND NOT n.differs AND n.there"
+            )
+
+
+def _in_units(node: Node, row: str) -> str:
+    same = " AND ".join(f"u.{quoted(name)} IS NOT DISTINCT FROM {row}.{quoted(name)}" for name in node.units)
+    return f"EXISTS (SELECT 1 FROM {place('units', node.name)} u WHERE {same})"
+
+
+def _unit(view: View, row: str) -> str:
+    """Return an expression for the name of a row's unit, as the quarantine has it."""
+    return _unit_of(view.last, row)
+
+
+def _unit_of(node: Node, row: str) -> str:
+    if not node.units:
+        return "'[]'"
+    return (
+        "CAST(to_json([" + ", ".join(f"CAST({row}.{quoted(name)} AS VARCHAR)" for name in node.units) + "]) AS VARCHAR)"
+    )
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _without_values(exc: Exception) -> str:
+    """Say what the engine refused without the values that its messages hold."""
+    kinds: Mapping[str, str] = {
+        "ConversionException": "a value cannot be converted to the type that the SQL asks for",
+        "OutOfRangeException": "a value is out of the range of its type",
+        "InvalidInputException": "a function was given a value that it does not take",
+        "OutOfMemoryException": "it needs more memory than memory: allows, and the disk beside the state is full",
+    }
+    return kinds.get(type(exc).__name__, f"the engine does not take its statement ({type(exc).__name__})")

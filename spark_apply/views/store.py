@@ -1,0 +1,333 @@
+"""Keeps a view job's captured tables, as a store of the apply job: each batch that completes a position is a step.
+
+The apply job reads, types and checks rows as for any store, and says up to where source transactions are whole. Rows
+behind that wait in the state. When the position or the clock moves on, the views are computed and published.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn, cast
+
+import duckdb
+import orjson
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.config.config import StoreConfig
+from cdc.model.errors import BugError, OperatorError
+from spark_apply.events import typed
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Store, StoredRow, Visibility
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark import names
+from spark_apply.views.output import ViewOutput, outbox_note
+from spark_apply.views.state import POSITION, ViewState, place
+from spark_apply.views.status import note_status
+from spark_apply.views.step import SourceTable, Step, ViewError
+from spark_apply.views.values import engine_type, quoted
+from spark_apply.views.view import View
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 10.0, 300.0
+
+
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> Store:
+    """Return the store that `spark_apply.views.job` has made."""
+    del name, prefix, spark
+    return cast("Store", config.options["store"])
+
+
+@dataclass(slots=True)
+class _Failed:
+    """A view that could not be computed."""
+
+    error: ViewError
+    wait_s: float = _FIRST_WAIT_S
+    due_at: float = 0.0
+
+
+@dataclass(slots=True)
+class ViewStore:
+    """A `spark_apply.model.store.WholeStore`, from which rows cannot be read: views are published, not stored."""
+
+    state: ViewState
+    output: ViewOutput
+    views: tuple[View, ...]
+    tables: frozenset[str]
+    """The captured tables that the views read."""
+    folder: Path
+    """Where others find what is known of the views."""
+    whole: bool = True
+    failed: dict[str, _Failed] = field(default_factory=dict)
+    """By view, those that are stopped."""
+    steps: int = 0
+    reached: str | None = None
+    """The position that the state is at; None before the first step of this run."""
+    _tables: dict[str, TargetTable] = field(default_factory=dict)
+    _limits: dict[str, str] = field(default_factory=dict)
+    _stale: set[str] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Publish what a killed job has left, and find out which views are to be computed whole."""
+        known = dict(self.state.rows("SELECT name, fingerprint FROM views"))
+        self._stale = {view.name for view in self.views if known.get(view.name) != view.fingerprint}
+        self.output.flush()
+
+    def open(self, table: TargetTable) -> str:
+        columns = [(column.name, column.kind) for column in table.columns]
+        with self.state.transaction():
+            self.state.prepare_table(table.qualified, columns, table.key)
+            self.state.execute(
+                "INSERT INTO tables VALUES (?, NULL, false, NULL) ON CONFLICT DO NOTHING", [table.qualified]
+            )
+        self._tables[table.qualified] = table
+        if self._tables.keys() == self.tables and self._stale:
+            self._begin_views()
+        return self.state.get("identity") or ""
+
+    def _begin_views(self) -> None:
+        """Compute views that are new or changed at the position where the state is, whether or not events follow."""
+        position, clock = self.state.get("position"), self.state.get("clock_ms")
+        known = [self._known(name) for name in self._tables]
+        if position is None or any(mark is None or mark.complete is None or reload for mark, reload in known):
+            return  # rows of some tables are still to come, and all views with them
+        clock_ms = int(clock) if clock is not None else None
+        self._step(position, clock_ms, clock_ms)
+        self.output.flush()
+        self._note_status()
+
+    def apply(self, batch: Batch) -> Applied:
+        raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
+
+    def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
+        try:
+            self.output.flush()
+            with self.state.transaction():
+                for batch in batches:
+                    self._take_in(batch)
+                for name, visible in visibility.items():
+                    self._limits[name] = visible.limit
+                    self._write_mark(name, visible.mark)
+            self._go_on()
+        except duckdb.IOException as exc:
+            msg = f"state {self.folder}: it cannot be written or read any more"
+            hint = (
+                "is its disk full, or gone? Nothing is lost: once there is room, start again, it goes on where it was"
+            )
+            raise OperatorError(msg, hint=hint) from exc
+        return {batch.table.qualified: Applied() for batch in batches}
+
+    def _take_in(self, batch: Batch) -> None:
+        """Add events to those that wait, without late ones: see `spark_apply.model.completeness.Complete`."""
+        name = batch.table.qualified
+        columns = [(column.name, column.kind) for column in batch.table.columns]
+        rows = batch.rows
+        mark, reload = self._known(name)
+        if mark is not None and mark.complete is not None and not reload:
+            rows = rows.where(F.col(POSITION) >= mark.complete.late_before)
+        ours = (typed.KEY, typed.POSITION, typed.OP)
+        arrow = rows.select(*ours, *(F.col(names.quoted(c)) for c, _ in columns)).toArrow()
+        listed = ", ".join(quoted(column) for column in (*ours, *(c for c, _ in columns)))
+        read = ", ".join(
+            [*ours, *(f"CAST({quoted(column)} AS {engine_type(kind)}) AS {quoted(column)}" for column, kind in columns)]
+        )
+        with self.state.registered("incoming", arrow):
+            self.state.execute(f"INSERT INTO {place('pending', name)} ({listed}) SELECT {read} FROM incoming")
+        self.state.execute(
+            "UPDATE tables SET position = greatest(coalesce(position, ''), ?) WHERE name = ?", [batch.position, name]
+        )
+
+    def _go_on(self) -> None:
+        """Go to the position and the clock that all tables allow, if that is further than where the state is."""
+        if not self._limits or self._limits.keys() != self._tables.keys():
+            return
+        limit, clock_ms = min(self._limits.values()), self._clock_ms()
+        before, clock_before = self.state.get("position") or "", self.state.get("clock_ms")
+        before_ms = int(clock_before) if clock_before is not None else None
+        if not limit or limit == EVERYTHING or limit < before:
+            return
+        clock_ms = max((at for at in (clock_ms, before_ms) if at is not None), default=None)
+        again = any(failed.due_at <= time.monotonic() for failed in self.failed.values())
+        if (limit, clock_ms) == (before, before_ms) and not again and not (self._stale - self.failed.keys()):
+            return
+        self._step(limit, before_ms, clock_ms)
+        self.output.flush()
+        self._note_status()
+
+    def _clock_ms(self) -> int | None:
+        marks = [self._known(name)[0] for name in self._tables]
+        times = [mark.complete.source_ms if mark and mark.complete else None for mark in marks]
+        known = [at for at in times if at is not None]
+        return min(known) if len(known) == len(times) and known else None
+
+    def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
+        """Take the state to a position, with all views that can be computed; the others wait, and are told."""
+        while True:
+            views = self._going_on(clock_ms)
+            stale = {view.name for view in views} & self._stale
+            for view in views:
+                if view.name in stale:
+                    self._load_published(view)
+            try:
+                with self.state.transaction():
+                    self._compute(Step(self.state, limit, before_ms, clock_ms, stale), views, stale)
+            except ViewError as exc:
+                self._stop(exc)
+            else:
+                break
+        self.steps += 1
+        self.reached = limit
+        for view in views:
+            self._stale.discard(view.name)
+            if self.failed.pop(view.name, None) is not None:
+                self.output.tell(f"view {view.name} goes on")
+
+    def _compute(self, step: Step, views: list[View], stale: set[str]) -> None:
+        tables = [
+            SourceTable(table.qualified, [(c.name, c.kind) for c in table.columns], table.key)
+            for table in self._tables.values()
+        ]
+        for table in tables:
+            step.fold(table, reload=self._known(table.name)[1])
+        for view in views:
+            step.compute(view)
+        step.apply(tables, views)
+        for view in views:
+            if view.name in stale:
+                self.state.execute("DELETE FROM views WHERE name = ?", [view.name])
+                self.state.execute("INSERT INTO views VALUES (?, ?)", [view.name, view.fingerprint])
+        self.state.execute("UPDATE tables SET reload = false")
+        ((last,),) = self.state.rows("SELECT max(seq) FROM outbox")
+        seq = int(last if last is not None else self.state.get("seq") or 0)
+        number = int(self.state.get("step") or 0) + 1
+        note = outbox_note(step=number, seq=seq, position=step.limit, clock_ms=step.clock_after_ms)
+        self.state.put(
+            position=step.limit, clock_ms=step.clock_after_ms, seq=seq, step=number, outbox=orjson.dumps(note).decode()
+        )
+
+    def _going_on(self, clock_ms: int | None) -> list[View]:
+        """Return the views that are computed now, in the order of what they read."""
+        now, left_out, found = time.monotonic(), set[str](), list[View]()
+        for view in self.views:
+            failed = self.failed.get(view.name)
+            waits = failed is not None and failed.due_at > now
+            if (
+                waits
+                or any(name in left_out for name in view.plan.reads)
+                or (view.plan.uses_clock and clock_ms is None)
+            ):
+                left_out.add(view.relation)
+                self._stale.add(view.name)
+            else:
+                found.append(view)
+        return found
+
+    def _note_status(self) -> None:
+        there = {row[0] for row in self.state.rows("SELECT name FROM views")}
+        held = dict(self.state.rows("SELECT view, count(*) FROM quarantine GROUP BY view"))
+        noted = {}
+        for view in self.views:
+            failed = self.failed.get(view.name)
+            rows = (
+                self.state.rows(f"SELECT count(*) FROM {place('before', view.relation)}")
+                if view.name in there
+                else None
+            )
+            noted[view.name] = {
+                "rows": rows[0][0] if rows else None,
+                "quarantined": held.get(view.name, 0),
+                "stopped": failed.error.message if failed is not None else None,
+            }
+        note_status(self.folder, noted)
+
+    def _stop(self, error: ViewError) -> None:
+        before = self.failed.get(error.view)
+        wait_s = min(2 * before.wait_s, _LONGEST_WAIT_S) if before is not None else _FIRST_WAIT_S
+        self.failed[error.view] = _Failed(error, wait_s, time.monotonic() + wait_s)
+        self._stale.add(error.view)
+        if before is None or before.error.message != error.message:
+            self.output.tell(f"warning: {error.message}; it is stopped, the others go on")
+
+    def _load_published(self, view: View) -> None:
+        """Read what a view's topic holds, to publish only what differs from it."""
+        at = place("work", "published")
+        with self.state.transaction():
+            self.state.execute(f"CREATE TABLE IF NOT EXISTS {at} (view VARCHAR, key VARCHAR, row VARCHAR)")
+            self.state.execute(f"DELETE FROM {at} WHERE view = ?", [view.name])
+            rows = [[view.name, key, row] for key, row in self.output.published(view)]
+            if rows:
+                self.state.insert(at, ("view", "key", "row"), rows)
+
+    def _known(self, name: str) -> tuple[Mark | None, bool]:
+        found = self.state.rows("SELECT mark, reload FROM tables WHERE name = ?", [name])
+        if not found:
+            return None, False
+        mark, reload = found[0]
+        return (Mark.from_json(mark) if mark else None), bool(reload)
+
+    def _write_mark(self, name: str, mark: Mark) -> None:
+        self.state.execute("UPDATE tables SET mark = ? WHERE name = ?", [mark.to_json(), name])
+
+    def position(self, table: TargetTable) -> str | None:
+        found = self.state.rows("SELECT position FROM tables WHERE name = ?", [table.qualified])
+        return found[0][0] if found else None
+
+    def mark(self, table: TargetTable) -> Mark | None:
+        return self._known(table.qualified)[0]
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        name = table.qualified
+        with self.state.transaction():
+            if not mark.ends:  # the topic is read from its beginning
+                self.state.execute(f"DELETE FROM {place('pending', name)}")
+                self.state.execute("UPDATE tables SET reload = true WHERE name = ?", [name])
+                self._limits[name] = ""
+            self._write_mark(name, mark)
+
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        del ids
+        _refuse(table)
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del event_key
+        return document_key
+
+    def beside(self, table: TargetTable) -> NoReturn:
+        _refuse(table)
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        del due
+        _refuse(table)
+
+    def hold(self, table: TargetTable) -> None:
+        _refuse(table)
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        del table
+        return None
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        del due
+        _refuse(table)
+
+    def due(self, table: TargetTable) -> Due | None:
+        del table
+        return None
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        del table, due
+
+    def close(self) -> None:
+        self.output.sink.close()
+        self.state.close()
+
+
+def _refuse(table: TargetTable) -> NoReturn:
+    msg = f"{table.qualified}: the state of a view job is no copy of it"
+    raise OperatorError(
+        msg, hint="cdc view status VIEWS.yaml says where it stands; read a view from its topic, or from a copy of it"
+    )

@@ -1,0 +1,42 @@
+"""promtool takes the rules, and each alert fires in its scenario and nowhere else."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cdc.dev.debs import Package, fetch
+from cdc.model.errors import CdcError
+from tests.conftest import unavailable
+
+PROMETHEUS = Path(__file__).parents[2] / "deploy" / "prometheus"
+
+
+@pytest.fixture(scope="module")
+def promtool() -> tuple[str, ...]:
+    """Debian's, unpacked into the cache; nothing is installed."""
+    try:
+        return fetch(Package("prometheus", "bookworm")).command("usr/bin/promtool")
+    except CdcError as exc:
+        unavailable("promtool", exc.message)
+        raise
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("check", "rules", "alerts.yml", "debezium-names.yml"), ("test", "rules", "alerts_test.yml")],
+    ids=lambda words: words[0],
+)
+def test_promtool(promtool: tuple[str, ...], words: tuple[str, ...]) -> None:
+    done = subprocess.run([*promtool, *words], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_finds_a_rule_that_does_not_parse(promtool: tuple[str, ...], tmp_path: Path) -> None:
+    """A check that cannot fail proves nothing."""
+    wrong = tmp_path / "alerts.yml"
+    wrong.write_text((PROMETHEUS / "alerts.yml").read_text().replace("> 120", ">> 120"))
+    done = subprocess.run([*promtool, "check", "rules", str(wrong)], capture_output=True, text=True, check=False)
+    assert done.returncode != 0

@@ -1,0 +1,251 @@
+"""`source.columns` and `source.where` on real servers: the fold is SELECT … WHERE, masked; nothing else gets out."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.canary import Watch
+from tests.conftest import Database, MySQLDatabase
+from tests.integration.connector import Connector
+from tests.integration.running import rows as selected
+
+SALT: Final = "pepper"
+RULES: Final = {
+    "exclude": ["password"],
+    "mask": ["email", "born"],
+    "hash": {"columns": ["phone"], "salt": "${file:%s}"},
+    "truncate": {"bio": 5},
+}
+SHOWN: Final = ("id", "status", "total", "email", "born", "phone", "bio", "wide")
+
+
+def _expected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What of rows, as SELECT gives them, is published."""
+    return [
+        {
+            **row,
+            "email": row["email"] and "********",
+            "born": row["born"] and "********",
+            "phone": row["phone"] and hmac.new(SALT.encode(), row["phone"].encode(), hashlib.sha256).hexdigest(),
+            "bio": row["bio"] and row["bio"][:5],
+            "total": row["total"] and str(row["total"]),
+        }
+        for row in rows
+    ]
+
+
+def _by_id(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: int(row["id"]))
+
+
+class Rows:
+    """Statements for both servers: the canary is in everything that must not get out."""
+
+    def __init__(self, secret: str) -> None:
+        self.secret = secret
+
+    def insert(self, table: str, number: int, status: str, total: str, *, wide: str = "''") -> str:
+        s = self.secret
+        return (
+            f"INSERT INTO {table} (id, status, total, password, email, born, phone, bio, wide) VALUES ({number}, "
+            f"{status}, {total}, '{s}', '{s}@x', '1971-11-0{number % 9 + 1}', '{s}', 'biogr{s}', {wide})"
+        )
+
+    def before(self, table: str) -> list[str]:
+        return [
+            self.insert(table, 1, "'paid'", "10"), self.insert(table, 2, "'draft'", "10"),
+            self.insert(table, 3, "NULL", "10"), self.insert(table, 4, "'paid'", "0.5"),
+            self.insert(table, 5, "'draft'", "10"), self.insert(table, 6, "'paid'", "10"),
+        ]  # fmt: skip
+
+    def stream(self, table: str) -> list[str]:
+        return [
+            f"UPDATE {table} SET status = 'draft' WHERE id = 1",  # leaves
+            f"UPDATE {table} SET status = 'paid' WHERE id = 2",  # enters
+            f"UPDATE {table} SET total = 11 WHERE id = 3",  # unknown
+            f"UPDATE {table} SET total = 1.5 WHERE id = 4",  # enters by its total
+            f"UPDATE {table} SET id = 7, status = 'paid' WHERE id = 5",  # enters, under another key
+            f"UPDATE {table} SET id = 8, status = 'draft' WHERE id = 6",  # leaves, under another key
+            f"UPDATE {table} SET id = 6 WHERE id = 8",  # stays out
+            self.insert(table, 9, "'draft'", "1"),
+            f"DELETE FROM {table} WHERE id = 9",
+            self.insert(table, 10, "'paid'", "3", wide=f"'{'w' * 9000}'"),
+            f"UPDATE {table} SET status = 'draft', wide = '{'v' * 9000}' WHERE id = 10",
+            f"UPDATE {table} SET status = 'open' WHERE id = 10",
+        ]
+
+
+def _check(connector: Connector, table: str, select: Callable[[str], list[dict[str, Any]]]) -> None:
+    columns = ", ".join(SHOWN)
+    found = select(f"SELECT {columns} FROM {table.rpartition('.')[2]} WHERE status <> 'draft' AND total >= 1")
+    assert _by_id(list(connector.fold(table).values())) == _by_id(_expected(found))
+
+
+def _ops(connector: Connector, table: str) -> list[str]:
+    """Operations of the stream, each with the row's number."""
+    events = [e for e in connector.events(table) if e["op"] != "r"]
+    return [f"{e['op']}{(e['after'] or e['before'])['id']}" for e in events]
+
+
+def _source(tables: Sequence[str], folder: Path, where: str) -> dict[str, Any]:
+    (folder / "salt").write_text(SALT)
+    hashed = {"columns": ["phone"], "salt": "${file:%s}" % (folder / "salt")}
+    return {"columns": {t: {**RULES, "hash": hashed} for t in tables}, "where": dict.fromkeys(tables, where)}
+
+
+def _nowhere(connector: Connector, watch: Watch, said: str, segments: Path, secret: str) -> None:
+    assert secret not in said
+    assert not watch.in_topics()
+    files = [f for f in segments.glob(f"kafka*/data/{connector.name}.*/*.log") if f.stat().st_size]
+    assert not [f for f in files if secret.encode() in f.read_bytes()]
+
+
+def test_postgres(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Snapshot, stream, key changes, TOAST, rows read again, a row too large, TRUNCATE; with and without old rows."""
+    secret = f"canary-{uuid.uuid4().hex}"
+    rows = Rows(secret)
+    for name, identity in (("d", "DEFAULT"), ("f", "FULL")):
+        postgres18.execute(
+            f"CREATE TABLE {name} (password text, id int PRIMARY KEY, status text, total numeric(10,2), email text,"
+            " born date, phone varchar(60), bio text, wide text)",
+            f"ALTER TABLE {name} REPLICA IDENTITY {identity}",
+            *rows.before(name),
+        )
+    tables = ["public.d", "public.f"]
+    rules = _source(tables, tmp_path, "status <> 'draft' AND total >= 1")
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, tables, source=rules, on_error="dead_letter",
+        sink={"options": {"compression.type": "none"}},
+    )  # fmt: skip
+    watch = Watch(secret)
+    watch.publishes(kafka, prefix)
+    said = connector.catch_up()
+    for table in tables:
+        _check(connector, table, partial(selected, postgres18))
+    for name in ("d", "f"):
+        postgres18.execute(*rows.stream(name))
+    said += connector.catch_up()
+    for table in tables:
+        _check(connector, table, partial(selected, postgres18))
+    assert _ops(connector, "public.f") == ["d1", "c2", "c4", "c7", "d6", "c10", "d10", "c10"]
+    assert [op for op in _ops(connector, "public.d") if op[0] != "d"] == ["u2", "u4", "c7", "c10", "c10"]
+    for name in ("d", "f"):
+        postgres18.execute(
+            f"UPDATE {name} SET wide = repeat('w', 3000000) WHERE id = 4",
+            f"UPDATE {name} SET total = 9 WHERE id = 10",
+            rows.insert(name, 11, "'paid'", "3", wide="NULL"),
+            f"ALTER TABLE {name} ADD COLUMN more int DEFAULT 7",
+            f"UPDATE {name} SET status = 'paid' WHERE id = 1",
+        )
+        connector.here("snapshot", "start", "FILE", "--table", f"public.{name}")
+    said += connector.catch_up()
+    assert "went to the dead letters" not in said or secret not in said
+    for table in tables:
+        assert {row["id"] for row in connector.fold(table).values()} == {1, 2, 4, 7, 10, 11}
+    for name in ("d", "f"):
+        postgres18.execute(
+            f"TRUNCATE {name}", rows.insert(name, 1, "'paid'", "1"), rows.insert(name, 2, "'draft'", "1")
+        )
+    said += connector.catch_up()
+    for table in tables:
+        assert [row["id"] for row in connector.fold(table).values()] == [1]
+    _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
+
+
+def test_mysql(
+    mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The same, where the log has whole rows and texts are compared by a collation that the condition names."""
+    secret = f"canary-{uuid.uuid4().hex}"
+    rows = Rows(secret)
+    mysql.execute(
+        "CREATE TABLE f (password text, id int PRIMARY KEY, status varchar(20), total decimal(10,2), email text,"
+        " born date, phone varchar(60), bio text, wide text) CHARACTER SET utf8mb4",
+        *rows.before("f"),
+    )
+    table = f"{mysql.name}.f"
+    rules = _source([table], tmp_path, "status COLLATE utf8mb4_bin <> 'draft' AND total >= 1")
+    connector = Connector(
+        tmp_path, prefix, mysql.url, kafka, [table], source=rules, sink={"options": {"compression.type": "none"}}
+    )
+    watch = Watch(secret)
+    watch.publishes(kafka, prefix)
+
+    def select(statement: str) -> list[dict[str, Any]]:
+        with closing(mysql.connect(database=mysql.name)) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    said = connector.catch_up()
+    _check(connector, table, select)
+    mysql.execute(*rows.stream("f"))
+    said += connector.catch_up()
+    _check(connector, table, select)
+    assert _ops(connector, table) == ["d1", "c2", "c4", "c7", "d6", "c10", "d10", "c10"]
+    mysql.execute(
+        "UPDATE f SET total = 9 WHERE id = 10", "ALTER TABLE f MODIFY born datetime", rows.insert("f", 11, "NULL", "3")
+    )
+    connector.here("snapshot", "start", "FILE", "--table", table)
+    said += connector.catch_up()
+    _check(connector, table, select)
+    connector.file.write_text(connector.file.read_text().replace("total >= 1", "total >= 5"))
+    said += connector.catch_up()
+    assert "source.columns or source.where have changed for it: its rows are read again" in said
+    assert {row["id"] for row in connector.fold(table).values()} == {2, 7, 10}
+    _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
+
+
+def test_flat(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Beside a table with envelopes: the same rows by snapshot, stream, restart, re-read, TRUNCATE, changed format."""
+    rows = Rows("x")
+    for name in ("flat", "whole"):
+        postgres18.execute(
+            f"CREATE TABLE {name} (password text, id int PRIMARY KEY, status text, total numeric(10,2), email text,"
+            " born date, phone varchar(60), bio text, wide text)",
+            *rows.before(name),
+        )
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.flat", "public.whole"],
+        sink={"formats": {"public.f*": "flat"}, "headers": ["key_change"]},
+    )  # fmt: skip
+
+    def compare() -> list[dict[str, Any]]:
+        last = {r.raw_key: r.value for r in connector.records("public.flat")}
+        found = {key: value for key, value in last.items() if value is not None}
+        assert found == connector.fold("public.whole")
+        assert len(found) == len(postgres18.rows("SELECT FROM flat"))
+        return list(found.values())
+
+    connector.catch_up()
+    compare()
+    for name in ("flat", "whole"):
+        postgres18.execute(*rows.stream(name))
+    connector.catch_up()
+    compare()
+    for name in ("flat", "whole"):  # their wide values are in the topic alone
+        postgres18.execute(
+            f"UPDATE {name} SET total = 12 WHERE id = 10", f"UPDATE {name} SET id = 12 WHERE id = 10",
+            f"UPDATE {name} SET total = 13 WHERE id = 12",
+        )  # fmt: skip
+        connector.here("snapshot", "start", "FILE", "--table", f"public.{name}")
+    connector.catch_up()
+    assert {row["wide"][:2] for row in compare()} == {"", "vv"}
+    for name in ("flat", "whole"):
+        postgres18.execute(f"TRUNCATE {name}", rows.insert(name, 3, "'a'", "1"))
+    connector.catch_up()
+    assert [row["id"] for row in compare()] == [3]
+    connector.file.write_text(connector.file.read_text().replace('"flat"}', '"envelope"}'))
+    assert "sink.format has changed for it: its rows are read again" in connector.catch_up()
+    assert connector.fold("public.flat") == connector.fold("public.whole")

@@ -1,0 +1,491 @@
+"""Views on a real broker: what is published is what the SQL gives at each position, each change once."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import replace
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from cdc.cli.main import cdc as command
+from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.views import ViewConfig
+from cdc.model.errors import CdcError, ConfigError, FencedError
+from sinks.kafka import KafkaSink
+from spark_apply.events.kafka_source import schema_versions
+from spark_apply.job.job import run_apply
+from spark_apply.model.store import open_store
+from spark_apply.model.target_table import target
+from spark_apply.views.job import run_views
+from spark_apply.views.status import view_status
+from spark_apply.views.step import Step
+from tests.spark_kinds import EVERY_KIND, every_kind_rows
+from tests.spark_laws import until
+from tests.spark_records import Record, position
+from tests.view_bench import ViewBench, oracle
+from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+_BATCHES = max(len(case.batches) for case in CASES.values())
+
+
+def _named(number: int) -> str:
+    return f"v{number:02}"
+
+
+def _used(case: Case) -> list[str]:
+    return sorted({table for transactions, _ in case.batches for change in transactions for table, *_ in change})
+
+
+class Cases:
+    """All cases in one job: each has tables and a view of its own."""
+
+    def __init__(self, kafka: str, folder: Path) -> None:
+        columns: dict[str, Mapping[str, Any]] = {}
+        views: dict[str, ViewConfig] = {}
+        for number, case in enumerate(CASES.values()):
+            tables = [name for name in TABLES if re.search(rf"public\.{name}\b", case.view.sql)]
+            columns |= {f"{_named(number)}{name}": TABLES[name] for name in tables}
+            sql = re.sub(r"public\.(\w+)", rf"public.{_named(number)}\1", case.view.sql)
+            views[_named(number)] = replace(case.view, sql=sql)
+        self.bench = ViewBench(kafka, folder, columns, views)
+
+    def records(self, batch: int) -> Iterator[Record]:
+        """The records of a batch, in the order of their commits."""
+        for number, case in enumerate(CASES.values()):
+            for transaction in case.batches[batch][0] if batch < len(case.batches) else ():
+                changes = [
+                    (f"{_named(number)}{table}", op, dict(zip(TABLES[table], values, strict=False)))
+                    for table, op, values in transaction
+                ]
+                yield from self.bench.records(changes)
+
+    def publish(self, *batches: int, shuffled: int | None = None) -> None:
+        records = [record for batch in batches for record in self.records(batch)]
+        if shuffled is not None:
+            records = _in_any_order(records, random.Random(shuffled))
+        self.bench.stand(records, at_ms=at(CLOCKS[batches[-1]]) // 1000)
+
+    def answers(self, spark: SparkSession) -> dict[str, dict[Any, Any]]:
+        """Spark's batch answer over the last rows of all tables, at the last clock."""
+        tables: dict[str, dict[Any, dict[str, Any]]] = {name: {} for name in self.bench.columns}
+        found = {}
+        for number, (name, case) in enumerate(CASES.items()):
+            for transactions, _ in case.batches:
+                for table, op, values in (change for transaction in transactions for change in transaction):
+                    rows = tables[f"{_named(number)}{table}"]
+                    if op == "d":
+                        rows.pop(values[0], None)
+                    else:
+                        rows[values[0]] = dict(zip(TABLES[table], values, strict=True))
+            mine = {table: list(of.values()) for table, of in tables.items() if table.startswith(_named(number))}
+            view = self.bench.views[_named(number)]
+            found[name] = oracle(spark, view, mine, self.bench, at(CLOCKS[-1]) // 1000)
+        return {name: rows for name, rows in found.items() if rows}
+
+    def expected(self, batch: int) -> dict[str, list[str]]:
+        return {
+            name: sorted(case.batches[batch][1]) if batch < len(case.batches) else [] for name, case in CASES.items()
+        }
+
+    def found(self) -> dict[str, list[str]]:
+        return {name: self.bench.signs(_named(number)) for number, name in enumerate(CASES)}
+
+    def rows(self) -> dict[str, dict[Any, Any]]:
+        """Keys and rows of all views, as a reader of their topics has them."""
+        self.bench.seen.clear()
+        rows: dict[str, dict[Any, Any]] = {}
+        for number, name in enumerate(CASES):
+            for op, key, row in self.bench.events(_named(number)):
+                if op == "d":
+                    del rows.setdefault(name, {})[key]
+                else:
+                    assert (op == "c") == (key not in rows.setdefault(name, {}))
+                    rows[name][key] = row
+        return {name: found for name, found in rows.items() if found}
+
+
+def _in_any_order(records: list[Record], rng: random.Random) -> list[Record]:
+    """Any order that Kafka can have: records of one topic and key keep theirs."""
+    queues: dict[tuple[str, bytes], list[Record]] = {}
+    for record in records:
+        queues.setdefault(record[:2], []).append(record)
+    found = []
+    while queues:
+        key = rng.choice(sorted(queues))
+        found.append(queues[key].pop(0))
+        if not queues[key]:
+            del queues[key]
+    return found
+
+
+def test_cases_batch_by_batch(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    cases = Cases(kafka, tmp_path)
+    for batch in range(_BATCHES):
+        cases.publish(batch)
+        assert cases.bench.run().stopped == {}
+        found, expected = cases.found(), cases.expected(batch)
+        assert {name: of for name, of in found.items() if of != expected[name]} == {}, batch
+
+
+def test_cases_at_once_in_any_order_again_and_without_the_state(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """One batch of everything, in another order that Kafka may have; then what was published is not published again."""
+    cases = Cases(kafka, tmp_path)
+    cases.publish(*range(_BATCHES), shuffled=5)
+    cases.bench.run()
+    assert cases.rows() == cases.answers(apply_spark)
+    cases.found()
+    cases.bench.commit = 10  # every event comes again, under its old position
+    cases.publish(*range(_BATCHES), shuffled=6)
+    assert cases.bench.run().events == 0
+    shutil.rmtree(cases.bench.folder / "state")
+    assert cases.bench.run().events == 0
+    assert {name: signs for name, signs in cases.found().items() if signs} == {}
+
+
+@pytest.mark.parametrize("point", ["before the state", "before Kafka", "after Kafka"])
+def test_killed_at_each_commit(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
+    bench.run()
+    bench.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
+    with monkeypatch.context() as patched:
+        _killed(patched, point)
+        with suppress(CdcError):  # what is done again in the same process has to find out, too
+            bench.run()
+    bench.run()
+    bench.transaction(("f", "d", {"id": 1}))
+    bench.run()
+    assert [op for op, _, _ in bench.events("timeline")] == ["c", "d"]
+
+
+def _killed(patched: pytest.MonkeyPatch, point: str) -> None:
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    commit = KafkaSink.commit
+
+    def commit_and_die(sink: KafkaSink, state: Any) -> None:
+        commit(sink, state)
+        die()
+
+    if point == "before the state":
+        patched.setattr(Step, "apply", die)
+    elif point == "before Kafka":
+        patched.setattr(KafkaSink, "commit", die)
+    else:
+        patched.setattr(KafkaSink, "commit", commit_and_die)
+
+
+def test_a_second_job_fences_the_first(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    views = {"timeline": CASES["1 tweet first"].view}
+    first = ViewBench(kafka, tmp_path / "first", {"t": TABLES["t"], "f": TABLES["f"]}, views)
+    first.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
+    stop, ended = threading.Event(), []
+
+    def follow() -> None:
+        try:
+            run_views(first.config, once=False, stop=stop)
+        except CdcError as exc:
+            ended.append(exc)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    until((tmp_path / "first" / "state" / "status.json").exists, within_s=120)
+    second = replace(first.config, state=str(tmp_path / "second"))
+    run_views(second, once=True)
+    first.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
+    thread.join(120)
+    stop.set()
+    assert [type(error) for error in ended] == [FencedError]
+    assert first.events("timeline") == []
+    assert run_views(second, once=True).events == 1
+    assert [op for op, _, _ in first.events("timeline")] == ["c"]
+
+
+def test_one_bad_view_and_one_bad_unit_stop_no_other(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    views = {
+        "by_sender": ViewConfig(sql="SELECT sender, id, likes FROM public.t", key=("sender",)),
+        "number": ViewConfig(sql="SELECT id, CAST(sender AS INT) AS n FROM public.t", key=("id",)),
+        "of_number": ViewConfig(sql="SELECT id FROM view.number WHERE n > 0", key=("id",)),
+        "good": ViewConfig(sql="SELECT id, likes FROM public.t", key=("id",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"]}, views)
+    bench.transaction(("t", "c", {"id": 1, "sender": "7", "likes": 1}))
+    assert bench.run().stopped == {}
+    assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (["+7"], ["+1"], ["+1"])
+    bench.transaction(
+        ("t", "c", {"id": 2, "sender": "7", "likes": 2}),
+        ("t", "c", {"id": 3, "sender": "secret", "likes": 3}),
+        ("t", "c", {"id": 4, "sender": None, "likes": 4}),
+    )
+    summary = bench.run()
+    assert list(summary.stopped) == ["number"]
+    assert "secret" not in summary.stopped["number"]
+    assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (
+        ["+secret"],
+        [],
+        ["+2", "+3", "+4"],
+    )
+    status = view_status(bench.config)
+    assert status["views"]["by_sender"]["quarantined"] == 2
+    assert status["views"]["number"]["stopped"] == summary.stopped["number"]
+    bench.transaction(("t", "d", {"id": 1}), ("t", "u", {"id": 3, "sender": "8", "likes": 3}), ("t", "d", {"id": 4}))
+    assert bench.run().stopped == {}
+    assert bench.signs("by_sender") == ["+8", "-secret", "~7"]
+    assert bench.signs("number") == ["+2", "+3", "-1"]
+    assert bench.signs("of_number") == ["+1", "+2", "+3", "-1"]
+    assert view_status(bench.config)["views"]["by_sender"]["quarantined"] == 0
+
+
+def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """An apply job keeps a copy of it, and another view job reads it; each is complete up to the source's position."""
+    views = {"timeline": CASES["1 tweet first"].view}
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, views)
+    copies = ApplyConfig(
+        name="search",
+        source=bench.config.source,
+        stores={"copy": StoreConfig(type="tantivy", path=str(tmp_path / "copy"))},
+        tables={"view.timeline": ApplyTable(stores=("copy",))},
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    more = replace(
+        bench.config,
+        name="more-views",
+        state=str(tmp_path / "more"),
+        views={
+            "sizes": ViewConfig(
+                sql="SELECT follower, count(*) AS n FROM view.timeline GROUP BY follower", key=("follower",)
+            )
+        },
+    )
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}),
+        ("t", "c", {"id": 2, "sender": "bob", "likes": 0}),
+        ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}),
+        ("f", "c", {"id": 2, "follower": "dan", "followee": "bob"}),
+    )
+    bench.run()
+    run_apply(copies, once=True)
+    run_views(more, once=True)
+    bench.transaction(("f", "d", {"id": 1}), ("t", "d", {"id": 2}))
+    bench.run()
+    run_apply(copies, once=True)
+    run_views(more, once=True)
+    made = target(schema_versions(bench.config.source)["view.timeline"], {})
+    store = open_store(copies.stores["copy"], name="copy", prefix=bench.prefix, spark=apply_spark)
+    with closing(store):
+        assert [json.loads(row.document) for row in store.rows(made)] == [{"follower": "dan", "tweet": 1}]
+        mark = store.mark(made)
+    assert mark is not None
+    assert mark.complete is not None
+    assert mark.complete.position == position(bench.commit + 1, 0)
+    assert bench.events("sizes")[-2:] == [("d", ("ann",), None), ("u", ("dan",), {"follower": "dan", "n": 1})]
+
+
+def test_every_kind_of_value_and_names_that_need_quotes(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """A view that copies a table publishes each value as the table's own topic has it, and keys of any kind."""
+    columns = {**EVERY_KIND, "Order": INT, "select": TEXT, 'a "b" `c`': TEXT, "at": TEXT}
+    kept = [name for name, kind in columns.items() if kind["kind"] not in ("geometry", "vector", "array")]
+    listed = ", ".join(f"`{name.replace('`', '``')}`" for name in kept)
+    bench = ViewBench(
+        kafka,
+        tmp_path,
+        {"kinds": columns},
+        {
+            "copy": ViewConfig(sql=f"SELECT {listed} FROM public.kinds", key=("id",)),
+            "by_text": ViewConfig(sql='SELECT `Order` AS `Number`, `a "b" ``c``` AS k FROM public.kinds', key=("k",)),
+        },
+    )
+    names = {"Order": 7, "select": "x", "at": "now"}
+    rows = [{**row, **names, 'a "b" `c`': f"it's “{number}”\n\t\\"} for number, row in enumerate(every_kind_rows())]
+    bench.transaction(*(("kinds", "c", row) for row in rows))
+    assert bench.run().stopped == {}
+    folded = {key[0]: after for _, key, after in bench.events("copy")}
+    types = {name: columns[name]["kind"] for name in kept}
+    for row in rows:
+        for name in kept:
+            kind = types[name]
+            there = folded[row["id"]][name]
+            there = there if kind.startswith("time") else _stored(kind, there)
+            assert there == _stored(kind, row[name]), (row["id"], name)
+    assert {key for _, key, _ in bench.events("by_text")} == {(row['a "b" `c`'],) for row in rows}
+    assert bench.run().events == 0
+
+
+def _stored(kind: str, value: Any) -> Any:
+    """A value as derived tables have it: a time of day is text, infinity a day, numbers are compared as numbers."""
+    if value is None:
+        return None
+    last = {"date": 2932896, "timestamp_micros": 253402300799999999, "timestamptz": "9999-12-31T23:59:59.999999Z"}
+    first = {"date": -719162, "timestamp_micros": -62135596800000000, "timestamptz": "0001-01-01T00:00:00Z"}
+    name = "timestamp_micros" if kind == "timestamp_millis" else kind
+    if value in ("infinity", "-infinity") and name in last:
+        return (last if value == "infinity" else first)[name]
+    if kind == "time_micros" and isinstance(value, int):
+        seconds, micros = divmod(abs(value), 1_000_000)
+        sign = "-" if value < 0 else ""
+        return f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}"
+    if kind == "timestamp_millis":
+        return value * 1000
+    if kind in ("decimal", "uint64"):
+        return Decimal(str(value)) if str(value)[-1].isdigit() else value
+    if kind in ("float32", "float64"):
+        return struct.pack("<f" if kind == "float32" else "<d", float(value))
+    return value
+
+
+def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """A column more in a table; another SQL for a view, a view more, a view less: only what differs is published."""
+    views = {
+        "rows": ViewConfig(sql="SELECT id, g FROM public.x", key=("id",)),
+        "sums": ViewConfig(sql="SELECT g, sum(v) AS s FROM public.x GROUP BY g", key=("g",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views)
+    bench.transaction(*(("x", "c", {"id": n, "g": f"g{n % 2}", "v": n}) for n in range(4)))
+    bench.run()
+    assert (len(bench.events("rows")), bench.signs("sums")) == (4, ["+g0", "+g1"])
+    table = replace(bench.tables["x"], columns={**TABLES["x"], "more": TEXT}, version=2)
+    bench.tables["x"] = table
+    bench.publisher.versions([table])
+    bench.transaction(("x", "u", {"id": 1, "g": "g1", "v": 5, "more": "m"}))
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("sums")) == ([], ["~g1"])
+    bench.views = {
+        "rows": ViewConfig(sql="SELECT id, CASE WHEN id = 1 THEN more ELSE g END AS g FROM public.x", key=("id",)),
+        "counts": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
+    }
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("counts")) == (["~1"], ["+g0", "+g1"])
+    bench.transaction(("x", "d", {"id": 0}))
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("counts"), bench.signs("sums")) == (["-0"], ["~g0"], [])
+
+
+def test_a_state_that_cannot_be_used_is_made_again(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """A torn file, and one that is older than the topics say: nothing is published twice, and nothing is lost."""
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
+    )
+    bench.run()
+    state, kept = tmp_path / "state", tmp_path / "kept"
+    shutil.copytree(state, kept)
+    bench.transaction(("f", "c", {"id": 2, "follower": "dan", "followee": "bob"}))
+    bench.run()
+    assert bench.signs("timeline") == ["+ann,1", "+dan,1"]
+    shutil.rmtree(state)
+    kept.rename(state)
+    bench.transaction(("f", "d", {"id": 1}))
+    bench.run()
+    assert bench.signs("timeline") == ["-ann,1"]
+    (state / "state.duckdb").write_bytes(b"torn" * 5_000)
+    bench.transaction(("f", "d", {"id": 2}))
+    bench.run()
+    assert bench.signs("timeline") == ["-dan,1"]
+    assert len(list(state.glob("state.duckdb.unusable-*"))) == 1
+
+
+def test_no_reader_sees_half_a_transfer(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """Money moves between two tables while the job follows them: after each step of the views, none is missing."""
+    account = {"id": INT, "balance": INT}
+    views = {
+        "halves": ViewConfig(
+            sql="SELECT id % 2 AS half, sum(balance) AS s FROM public.here GROUP BY id % 2", key=("half",)
+        ),
+        "there": ViewConfig(sql="SELECT 'all' AS k, sum(balance) AS s FROM public.there", key=("k",)),
+        "all": ViewConfig(
+            sql="SELECT 'all' AS k, sum(s) AS s FROM (SELECT s FROM view.halves UNION ALL SELECT s FROM view.there) u",
+            key=("k",),
+        ),
+    }
+    bench = ViewBench(kafka, tmp_path, {"here": account, "there": account}, views)
+    money = {table: dict.fromkeys(range(10), 100) for table in ("here", "there")}
+    bench.transaction(*((table, "c", {"id": n, "balance": 100}) for table in money for n in range(10)))
+    rng, stop, failed = random.Random(4), threading.Event(), list[Exception]()
+
+    def follow() -> None:
+        try:
+            run_views(bench.config, once=False, stop=stop)
+        except Exception as exc:  # noqa: BLE001 - shown by the test
+            failed.append(exc)
+
+    job = threading.Thread(target=follow)
+    job.start()
+    until(lambda: bool(failed) or (tmp_path / "state" / "status.json").exists(), within_s=120)
+    for turn in range(300):
+        if turn % 100 == 99:  # a step of its own for what came so far
+            until(partial(_reached, bench, failed, position(bench.commit + 1, 0)), within_s=120)
+        source, target_of = rng.sample(["here", "there"], 2) if rng.random() < 0.7 else ["here", "here"]
+        one, other, amount = rng.randrange(10), rng.randrange(10), rng.randrange(1, 50)
+        money[source][one] -= amount
+        money[target_of][other] += amount
+        rows = {(source, one): money[source][one], (target_of, other): money[target_of][other]}
+        bench.transaction(*((table, "u", {"id": n, "balance": balance}) for (table, n), balance in rows.items()))
+    goal = position(bench.commit + 1, 0)
+    until(partial(_reached, bench, failed, goal), within_s=120)
+    stop.set()
+    job.join(60)
+    assert failed == []
+    steps: dict[str, dict[Any, Any]] = {}
+    for view in ("halves", "there"):
+        for event in bench.whole_events(view):
+            key = (view, *event["after"].values())[:2]
+            steps.setdefault(event["transaction"]["id"], {})[key] = event["after"]["s"]
+    sums: dict[Any, int] = {}
+    for _, changes in sorted(steps.items()):
+        sums |= changes
+        assert sum(sums.values()) == 2_000
+    assert len(steps) > 3
+    assert [row["s"] for _, _, row in bench.events("all")] == [2_000]
+
+
+def _reached(bench: ViewBench, failed: list[Exception], goal: str) -> bool:
+    return bool(failed) or view_status(bench.config)["position"] >= goal
+
+
+def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
+    )
+    file = tmp_path / "views.yaml"
+    source = {"bootstrap_servers": kafka, "topic_prefix": bench.prefix}
+    view = {"sql": CASES["1 tweet first"].view.sql, "key": ["follower", "tweet"]}
+    made = {"name": "shop-views", "source": source, "state": str(tmp_path / "state"), "views": {"timeline": view}}
+    file.write_text(yaml.safe_dump(made))
+
+    def cdc(*words: str) -> Any:
+        found = CliRunner().invoke(command, ["view", *words, str(file), "--json"], catch_exceptions=False)
+        assert found.exit_code == 0
+        return json.loads(found.stdout)
+
+    assert cdc("check") == cdc("plan")
+    assert cdc("plan")["views"]["timeline"]["reads"] == ["public.f", "public.t"]
+    assert not (tmp_path / "state").exists()
+    assert cdc("status")["position"] is None
+    assert cdc("run", "--once")["events"] == 1
+    assert cdc("status")["views"]["timeline"]["rows"] == 1
+    file.write_text(yaml.safe_dump({**made, "views": {"timeline": {**view, "sql": "SELECT * FROM public.tt"}}}))
+    with pytest.raises(ConfigError, match=r"views\.timeline\.sql"):
+        CliRunner().invoke(command, ["view", "run", str(file)], standalone_mode=False, catch_exceptions=False)

@@ -1,0 +1,179 @@
+"""`source.columns` and `source.where`: what is refused, what a changed table leads to, what others get to see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config.column_rules import ColumnRules, HashRule
+from cdc.config.config import SourceConfig, load_connector
+from cdc.model.change import Table
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.rules.capture_rules import CaptureRules
+from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
+from tests.text_tables import text_table
+
+USERS = text_table("users", ["id", "name", "password"])
+HIDDEN = ColumnRules(exclude=("password",))
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.log, self.kafka = MemoryLog(), MemoryKafka()
+
+    def run(self, table: Table, columns: dict[str, ColumnRules], where: dict[str, str] | None = None) -> None:
+        Pipeline(
+            Settings(
+                connector="c", prefix="p", rules=CaptureRules(columns, where or {}), logs=frozenset(["dead-letter"])
+            ),
+            open_source=lambda: MemorySource(self.log, [table]),
+            open_snapshotter=lambda: MemorySnapshotter(self.log),
+            sink=MemorySink(self.kafka, "c", "p"),
+        ).run(until_caught_up=True)
+
+    def values(self, topic: str) -> list[dict[str, object]]:
+        return [orjson.loads(r.value) for r in self.kafka.committed(topic) if r.value is not None]
+
+
+def test_the_file(tmp_path: Path) -> None:
+    """As it is written, with the salt from a file that no repr shows."""
+    (tmp_path / "salt").write_text("pepper\n")
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        f"""
+name: c
+source:
+  type: postgres
+  url: postgresql://h/d
+  tables: [public.users, public.orders]
+  columns:
+    public.users:
+      exclude: [password]
+      mask: [email]
+      hash: {{columns: [phone], salt: "${{file:{tmp_path}/salt}}"}}
+      truncate: {{bio: 100}}
+  where:
+    public.orders: "status <> 'draft'"
+sink: {{bootstrap_servers: "h:1"}}
+"""
+    )
+    config = load_connector(file)
+    rules = config.source.columns["public.users"]
+    assert rules.hash == HashRule(columns=("phone",), salt="pepper")
+    assert rules.changed == ("email", "phone", "bio")
+    assert "pepper" not in repr(config)
+    assert CaptureRules.of_source(config.source).of("public.orders") is not None
+    assert CaptureRules.of_source(config.source).of("public.others") is None
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (ColumnRules, "no column is named"),
+        (lambda: ColumnRules(exclude=("a",), include=("b",)), "do not go together"),
+        (lambda: ColumnRules(exclude=("a",), mask=("a",)), "a is named twice"),
+        (lambda: ColumnRules(include=("a",), mask=("b",)), "include leaves b out"),
+        (lambda: ColumnRules(truncate={"a": 0}), "truncate.a: 0 is out of range"),
+        (lambda: HashRule(columns=(), salt="x"), "columns is empty"),
+        (lambda: HashRule(columns=("a",), salt=""), "salt is empty"),
+        (lambda: _source(columns={"s.other": HIDDEN}), "columns: “s.other” is not captured"),
+        (lambda: _source(where={"s.other": "id = 1"}), "where: “s.other” is not captured"),
+        (lambda: _source(where={"s.users": "id ="}), "where.s.users: this condition cannot be judged"),
+    ],
+)
+def test_files_that_are_refused(made: object, why: str) -> None:
+    """Before anything is connected."""
+    with pytest.raises(ConfigError, match=why):
+        made()  # type: ignore[operator]
+
+
+def _source(**more: object) -> SourceConfig:
+    return SourceConfig(type="postgres", url="postgresql://h/d", tables=("s.users",), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("columns", "where", "why"),
+    [
+        ({"s.users": ColumnRules(mask=("id",))}, {}, "id is a column of its key"),
+        ({"s.users": ColumnRules(exclude=("pasword",))}, {}, "has no column pasword"),
+        ({"s.*": ColumnRules(exclude=("pasword",))}, {}, "has no column pasword"),
+        ({"s.x*": HIDDEN}, {}, "s.x\\* is no captured table"),
+        ({"s.users": HIDDEN, "s.*": HIDDEN}, {}, "is named by s.users and by s.\\*"),
+        ({}, {"s.users": "nam = 'x'"}, "has no column nam"),
+        ({}, {"s.users": "name = 'x'"}, "takes different texts for equal"),
+    ],
+)
+def test_rules_that_do_not_fit_are_refused_before_anything_is_made(
+    columns: dict[str, ColumnRules], where: dict[str, str], why: str
+) -> None:
+    """No topic, no hold of the log."""
+    bench = Bench()
+    with pytest.raises(OperatorError, match=why):
+        bench.run(USERS, columns, where)
+    assert not bench.kafka.topics
+    assert bench.log.held_from is None
+
+
+def test_a_renamed_column_does_not_escape() -> None:
+    """It stops the connector, in the log and at the next start, until the file says what the new column is."""
+    bench = Bench()
+    bench.log.commit(insert(USERS, (b"1", b"a", b"SECRET")))
+    bench.run(USERS, {"s.users": HIDDEN})
+    renamed = text_table("users", ["id", "name", "pw"])
+    bench.log.commit(insert(renamed, (b"2", b"b", b"SECRET")))
+    for table in (USERS, renamed):  # as the catalog says before and after
+        with pytest.raises(OperatorError, match="has no column password any more, and has pw"):
+            bench.run(table, {"s.users": HIDDEN})
+    bench.run(renamed, {"s.users": ColumnRules(exclude=("password", "pw"))})
+    bench.log.commit(insert(renamed, (b"3", b"c", b"SECRET")))
+    bench.run(renamed, {"s.users": ColumnRules(exclude=("password", "pw"))})
+    assert [v["after"] for v in bench.values("p.s.users")][-1] == {"id": "3", "name": "c"}
+    assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
+
+
+def test_include_needs_no_names_of_the_others() -> None:
+    """What is added or renamed is not published."""
+    bench = Bench()
+    rules = {"s.users": ColumnRules(include=("name",))}
+    bench.run(USERS, rules)
+    renamed = text_table("users", ["id", "name", "pw"])
+    bench.log.commit(insert(renamed, (b"2", b"b", b"SECRET")))
+    bench.run(USERS, rules)
+    assert [v["after"] for v in bench.values("p.s.users")] == [{"id": "2", "name": "b"}]
+
+
+def test_the_schema_topic_describes_what_is_published() -> None:
+    """Neither the excluded column's name nor the salt is in it; each change of the rules makes a version."""
+    bench = Bench()
+    bench.log.commit(insert(USERS, (b"1", b"a", b"SECRET")))
+    bench.run(USERS, {"s.users": HIDDEN})
+    hashed = ColumnRules(hash=HashRule(columns=("password",), salt="pepper"), mask=("name",))
+    bench.run(USERS, {"s.users": hashed})
+    bench.run(USERS, {})
+    described = bench.values("p.schema")
+    assert [[(c["name"], c["kind"]) for c in d["columns"]] for d in described] == [  # type: ignore[index,attr-defined]
+        [("id", "string"), ("name", "string")],
+        [("id", "string"), ("name", "string"), ("password", "string")],
+        [("id", "string"), ("name", "string"), ("password", "string")],
+    ]
+    assert b"password" not in orjson.dumps(described[0])
+    assert b"pepper" not in orjson.dumps(described)
+    events = [v["after"] for v in bench.values("p.s.users")]
+    assert events[0] == {"id": "1", "name": "a"}
+    assert events[1]["name"] == "********"  # type: ignore[index]
+    assert events[2] == {"id": "1", "name": "a", "password": "SECRET"}
+
+
+def test_a_dead_letter_has_only_what_is_published() -> None:
+    """A value that cannot be written does not bring the others of its row to light."""
+    bench = Bench()
+    table = text_table("users", ["id", "name", "password", "email", "note"])
+    rules = ColumnRules(exclude=("password",), mask=("email",), truncate={"note": 2})
+    bench.log.commit(insert(table, (b"1", b"\xff", b"SECRET", b"SECRET", b"ok-SECRET")))
+    bench.run(table, {"s.users": rules})
+    (letter,) = bench.values("p.dead-letter-c")
+    assert letter["columns"] == ["name"]
+    assert letter["after"] == {"id": "MQ==", "name": "/w==", "email": "KioqKioqKio=", "note": "b2s="}

@@ -1,0 +1,85 @@
+"""Log lines as JSON: each line is one object, whatever is in it, and says who and where."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cdc.cli.logs import LOG_FORMAT, errors_logged, handler
+from cdc.model.errors import OperatorError
+from cdc.monitoring.json_log import JsonFormatter, Place
+
+
+def _line(message: object, *args: object, place: Place | None = None, **more: Any) -> dict[str, Any]:
+    record = logging.LogRecord("cdc", logging.WARNING, "f", 1, message, args, None, **more)
+    text = JsonFormatter(place or Place(connector="shop")).format(record)
+    assert "\n" not in text
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_a_line_says_when_who_and_where() -> None:
+    place = Place(connector="shop")
+    assert "position" not in _line("x", place=place)
+    place.stands_at({"lsn": "0/16B3748"})
+    found = _line("slot %s: %d MB", "s", 5, place=place)
+    assert found["message"] == "slot s: 5 MB"
+    assert found["position"] == {"lsn": "0/16B3748"}
+    assert (found["connector"], found["level"], found["logger"]) == ("shop", "warning", "cdc")
+    assert found["time"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("message", ['"quoted"\n{"level":"error"}\n', "☂ \x00\x1b[31m", "lone \ud800", "x" * 100_000])
+def test_any_text_is_one_line(message: str) -> None:
+    assert _line(message)["message"] == message
+
+
+def test_an_exception_is_in_its_line() -> None:
+    try:
+        raise ValueError("no")
+    except ValueError:
+        record = logging.LogRecord("cdc", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
+    found = json.loads(JsonFormatter(Place()).format(record))
+    assert found["exception"].endswith("ValueError: no")
+
+
+@click.command()
+@LOG_FORMAT
+def command(*, log_format: str) -> None:
+    with errors_logged(log_format, Place(connector="c")):
+        assert handler(log_format, Place()).formatter is not None
+        raise OperatorError("slot lost", hint="cdc check")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "as_json"),
+    [
+        ([], {}, False),
+        (["--log-format", "json"], {}, True),
+        ([], {"CDC_LOG_FORMAT": "json"}, True),
+        (["--log-format", "text"], {"CDC_LOG_FORMAT": "json"}, False),
+    ],
+)
+def test_an_error_in_the_format_that_was_asked_for(
+    words: list[str], environment: dict[str, str], as_json: bool
+) -> None:
+    done = CliRunner().invoke(command, words, env=environment)
+    if not as_json:
+        assert isinstance(done.exception, OperatorError), "main shows it"
+        return
+    assert done.exit_code == 1
+    found = json.loads(done.stderr)
+    assert (found["message"], found["hint"], found["connector"]) == ("slot lost", "cdc check", "c")
+
+
+@pytest.mark.parametrize(("words", "environment"), [(["--log-format", "xml"], {}), ([], {"CDC_LOG_FORMAT": "xml"})])
+def test_another_format_is_refused(words: list[str], environment: dict[str, str]) -> None:
+    done = CliRunner().invoke(command, words, env=environment)
+    assert done.exit_code == 2
+    assert "'xml' is not one of 'text', 'json'" in done.stderr

@@ -1,0 +1,315 @@
+"""The loop tells a meter what it does: figures are of what was committed, a pause holds, and a restart keeps it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+import cdc.capture.commands
+import cdc.capture.freshness
+import cdc.capture.pipeline
+import cdc.capture.session
+import cdc.cli.pause
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.capture.signals import Command
+from cdc.cli.pause import log_left
+from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.meter import RunState
+from cdc.testing import (
+    At,
+    Faults,
+    MemoryMeter,
+    MemorySink,
+    MemorySnapshotter,
+    MemorySource,
+    delete,
+    insert,
+    nothing,
+    update,
+)
+from cdc.testing import truncate as truncated
+from tests.unit.test_pipeline import A, B, Bench, _row
+
+
+class Metered(Bench):
+    """A bench whose connectors have a meter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = MemoryMeter()
+
+    def connector(self, *, at: At = nothing) -> Pipeline:
+        return Pipeline(
+            Settings(connector="c", prefix="p", chunk_rows=1, logs=frozenset({"message"})),
+            open_source=lambda: MemorySource(self.log, [A, B], at=at),
+            open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=1, at=at),
+            sink=MemorySink(self.kafka, "c", "p", at=at),
+            failed=self.errors.append,
+            meter=self.meter,
+        )
+
+    def catch_up(self, *, at: At = nothing) -> None:
+        self.connector(at=at).run(until_caught_up=True)
+
+    def written(self) -> Counter[tuple[str, str]]:
+        """What the topics hold, by table and op."""
+        found: Counter[tuple[str, str]] = Counter()
+        for topic, name in (
+            ("p.s.a", A.qualified),
+            ("p.s.b", B.qualified),
+            (MemorySink(self.kafka, "c", "p").log_topic("message"), ""),
+        ):
+            for record in self.kafka.committed(topic):
+                if record.value is not None:
+                    found[name, orjson.loads(record.value)["op"]] += 1
+        return found
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Metered:
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+    monkeypatch.setattr(cdc.capture.session, "PAUSED_LOOK_S", 0.001)
+    return Metered()
+
+
+def test_what_is_counted_is_what_the_topics_hold(bench: Metered) -> None:
+    """By table and op: of a snapshot, of fast and full paths, of key changes and truncates, and of messages."""
+    bench.log.commit(*(insert(A, _row(k)) for k in "12345"), insert(B, _row("1")))
+    bench.catch_up()
+    bench.log.commit(insert(A, _row("6")), update(A, _row("1", "m")), delete(B, (b"1",)))
+    bench.log.commit(update(A, _row("9"), key=(b"2",)))  # a key change
+    bench.log.say("app", b"hello")
+    bench.log.commit(truncated(A))
+    bench.log.commit(*(insert(B, _row(f"{n}")) for n in range(10)))
+    bench.catch_up()
+    assert bench.meter.events == bench.written()
+    assert {op for _, op in bench.written()} == {"r", "c", "u", "d", "m"}
+    assert sum(len(commit.transactions) for commit in bench.meter.commits) == 4
+    assert sum(commit.records for commit in bench.meter.commits) > sum(bench.written().values())
+
+
+def test_a_batch_that_ends_in_the_middle_of_a_transaction_is_counted_once(bench: Metered) -> None:
+    """The fast path makes a part of it, and declines: the full path makes it whole."""
+    bench.catch_up()
+    bench.log.commit(insert(A, _row("1")))
+    for n in range(2, 6):  # small transactions come together; each ends in what only the full path takes
+        bench.log.commit(insert(A, _row(f"{n}")), insert(B, _row(f"{n}")), update(A, _row(f"{n}x"), key=(b"%d" % n,)))
+    bench.catch_up()
+    assert bench.meter.events == bench.written()
+    assert bench.written()[A.qualified, "d"] == 4
+
+
+def test_nothing_is_counted_that_a_failed_commit_held(bench: Metered) -> None:
+    bench.catch_up()
+    bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
+    bench.catch_up(at=Faults(("sink.commit", 1)))
+    assert bench.meter.events == bench.written()
+    assert bench.meter.ended_open == 1
+    assert [type(error) for error in bench.meter.errors] == [type(error) for error in bench.meter.retried]
+    assert isinstance(bench.meter.errors[0], RetryableError)
+    assert RunState.RETRYING not in bench.meter.states  # the meter makes that of `retries`
+
+
+def test_the_states_of_a_connector(bench: Metered) -> None:
+    bench.log.commit(insert(A, _row("1")))
+    bench.catch_up()
+    assert bench.meter.states == [RunState.STARTING, RunState.CREATING, RunState.SNAPSHOT]
+    bench.log.commit(insert(A, _row("2")))
+    bench.catch_up()
+    assert bench.meter.states[3:] == [RunState.STARTING, RunState.STREAMING]
+    with pytest.raises(OperatorError):
+        bench.catch_up(at=Faults(("source.connect", 1), error=lambda _: OperatorError("no")))
+    assert bench.meter.states[-2:] == [RunState.STARTING, RunState.FAILED]
+
+
+def test_an_idle_source_is_known_to_be_fresh(bench: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at once a second, not only with each position: lag stays small where nobody writes."""
+    bench.catch_up()
+    monkeypatch.setattr(cdc.capture.freshness, "LOOK_AT_END_S", 0.0)
+    begun_ms = time.time_ns() // 10**6
+    pipeline = bench.connector()
+    _until(pipeline, lambda: len(bench.meter.fresh) > 20)
+    newest, ahead = bench.meter.fresh[-1]
+    assert newest >= begun_ms
+    assert abs(ahead) < 1000
+    assert len(bench.meter.commits) < 20  # it is not committed for that
+
+
+def _until(pipeline: Pipeline, condition: Callable[[], bool]) -> None:
+    """Run until the condition holds."""
+    thread = threading.Thread(target=pipeline.run)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not condition() and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    held = condition()
+    pipeline.stop()
+    thread.join()
+    assert held
+
+
+def _while_running(bench: Metered, steps: Callable[[Callable[[Callable[[], bool]], None]], None]) -> None:
+    """Run a connector while `steps` are taken, which are given what waits for a condition."""
+    pipeline, failed = bench.connector(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            pipeline.run()
+        except BaseException as exc:  # noqa: BLE001 - shown by the test
+            failed.append(exc)
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert not failed, failed
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        steps(wait)
+    finally:
+        pipeline.stop()
+        thread.join()
+    assert not failed, failed
+
+
+def test_a_pause_holds_and_is_answered_once(bench: Metered) -> None:
+    """What was read whole is committed with it; then nothing is, and a resumed connector has everything."""
+    bench.log.commit(insert(A, _row("1")))
+    bench.catch_up()
+
+    def steps(wait: Callable[[Callable[[], bool]], None]) -> None:
+        wait(lambda: bench.meter.states[-1] is RunState.STREAMING)
+        bench.ask(Command(pause=True))
+        wait(lambda: bench.meter.states[-1] is RunState.PAUSED and bench.state().paused_ms > 0)
+        moved, place = bench.meter.moved, bench.state()
+        bench.log.commit(insert(A, _row("2")))
+        wait(lambda: bench.meter.moved > moved + 20)
+        assert bench.fold(A) == {"1": "n"}
+        assert (bench.state().offset, bench.state().commit) == (place.offset, place.commit)
+        assert bench.log.acknowledged <= place.commit
+        bench.ask(Command(pause=False))
+        wait(lambda: bench.fold(A) == {"1": "n", "2": "n"})
+        assert bench.state().paused_ms == 0
+
+    _while_running(bench, steps)
+    assert bench.events(A) == ["r", "c"]
+    assert MemorySink(bench.kafka, "c", "p").commands() == []
+
+
+def test_a_pause_outlives_the_process(bench: Metered) -> None:
+    """Asked while the connector is down, too: it reads nothing before it is resumed."""
+    bench.catch_up()
+    bench.ask(Command(pause=True))
+    bench.log.commit(insert(A, _row("1")))
+
+    def paused(wait: Callable[[Callable[[], bool]], None]) -> None:
+        wait(lambda: bench.meter.states[-1:] == [RunState.PAUSED] and bench.state().paused_ms > 0)
+        assert bench.fold(A) == {}
+
+    _while_running(bench, paused)
+    since = bench.state().paused_ms
+    _while_running(bench, paused)
+    assert bench.state().paused_ms == since
+    with pytest.raises(OperatorError, match="is paused"):
+        bench.catch_up()
+    bench.ask(Command(pause=False))
+
+    def resumed(wait: Callable[[Callable[[], bool]], None]) -> None:
+        wait(lambda: bench.fold(A) == {"1": "n"})
+
+    _while_running(bench, resumed)
+    assert bench.events(A) == ["c"]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_snapshot_is_paused_between_chunks_and_goes_on(bench: Metered, cut: bool) -> None:
+    """The tables are let go of meanwhile; rows that were read stay read, and what changed meanwhile comes once."""
+    bench.log.commit(*(insert(A, _row(f"{n}")) for n in range(6)))
+    chunks = iter(range(10**6))
+
+    def at(point: str) -> None:
+        if point == "snapshot.chunk" and next(chunks) == 2:
+            bench.ask(Command(pause=True))
+            if cut:
+                raise RetryableError("a cut")
+
+    pipeline = bench.connector(at=at)
+    thread = threading.Thread(target=pipeline.run)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while bench.meter.states[-1:] != [RunState.PAUSED] and time.monotonic() < deadline:
+        time.sleep(0.002)
+    read = len(bench.events(A))
+    assert 0 < read < 6
+    assert bench.state().paused_ms
+    bench.log.commit(insert(A, _row("6")))
+    bench.ask(Command(pause=False))
+    while len(bench.fold(A)) < 7 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    pipeline.stop()
+    thread.join()
+    assert len(bench.fold(A)) == 7
+    assert sorted(bench.events(A)) in (["c"] + ["r"] * 6, ["r"] * 7)
+
+
+def test_a_paused_snapshot_is_not_waited_for(bench: Metered) -> None:
+    bench.log.commit(*(insert(A, _row(f"{n}")) for n in range(6)))
+
+    def at(point: str) -> None:
+        if point == "snapshot.chunk" and not bench.state().paused_ms:
+            bench.ask(Command(pause=True))
+
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="is paused"):
+            bench.catch_up(at=at)
+    bench.ask(Command(pause=False))
+    bench.catch_up()
+    assert len(bench.fold(A)) == 6
+
+
+def test_pauses_among_other_commands_are_taken_in_their_order(bench: Metered) -> None:
+    """The last one counts; none is left over, and a table that was asked for is still read."""
+    bench.log.commit(insert(A, _row("1")))
+    bench.catch_up()
+    for pause in (True, False, True, False):
+        bench.ask(Command(pause=pause))
+    bench.ask(Command(tables=(A.qualified,)))
+    bench.catch_up()
+    assert bench.state().paused_ms == 0
+    assert bench.events(A) == ["r", "r"]
+    assert MemorySink(bench.kafka, "c", "p").commands() == []
+
+
+@pytest.mark.parametrize(
+    ("first", "seconds", "said"),
+    [
+        ({"binlog": {"kept_for_seconds": 7200}}, 7200.0, "for 2 h 0 min"),
+        ({"binlog": {"kept_for_seconds": None}}, None, "for ever"),
+        ({"slot": {"safe_wal_size_bytes": None}}, None, "max_slot_wal_keep_size sets no limit"),
+        ({"slot": None}, None, "not known"),
+        ({}, None, "not known"),
+    ],
+)
+def test_how_long_the_log_lasts(first: dict[str, Any], seconds: float | None, said: str) -> None:
+    found = log_left(first, None)
+    assert found.seconds == seconds
+    assert said in found.said
+
+
+@pytest.mark.parametrize(("grown", "known"), [(0, False), (10**9, True)])
+def test_how_long_a_limited_slot_lasts(grown: int, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cdc.cli.pause, "_SAMPLE_S", 0.01)
+    slot = {"safe_wal_size_bytes": 50_000_000}
+    found = log_left({"slot": slot, "log_end_number": 1}, lambda: {"slot": slot, "log_end_number": 1 + grown})
+    assert (found.seconds is not None) is known
+    assert "50 MB are left" in found.said

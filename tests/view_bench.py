@@ -1,0 +1,148 @@
+"""A view job on a real broker, with hand-made events of captured tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from cdc.config.config import ApplySource
+from cdc.config.views import ViewConfig, ViewsConfig
+from cdc.model.state import Phase
+from spark_apply.events.kafka_source import committed
+from spark_apply.views.job import ViewSummary, run_views
+from tests.spark_records import Publisher, Record, SourceTable, position
+
+_COUNTER = itertools.count(int(time.time()))
+Row = Mapping[str, Any]
+Change = tuple[str, str, Row]
+"""Table, op (``c``, ``u`` or ``d``) and row."""
+
+
+@dataclass
+class ViewBench:
+    """Tables, a publisher, and the job's folder. Commits are numbered from 10."""
+
+    bootstrap: str
+    folder: Path
+    columns: Mapping[str, Mapping[str, Any]]
+    """By table, its columns; the first one is the key."""
+    views: Mapping[str, ViewConfig]
+    job: str = "shop-views"
+    prefix: str = field(default_factory=lambda: f"v{next(_COUNTER)}")
+    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    commit: int = 10
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.publisher = Publisher(self.bootstrap, self.prefix)
+        self.tables = {
+            name: SourceTable(self.prefix, name, columns, key=tuple(self.keys.get(name, list(columns)[:1])))
+            for name, columns in self.columns.items()
+        }
+        self.publisher.create(self.tables.values())
+
+    @property
+    def config(self) -> ViewsConfig:
+        return ViewsConfig(
+            name=self.job,
+            source=ApplySource(bootstrap_servers=self.bootstrap, topic_prefix=self.prefix),
+            state=str(self.folder / "state"),
+            views=self.views,
+        )
+
+    def records(self, changes: Iterable[Change], number: int = 1) -> list[Record]:
+        """The records of one source transaction."""
+        self.commit += 2
+        return [
+            record
+            for at, (table, op, row) in enumerate(changes, number)
+            for record in self.tables[table].event(op, row, position(self.commit, at))
+        ]
+
+    def transaction(self, *changes: Change, at_ms: int = 0) -> None:
+        """Commit a source transaction, with the position behind it; `at_ms` is the source's clock then."""
+        self.stand(self.records(changes), at_ms=at_ms)
+
+    def stand(self, records: Iterable[Record] = (), *, at_ms: int = 0) -> None:
+        more = {"source_ms": at_ms} if at_ms else {}
+        self.publisher.stand(Phase.STREAM, self.commit + 1, self.tables.values(), records, **more)
+
+    def run(self) -> ViewSummary:
+        return run_views(self.config, once=True)
+
+    def events(self, view: str) -> list[tuple[str, Any, Any]]:
+        """The events of a view since the last call: op, key, row. Tombstones are checked and left out."""
+        topic = f"{self.prefix}.view.{view}"
+        source = self.config.source
+        found = []
+        for message in committed(source, topic, 6):
+            key, value = message.key(), message.value()
+            assert isinstance(key, bytes)
+            event = json.loads(value) if value is not None else None
+            at = event["source"]["position"] if event is not None else "~"
+            found.append((at, json.loads(key), event))
+        alive = [(at, key, event) for at, key, event in sorted(found, key=lambda one: one[0]) if event is not None]
+        deletes = sum(event["op"] == "d" for _, _, event in alive)
+        assert deletes == sum(event is None for _, _, event in found), "a delete without its tombstone"
+        positions = [at for at, _, _ in alive]
+        assert positions == sorted(set(positions))
+        new = alive[self.seen.get(view, 0) :]
+        self.seen[view] = len(alive)
+        return [(event["op"], tuple(key.values()), event["after"]) for _, key, event in new]
+
+    def whole_events(self, view: str) -> list[Any]:
+        """Every event of a view, in the order of their positions."""
+        messages = committed(self.config.source, f"{self.prefix}.view.{view}", 6)
+        found = [json.loads(value) for message in messages if (value := message.value()) is not None]
+        return sorted(found, key=lambda event: str(event["source"]["position"]))
+
+    def signs(self, view: str) -> list[str]:
+        """The same in short, sorted: +key, ~key or -key."""
+        marks = {"c": "+", "u": "~", "d": "-"}
+        return sorted(f"{marks[op]}{','.join(map(str, key))}" for op, key, _ in self.events(view))
+
+
+def oracle(
+    spark: SparkSession, view: ViewConfig, tables: Mapping[str, Sequence[Row]], bench: ViewBench, clock_ms: int
+) -> dict[Any, Any]:
+    """What Spark's batch answer is over these rows, by key, as events have values."""
+    sql = view.sql
+    for name, rows in tables.items():
+        columns = bench.columns[name]
+        schema = ", ".join(f"`{column}` {_TYPES[kind['kind']]}" for column, kind in columns.items())
+        values = [tuple(_of_event(kind["kind"], row.get(column)) for column, kind in columns.items()) for row in rows]
+        spark.createDataFrame(values, schema).createOrReplaceTempView(f"oracle_{name}")
+        sql = re.sub(rf"\bpublic\.{name}\b", f"oracle_{name}", sql)
+    at = f"TIMESTAMP_NTZ '{_EPOCH + dt.timedelta(milliseconds=clock_ms)}'"
+    found = spark.sql(sql.replace("clock()", at))
+    rows = [
+        {name: _to_event(value, found.schema[name].dataType.typeName()) for name, value in row.asDict().items()}
+        for row in found.collect()
+    ]
+    return {tuple(row[name] for name in view.key): row for row in rows}
+
+
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps have no zone
+_TYPES = {"int64": "BIGINT", "string": "STRING", "timestamp_micros": "TIMESTAMP_NTZ", "float64": "DOUBLE"}
+
+
+def _of_event(kind: str, value: Any) -> Any:
+    return _EPOCH + dt.timedelta(microseconds=value) if kind == "timestamp_micros" and value is not None else value
+
+
+def _to_event(value: Any, type_name: str) -> Any:
+    if isinstance(value, dt.datetime):
+        if type_name == "timestamp":
+            return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return (value - _EPOCH) // dt.timedelta(microseconds=1)
+    return str(value) if isinstance(value, Decimal) else value

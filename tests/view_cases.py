@@ -1,0 +1,279 @@
+"""Acceptance cases of views, as data: tables, a view, batches of source transactions, and what each batch publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cdc.config.views import ViewConfig
+
+INT, TEXT = {"kind": "int64"}, {"kind": "string"}
+TIME = {"kind": "timestamp_micros"}
+
+TABLES: Mapping[str, Mapping[str, Any]] = {
+    "t": {"id": INT, "sender": TEXT, "likes": INT},
+    "f": {"id": INT, "follower": TEXT, "followee": TEXT},
+    "x": {"id": INT, "g": TEXT, "v": INT},
+    "a": {"id": INT, "k": INT, "v": INT},
+    "b": {"id": INT, "k": INT, "z": INT},
+    "s": {"id": INT, "at": TIME},
+    "c": {"id": INT, "search_id": INT, "at": TIME},
+}
+
+TIMELINE = "SELECT f.follower, t.id AS tweet FROM public.t t JOIN public.f f ON f.followee = t.sender"
+LEFT = "SELECT a.id AS a, coalesce(b.id, -1) AS b, b.z AS z FROM public.a a LEFT JOIN public.b b ON b.k = a.k"
+GROUPS = (
+    "SELECT g, count(*) AS n, sum(v) AS s, avg(v) AS m, min(v) AS lo, max(v) AS hi, count(DISTINCT v) AS d"
+    " FROM public.x GROUP BY g"
+)
+OUTCOME = """
+SELECT s.id, CASE WHEN min(c.at) IS NOT NULL THEN 'clicked' ELSE 'not clicked' END AS outcome, min(c.at) AS first
+FROM public.s s LEFT JOIN public.c c ON c.search_id = s.id AND c.at BETWEEN s.at AND s.at + INTERVAL 30 MINUTES
+GROUP BY s.id, s.at HAVING min(c.at) IS NOT NULL OR s.at + INTERVAL 40 MINUTES <= clock()
+"""
+
+Change = tuple[str, str, tuple[Any, ...]]
+"""Table, op and values; of a delete the key alone."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A view, batches of source transactions, and what is published after each batch, in short."""
+
+    view: ViewConfig
+    batches: Sequence[tuple[Sequence[Sequence[Change]], Sequence[str]]]
+    """Of each batch its transactions, and what is expected: ``+key``, ``~key``, ``-key``, sorted."""
+
+
+def view(sql: str, *key: str, **more: Any) -> ViewConfig:
+    return ViewConfig(sql=sql, key=key, **more)
+
+
+def tx(*changes: Change) -> Sequence[Change]:
+    return changes
+
+
+def at(clock: str) -> int:
+    """Microseconds of a time of one day."""
+    hours, minutes, *seconds = map(int, clock.split(":"))
+    return 1_767_225_600_000_000 + ((hours * 60 + minutes) * 60 + (seconds[0] if seconds else 0)) * 1_000_000
+
+
+_T1 = ("t", "c", (1, "bob", 0))
+_F1 = ("f", "c", (1, "ann", "bob"))
+_JOINED = ([tx(_T1), tx(_F1)], ["+ann,1"])
+_timeline = view(TIMELINE, "follower", "tweet")
+_left = view(LEFT, "a", "b")
+_groups = view(GROUPS, "g")
+_outcome = view(OUTCOME, "id")
+
+CLOCKS = ("10:00", "10:39", "10:40", "10:59", "11:00")
+"""The source's clock at the end of each batch."""
+
+CASES: Mapping[str, Case] = {
+    "1 tweet first": Case(_timeline, [([tx(_T1)], []), ([tx(_F1)], ["+ann,1"])]),
+    "1 follow first": Case(_timeline, [([tx(_F1)], []), ([tx(_T1)], ["+ann,1"])]),
+    "1 in one transaction": Case(_timeline, [([tx(_F1, _T1)], ["+ann,1"])]),
+    "2 unfollow, follow, one batch": Case(
+        _timeline, [_JOINED, ([tx(("f", "d", (1,))), tx(("f", "c", (1, "ann", "bob")))], [])]
+    ),
+    "2 unfollow, follow, two batches": Case(
+        _timeline, [_JOINED, ([tx(("f", "d", (1,)))], ["-ann,1"]), ([tx(_F1)], ["+ann,1"])]
+    ),
+    "3 follow and unfollow": Case(_timeline, [([tx(_T1)], []), ([tx(_F1), tx(("f", "d", (1,)))], [])]),
+    "4 sender changed, then deleted": Case(
+        _timeline, [_JOINED, ([tx(("t", "u", (1, "cat", 0))), tx(("t", "d", (1,)))], ["-ann,1"])]
+    ),
+    "5 sender changed": Case(
+        _timeline,
+        [
+            ([tx(_T1, _F1, ("f", "c", (2, "dan", "cat")))], ["+ann,1"]),
+            ([tx(("t", "u", (1, "cat", 0)))], ["+dan,1", "-ann,1"]),
+        ],
+    ),
+    "7 equal values": Case(_timeline, [_JOINED, ([tx(("t", "u", (1, "bob", 0)))], [])]),
+    "8 source key changed": Case(
+        _timeline, [_JOINED, ([tx(("t", "d", (1,)), ("t", "c", (9, "bob", 0)))], ["+ann,9", "-ann,1"])]
+    ),
+    "9 truncate": Case(
+        _timeline,
+        [
+            ([tx(_T1, _F1, ("f", "c", (2, "dan", "bob")))], ["+ann,1", "+dan,1"]),
+            ([tx(("f", "d", (1,)), ("f", "d", (2,)))], ["-ann,1", "-dan,1"]),
+        ],
+    ),
+    "10 nulls never match": Case(_timeline, [([tx(("t", "c", (1, None, 0)), ("f", "c", (1, "ann", None)))], [])]),
+    "15 count, sum, avg after a delete": Case(
+        _groups,
+        [
+            ([tx(("x", "c", (1, "g", 1)), ("x", "c", (2, "g", 2)), ("x", "c", (3, "g", 3)))], ["+g"]),
+            ([tx(("x", "d", (2,)))], ["~g"]),
+        ],
+    ),
+    "16 min and max go back": Case(
+        _groups,
+        [
+            ([tx(("x", "c", (1, "g", 1)), ("x", "c", (5, "g", 5)), ("x", "c", (9, "g", 9)))], ["+g"]),
+            ([tx(("x", "d", (9,)))], ["~g"]),
+            ([tx(("x", "u", (1, "g", 7)))], ["~g"]),
+        ],
+    ),
+    "17 the last row of a group": Case(
+        _groups, [([tx(("x", "c", (1, "g", 1)))], ["+g"]), ([tx(("x", "d", (1,)))], ["-g"])]
+    ),
+    "17 without GROUP BY a row stays": Case(
+        view("SELECT 'all' AS k, count(*) AS n, sum(v) AS s FROM public.x", "k"),
+        [([tx(("x", "c", (1, "g", 1)))], ["+all"]), ([tx(("x", "d", (1,)))], ["~all"])],
+    ),
+    "19 a null group": Case(
+        view("SELECT g, count(*) AS n FROM public.x GROUP BY g", "g"),
+        [([tx(("x", "c", (1, None, 1)))], ["+None"]), ([tx(("x", "u", (1, "g", 1)))], ["+g", "-None"])],
+    ),
+    "20 count distinct": Case(
+        view("SELECT g, count(DISTINCT v) AS d FROM public.x GROUP BY g", "g"),
+        [
+            ([tx(("x", "c", (1, "g", 1)), ("x", "c", (2, "g", 1)), ("x", "c", (3, "g", 2)))], ["+g"]),
+            ([tx(("x", "d", (1,)))], []),
+            ([tx(("x", "d", (2,)))], ["~g"]),
+        ],
+    ),
+    "22 outer join: matches come and go": Case(
+        _left,
+        [
+            ([tx(("a", "c", (1, 7, 0)))], ["+1,-1"]),
+            ([tx(("b", "c", (1, 7, 5)))], ["+1,1", "-1,-1"]),
+            ([tx(("b", "c", (2, 7, 6)))], ["+1,2"]),
+            ([tx(("b", "d", (1,)), ("b", "d", (2,)))], ["+1,-1", "-1,1", "-1,2"]),
+        ],
+    ),
+    "23 a condition of an outer join": Case(
+        view(LEFT + " AND b.z > 2", "a", "b"),
+        [
+            ([tx(("a", "c", (1, 7, 0)), ("b", "c", (1, 7, 3)))], ["+1,1"]),
+            ([tx(("b", "u", (1, 7, 1)))], ["+1,-1", "-1,1"]),
+        ],
+    ),
+    "an anti join": Case(
+        view("SELECT a.id FROM public.a a LEFT JOIN public.b b ON b.k = a.k WHERE b.id IS NULL", "id"),
+        [
+            ([tx(("a", "c", (1, 7, 0)))], ["+1"]),
+            ([tx(("b", "c", (1, 7, 5)))], ["-1"]),
+            ([tx(("b", "d", (1,)), ("a", "u", (1, 8, 0)))], ["+1"]),
+        ],
+    ),
+    "an outer join by groups of the other side": Case(
+        view(
+            "SELECT coalesce(b.z, -1) AS z, count(*) AS n FROM public.a a LEFT JOIN public.b b ON b.k = a.k"
+            " GROUP BY coalesce(b.z, -1)",
+            "z",
+        ),
+        [
+            ([tx(("a", "c", (1, 7, 0)), ("a", "c", (2, 8, 0)))], ["+-1"]),
+            ([tx(("b", "c", (1, 7, 5)))], ["+5", "~-1"]),
+            ([tx(("b", "c", (2, 8, 5)))], ["--1", "~5"]),
+            ([tx(("b", "d", (1,)))], ["+-1", "~5"]),
+        ],
+    ),
+    "25 a self join": Case(
+        view("SELECT p.id AS p, q.id AS q FROM public.a p JOIN public.a q ON p.k = q.v", "p", "q"),
+        [
+            ([tx(("a", "c", (1, 5, 5)))], ["+1,1"]),
+            ([tx(("a", "c", (2, 6, 5)))], ["+1,2"]),
+            ([tx(("a", "u", (1, 6, 6)))], ["+2,1", "-1,2"]),
+        ],
+    ),
+    "27 clicked": Case(
+        _outcome,
+        [
+            ([tx(("s", "c", (1, at("10:00"))))], []),
+            ([tx(("c", "c", (1, 1, at("10:05"))))], ["+1"]),
+            ([tx()], []),
+        ],
+    ),
+    "28 a deadline passes while nothing happens, 29 a straggler": Case(
+        _outcome,
+        [
+            ([tx(("s", "c", (1, at("10:00"))))], []),
+            ([tx()], []),
+            ([tx()], ["+1"]),
+            ([tx()], []),
+            ([tx(("c", "c", (1, 1, at("10:20"))))], ["~1"]),
+        ],
+    ),
+    "33 a tumbling window and a straggler": Case(
+        view(
+            "SELECT date_trunc('MINUTE', at) AS w, count(*) AS n FROM public.s GROUP BY date_trunc('MINUTE', at)", "w"
+        ),
+        [
+            (
+                [tx(("s", "c", (1, at("10:00:10"))), ("s", "c", (2, at("10:01:10"))))],
+                ["+2026-01-01T10:00:00Z", "+2026-01-01T10:01:00Z"],
+            ),
+            ([tx(("s", "c", (3, at("10:00:50"))))], ["~2026-01-01T10:00:00Z"]),
+        ],
+    ),
+    "a three-way join": Case(
+        view(
+            "SELECT t.id AS t, f.id AS f, x.id AS x FROM public.t t JOIN public.f f ON f.followee = t.sender"
+            " JOIN public.x x ON x.g = f.follower",
+            "t",
+            "f",
+            "x",
+        ),
+        [
+            ([tx(_T1, _F1)], []),
+            ([tx(("x", "c", (1, "ann", 1)))], ["+1,1,1"]),
+            (
+                [tx(("t", "c", (2, "bob", 0)), ("f", "d", (1,)), ("f", "c", (2, "ann", "bob")))],
+                [
+                    "+1,2,1",
+                    "+2,2,1",
+                    "-1,1,1",
+                ],
+            ),
+        ],
+    ),
+    "having": Case(
+        view("SELECT g, count(*) AS n FROM public.x GROUP BY g HAVING count(*) > 1", "g"),
+        [
+            ([tx(("x", "c", (1, "g", 1)))], []),
+            ([tx(("x", "c", (2, "g", 1)))], ["+g"]),
+            ([tx(("x", "d", (1,)))], ["-g"]),
+        ],
+    ),
+    "the best two of each group": Case(
+        view(
+            "SELECT g, id, v FROM (SELECT g, id, v, row_number() OVER (PARTITION BY g ORDER BY v DESC, id) AS n"
+            " FROM public.x) r WHERE n <= 2",
+            "g",
+            "id",
+        ),
+        [
+            ([tx(("x", "c", (1, "g", 1)), ("x", "c", (2, "g", 2)), ("x", "c", (3, "g", 3)))], ["+g,2", "+g,3"]),
+            ([tx(("x", "d", (3,)))], ["+g,1", "-g,3"]),
+            ([tx(("x", "u", (1, "h", 9)))], ["+h,1", "-g,1"]),
+        ],
+    ),
+    "an aggregate of an aggregate": Case(
+        view(
+            "WITH per AS (SELECT g, count(*) AS n FROM public.x GROUP BY g)"
+            " SELECT n, count(*) AS groups FROM per GROUP BY n",
+            "n",
+        ),
+        [
+            ([tx(("x", "c", (1, "g", 1)), ("x", "c", (2, "h", 1)))], ["+1"]),
+            ([tx(("x", "c", (3, "g", 1)))], ["+2", "~1"]),
+            ([tx(("x", "d", (2,)))], ["-1"]),
+        ],
+    ),
+    "a union": Case(
+        view(
+            "SELECT 'a' AS src, id FROM public.a UNION ALL SELECT 'b' AS src, id FROM public.b WHERE z > 2", "src", "id"
+        ),
+        [
+            ([tx(("a", "c", (1, 7, 0)), ("b", "c", (1, 7, 3)))], ["+a,1", "+b,1"]),
+            ([tx(("b", "u", (1, 7, 2)), ("a", "d", (1,)))], ["-a,1", "-b,1"]),
+        ],
+    ),
+}
