@@ -42,7 +42,10 @@ class Carrier:
 
     def column(self, node: exp.Column) -> Typed:
         """Return a column with its type."""
-        return Typed(node.copy(), self._types[node.table, node.name])
+        of = self._types.get((node.table, node.name))
+        if of is None:
+            raise self.unknown(node)
+        return Typed(node.copy(), of)
 
     def number(self, node: exp.Expr) -> Typed:
         """Carry over what must be a number."""
