@@ -1,8 +1,8 @@
 """Tells whether a server has hung up on a connection from which nothing is read at present.
 
 A server that is shut down ends ordinary sessions first, and then waits for its walsenders: for one whose client reads
-nothing it would wait for ever. Writing tells nothing: libpq takes what is written to a connection that was lost,
-because the reason may come with what is read.
+nothing it waits for as long as that client answers. Writing tells nothing: libpq takes what is written to a connection
+that was lost, because the reason may come with what is read.
 """
 
 from __future__ import annotations
