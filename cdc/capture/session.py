@@ -54,6 +54,8 @@ class AcrossSessions:
     """Holds what outlives a session."""
 
     stop: threading.Event
+    reload: threading.Event
+    """Set where the file is to be read again: the session ends for that."""
     committed: Callable[[int, State], None]
     good: Callable[[], None]
     executor: Callable[[], Executor]
@@ -226,7 +228,7 @@ class Session:
             self._source.tend()
             records, size = self._sink.pending()
             stopped = self._across.stop.is_set()
-            paused = self._commands.is_paused(look=True)
+            paused = self._commands.is_paused(look=True) or self._is_to_reload()
             self._throttle.took(len(chunk.rows))
             waits = self._throttle.wait_s() >= THROTTLED_S
             if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped or paused or waits:
@@ -234,7 +236,7 @@ class Session:
             if stopped:
                 raise Stopped
             if paused:
-                raise RestartSession  # the readers let go of the tables
+                self._restart()  # the readers let go of the tables
             progress = chunk.progress
             self._await_throttle()
             self._meter.waits()
@@ -285,6 +287,9 @@ class Session:
                 self._look_if_wanted()
             if self._to_do() and self._incremental and not self._throttle.wait_s() and self._write_window():
                 self._commit_position()
+            if self._is_to_reload():
+                self._commit_position()
+                self._restart()
             if self._commands.is_paused():
                 self._commit_position()
                 self._pause()
@@ -309,12 +314,25 @@ class Session:
                 self._commit(self._state.next())
                 log.info("connector %s is resumed", self._settings.connector)
                 raise RestartSession
+            if self._is_to_reload():
+                self._commit(self._state.next())
+                self._restart()
             if self._state.phase is Phase.STREAM:
                 self._look_if_wanted()
             if time.monotonic() - self._positioned_s >= self._settings.idle_position_s:
                 self._look_at_topics()
                 self._commit(self._state.next())  # a copy that was fenced off notices
             self._across.stop.wait(PAUSED_LOOK_S)
+
+    def _is_to_reload(self) -> bool:
+        """Whether the file is to be read again: a command says so, or the process was told."""
+        return self._commands.reload or self._across.reload.is_set()
+
+    def _restart(self) -> NoReturn:
+        """Begin a new session, after a commit that has answered what asked for it."""
+        if self._commands.reload:
+            self._across.reload.set()
+        raise RestartSession
 
     def _look_if_wanted(self) -> None:
         """Look at the log's end for those who look at figures, where all that was read is in Kafka."""

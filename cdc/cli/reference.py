@@ -82,6 +82,7 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "pause": "`id` of the command, `connector`, `log_seconds` (how long the server keeps its log, null where that is "
     "not known), `log` (the same in words).",
     "resume": "`id` of the command, `connector`.",
+    "reload": "`id` of the command, `connector`.",
     "snapshot status": "by table: `phase` (`initial`, `waiting`, `reading`, `deleting`), `rows`, `estimate`, "
     "`required`, "
     "`eta_s`.",

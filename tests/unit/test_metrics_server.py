@@ -180,6 +180,15 @@ def test_tables_beyond_a_bound_are_one(server: MetricsServer, meter: ConnectorMe
     assert Tables(most=1).label("a") == "a"
 
 
+def test_any_name_of_a_table_is_a_label(server: MetricsServer, meter: ConnectorMeter) -> None:
+    """Quotes, lines, backslashes, and text that is not UTF-8: one name spoils no scrape."""
+    names = ['public."a"', "public.a\nb", "public.a\\n", "public.ünï☂", 'public.{x="y"} 1', "public. "]
+    committed(meter, events={**{(name, "c"): 1 for name in names}, ("public.\udcff", "c"): 1})
+    shown = {dict(at)["table"] for (name, at), _ in samples(server).items() if name == "cdc_source_events_total"}
+    assert shown == {*names, "public.?"}
+    assert ask(server, "/metrics", Accept="application/openmetrics-text")[0] == 200
+
+
 def test_only_looking_is_allowed(server: MetricsServer) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"):
         status, _, headers = ask(server, "/metrics", method)
@@ -260,6 +269,7 @@ def test_health(server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytes
         assert (status, text) == (ready, f"{state.value}\n")
         assert ask(server, "/startupz")[0] == started
     monkeypatch.setattr(health, "STILL_S", 0.3)
+    monkeypatch.setattr(health, "KAFKA_S", 0.3)
     pending = [0]
     meter.opened(STATE, lambda: (pending[0], 0))
     time.sleep(1.0)
@@ -277,6 +287,29 @@ def test_health(server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytes
     assert ask(server, "/livez")[0] == 200
     meter.moves()
     assert ask(server, "/livez")[0] == 200
+
+
+def test_kafka_is_waited_for_longer(
+    server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With records that are not committed yet, and while a session begins: a broker that is away ends no process."""
+    monkeypatch.setattr(health, "STILL_S", 0.0)
+    pending = [1]
+    meter.becomes(RunState.STREAMING)
+    meter.opened(STATE, lambda: (pending[0], 0))
+    meter.looks()
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 200
+    pending[0] = 0
+    meter.looks()
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 503
+    meter.becomes(RunState.STARTING)
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 200
+    monkeypatch.setattr(health, "KAFKA_S", 0.0)
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 503
 
 
 def test_an_address_that_cannot_be_had_is_refused(server: MetricsServer, meter: ConnectorMeter) -> None:
