@@ -21,6 +21,7 @@ from typing import Final
 
 from cdc.capture import signals
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
+from cdc.capture.outbox_writer import OutboxWriter
 from cdc.capture.rereads import Rereads
 from cdc.capture.startup import Settings, Startup, now_ms, restored, unless_rekeyed
 from cdc.encode.dead_letters import DeadLetters, refusal
@@ -44,6 +45,7 @@ from cdc.model.errors import (
 )
 from cdc.model.interfaces import Handover, Shared, Sink, Snapshotter, Source, Window
 from cdc.model.state import Phase, State
+from cdc.rules import outbox
 
 CUT_RECORDS: Final = 50_000
 CUT_BYTES: Final = 32 * 1024 * 1024
@@ -203,6 +205,7 @@ class Pipeline:
             ran_before = self._sink.check(tables)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before))
             raise_first(self._settings.formats.refusals(tables))
+            raise_first(outbox.refusals(self._settings.outbox, tables))
             if not ran_before:
                 self._startup.refuse_neighbours(identity, tables)
                 source.unused()
@@ -396,6 +399,7 @@ class _Session:
             not_asked=across.not_asked,
             emptied=self._emptied,
             key_headers=settings.key_headers,
+            outbox=OutboxWriter(settings.outbox, sink, self._letters) if settings.outbox is not None else None,
         )
         self._windows = state.windows
         self._frame: Frame | None = None

@@ -110,6 +110,7 @@ def run(
             wait_s=wait_s,
             take_over=take_over,
             rules=CaptureRules.of_source(config.source),
+            outbox=config.source.outbox,
             formats=Formats.of_sink(config.sink),
             key_headers="key_change" in config.sink.headers,
         ),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from cdc.encode import foreign
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
@@ -48,6 +48,14 @@ TRUNCATED_AT_ONCE: Final = 20_000
 _CODES: Final = {op: op.value.encode() for op in Op}
 
 
+class Outbox(Protocol):
+    """Writes the messages of one table, whose changes are no events: `cdc.capture.outbox_writer`."""
+
+    table: str
+
+    def write(self, change: Change | Described, frame: Frame, xid: Xid) -> None: ...
+
+
 class EventWriter:
     """Writes to the sink's open transaction; commits nothing."""
 
@@ -65,6 +73,7 @@ class EventWriter:
         not_asked: set[str],
         emptied: Callable[[Table], None],
         key_headers: bool = False,
+        outbox: Outbox | None = None,
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
@@ -73,6 +82,7 @@ class EventWriter:
         are gone. `key_headers`: the records of a key change name the other key in a header.
         """
         self._key_headers = key_headers
+        self._outbox = outbox
         self._reread = reread
         self._emptied = emptied
         self._not_asked = not_asked
@@ -98,6 +108,8 @@ class EventWriter:
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
         """Write rows of a snapshot."""
+        if self._is_outbox(table):
+            return
         encoder = self._encoder(table, position)
         rows = encoder.shown(rows)
         topic, key, encode = encoder.topic, encoder.key, encoder.row
@@ -116,6 +128,8 @@ class EventWriter:
 
     def window(self, window: Window, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
         """Write rows read while the log was followed, without those that an event has overtaken; return how many."""
+        if self._is_outbox(window.table):
+            return 0
         encoder = self._encoder(window.table, position)
         written = 0
         for row in encoder.shown(window.rows):
@@ -139,7 +153,7 @@ class EventWriter:
     def requested(self, requested: RequestedRows, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
         """Write rows requested by their keys, and a delete for each key without a row; return how many of both."""
         window = requested.window
-        if window is None:
+        if window is None or self._is_outbox(window.table):
             return 0
         table, encoder = window.table, self._encoder(window.table, position)
         left = {key for key in map(partial(_event_key, encoder), requested.keys) if key is not None}
@@ -184,6 +198,8 @@ class EventWriter:
                     continue
             if isinstance(change, Message):
                 self.message(change, frame, transaction.xid)
+            elif self._outbox is not None and change.table.qualified == self._outbox.table:
+                self._outbox.write(change, frame, transaction.xid)
             elif isinstance(change, Described):
                 self._encoder_at(change.table, frame)
             elif change.table.deferred_key:
@@ -193,6 +209,10 @@ class EventWriter:
                 self._any_change(change, transaction, frame, handover)
         for settled in self._deferred.end():
             self._any_change(settled, transaction, frame, handover)
+
+    def _is_outbox(self, table: Table) -> bool:
+        """Whether a table's rows are messages: of those nothing is published but the log's inserts."""
+        return self._outbox is not None and table.qualified == self._outbox.table
 
     def _any_change(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """Write what the fast path declines."""
