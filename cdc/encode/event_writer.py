@@ -13,7 +13,7 @@ from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope import Frame, TableEncoder
 from cdc.encode.event_records import EventRecords
-from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
+from cdc.encode.fast_path import FastPath, Made, batch_fast_path, fast_path, read_fast_path
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
 from cdc.encode.toast import TOAST_FROM, Ask, ToastValues
@@ -114,7 +114,7 @@ class EventWriter:
         rows = encoder.shown(rows)
         topic, key, encode = encoder.topic, encoder.key, encoder.row
         fast, at = read_fast_path(encoder, self._sink.write), 0
-        as_a_rule = encoder.flat is None and not self._letters.refuses
+        as_a_rule = not self._letters.refuses
         while (at := fast(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
             row = rows[at]
             at += 1
@@ -193,7 +193,7 @@ class EventWriter:
                 topic, fast = fast_paths.get(id(change.table)) or self._fast_path(change.table)
                 if topic != logged.topic and (record := fast(change, frame)) is not None:
                     write(topic, *record)
-                    if change[0] is delete:
+                    if change[0] is delete and record[1] is not None:
                         write(topic, record[0], None)
                     continue
             if isinstance(change, Message):
@@ -285,13 +285,13 @@ class EventWriter:
         encoder = self._versions.known(table)
         if encoder is None or table.deferred_key:
             return "", _decline
-        if encoder.flat is not None or (encoder.published is not None and encoder.published.judge is not None):
+        if encoder.published is not None and encoder.published.judge is not None:
             return "", _decline
         fast = fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
         if encoder.published is not None and encoder.published.cut is not None:
             whole, of_cut = encoder, fast
 
-            def fast(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
+            def fast(change: Change, frame: Frame) -> Made | None:
                 return of_cut(_cut(change, whole), frame)
 
         made = encoder.topic, fast
