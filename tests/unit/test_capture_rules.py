@@ -8,9 +8,10 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
+from cdc.capture.published_rows import PublishedTables
 from cdc.config.column_rules import ColumnRules, HashRule
 from cdc.config.config import SourceConfig, load_connector
-from cdc.model.change import Table
+from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.capture_rules import CaptureRules
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
@@ -177,3 +178,18 @@ def test_a_dead_letter_has_only_what_is_published() -> None:
     (letter,) = bench.values("p.dead-letter-c")
     assert letter["columns"] == ["name"]
     assert letter["after"] == {"id": "MQ==", "name": "/w==", "email": "KioqKioqKio=", "note": "b2s="}
+
+
+def test_what_verify_compares_has_the_kinds_that_are_published() -> None:
+    """A number that is masked is text there, too."""
+    number = Column("n", "integer", Kind("int32"), lambda value: value)
+    table = text_table("users", ["id", "password", number])
+    log = MemoryLog()
+    log.commit(insert(table, (b"1", b"SECRET", b"5")))
+    rules = CaptureRules({"s.users": ColumnRules(exclude=("password",), mask=("n",))}, {})
+    with PublishedTables([table], MemorySnapshotter(log), prefix="p", rules=rules) as published:
+        (here,) = published.tables.values()
+        assert [(column.name, column.kind.name) for column in here.columns] == [("id", "string"), ("n", "string")]
+        for part in (*published.read("s.users"), *published.find("s.users", [(b"1",)])):
+            assert part.table == here
+            assert [row.after for row in part.rows] == [b'{"id":"1","n":"********"}']
