@@ -144,6 +144,7 @@ class EventWriter:
                 self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
                 continue
             self._records.put(encoder, key, frame, op=b"r", before=_NULL, after=after, lsn=lsn)
+            self._filtered.forget(encoder.topic, key)
             written += 1
             if encoder.toastable:
                 self._toast.keep(encoder, key, row, {})
