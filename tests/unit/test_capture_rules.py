@@ -15,7 +15,7 @@ from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.capture_rules import CaptureRules
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
-from tests.text_tables import text_table
+from tests.text_tables import text_column, text_table
 
 USERS = text_table("users", ["id", "name", "password"])
 HIDDEN = ColumnRules(exclude=("password",))
@@ -133,6 +133,27 @@ def test_a_renamed_column_does_not_escape() -> None:
     bench.run(renamed, {"s.users": ColumnRules(exclude=("password", "pw"))})
     assert [v["after"] for v in bench.values("p.s.users")][-1] == {"id": "3", "name": "c"}
     assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
+
+
+def test_a_renamed_column_that_a_condition_speaks_of() -> None:
+    """Stops the connector; with the new name in the file, rows of the log from before are read as they are now."""
+
+    def column(name: str) -> Column:
+        return Column(name, "text", Kind("string"), text_column(name).encode, equality="exact")
+
+    before, after = text_table("users", ["id", column("status")]), text_table("users", ["id", column("state")])
+    bench = Bench()
+    bench.log.commit(insert(before, (b"1", b"paid")), insert(before, (b"2", b"draft")))
+    bench.run(before, {}, {"s.users": "status <> 'draft'"})
+    bench.log.commit(insert(before, (b"3", b"paid")), insert(before, (b"4", b"draft")))
+    bench.log.commit(insert(after, (b"5", b"paid")))
+    with pytest.raises(OperatorError, match="has no column status"):
+        bench.run(before, {}, {"s.users": "status <> 'draft'"})
+    bench.run(after, {}, {"s.users": "state <> 'draft'"})
+    last = {r.key: r.value for r in bench.kafka.committed("p.s.users")}
+    found = [orjson.loads(value)["after"] for value in last.values() if value is not None]
+    assert sorted(row["id"] for row in found) == ["1", "3", "5"]
+    assert {row["state"] for row in found} == {"paid"}
 
 
 def test_include_needs_no_names_of_the_others() -> None:
