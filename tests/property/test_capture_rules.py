@@ -5,6 +5,7 @@ The oracle is written by hand for one table; it knows nothing of the rules' code
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import re
@@ -24,7 +25,20 @@ from cdc.config.column_rules import ColumnRules, HashRule
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
 from cdc.rules.capture_rules import MASK, NO_RULES, CaptureRules
 from cdc.rules.flat import Formats
-from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, Outcome, Record, nothing
+from cdc.testing import (
+    POINTS,
+    At,
+    Faults,
+    Killed,
+    MemoryKafka,
+    MemoryLog,
+    MemorySink,
+    MemorySnapshotter,
+    MemorySource,
+    Outcome,
+    Record,
+    nothing,
+)
 from tests.text_tables import text_column
 
 SECRET = b"SECRET"
@@ -114,10 +128,12 @@ class World:
         self.log, self.kafka = MemoryLog(), MemoryKafka()
         self.steps, self.pace = iter(steps), iter(pace)
         self.values = 0
+        self.faults = Faults()
         self.tells = True
         """Whether the source can tell who has written a row last, and so what the log has left out of it."""
 
     def at(self, point: str) -> None:
+        self.faults(point)
         if point in {"source.idle", "source.frame", "snapshot.chunk", "snapshot.window"}:
             self.act(next(self.pace, 0))
 
@@ -155,11 +171,17 @@ class World:
     def run(self, rules: Rules, *, alone: bool = False) -> None:
         """Until all is there; `alone`: nothing more is done meanwhile."""
         at = nothing if alone else self.at
+        with contextlib.suppress(Killed):
+            self._run(rules, at)
+            return
+        self.run(rules, alone=alone)
+
+    def _run(self, rules: Rules, at: At) -> None:
         Pipeline(
             Settings(connector="c", prefix="p", chunk_rows=1, rules=rules.made, formats=rules.formats),
             open_source=lambda: MemorySource(self.log, [TABLE], at=at),
             open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=1, tells=self.tells, at=at),
-            sink=MemorySink(self.kafka, "c", "p"),
+            sink=MemorySink(self.kafka, "c", "p", at=self.faults if at != nothing else nothing),
         ).run(until_caught_up=True)
 
     def ask(self, keys: tuple[tuple[bytes, ...], ...] = ()) -> None:
@@ -195,14 +217,23 @@ RULES = st.builds(Rules, st.booleans(), st.booleans(), st.booleans())
     pace=st.lists(st.integers(0, 2), max_size=20),
     runs=st.lists(st.tuples(RULES, st.booleans()), min_size=1, max_size=3),
     tells=st.booleans(),
+    faults=st.lists(
+        st.tuples(st.sampled_from(POINTS), st.integers(1, 4)), max_size=2, unique_by=lambda fault: fault[0]
+    ),
 )
 @settings(max_examples=150)
 def test_the_fold_is_what_the_rules_leave(
-    steps: list[Step], seeded: int, pace: list[int], runs: list[tuple[Rules, bool]], *, tells: bool
+    steps: list[Step],
+    seeded: int,
+    pace: list[int],
+    runs: list[tuple[Rules, bool]],
+    *,
+    tells: bool,
+    faults: list[tuple[str, int]],
 ) -> None:
-    """By snapshot, stream, re-reads, changed rules; and `verify` reads just that from the source."""
+    """By snapshot, stream, re-reads, changed rules, killed at any step; `verify` reads just that from the source."""
     world = World(steps, pace)
-    world.tells = tells
+    world.tells, world.faults = tells, Faults(*faults, error=Killed)
     world.act(seeded)
     for rules, ask in runs:
         if ask and "p.s.t" in world.kafka.topics:
