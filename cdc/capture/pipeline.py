@@ -39,6 +39,7 @@ from cdc.model.errors import (
 from cdc.model.interfaces import Sink, Snapshotter, Source
 from cdc.model.meter import NO_METER, Meter, RunState
 from cdc.model.state import Phase, State
+from cdc.rules import outbox
 
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
@@ -234,6 +235,7 @@ class Pipeline:
             ran_before = self._sink.check(tables)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before))
             raise_first(self._settings.formats.refusals(tables))
+            raise_first(outbox.refusals(self._settings.outbox, tables))
             if not ran_before:
                 self._startup.refuse_neighbours(identity, tables)
                 source.unused()

@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 from cdc.capture.commands import RestartSession, UserCommands
 from cdc.capture.freshness import Freshness
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
+from cdc.capture.outbox_writer import OutboxWriter
 from cdc.capture.rereads import Rereads
 from cdc.capture.startup import Settings, restored, unless_rekeyed
 from cdc.capture.throttle import Throttle
@@ -139,6 +140,7 @@ class Session:
             not_asked=across.not_asked,
             emptied=self._emptied,
             key_headers=settings.key_headers,
+            outbox=OutboxWriter(settings.outbox, sink, self._letters) if settings.outbox is not None else None,
         )
         self._windows = state.windows
         self._frame: Frame | None = None

@@ -151,6 +151,7 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         wait_s=how.wait_s,
         take_over=how.take_over,
         rules=CaptureRules.of_source(config.source),
+        outbox=config.source.outbox,
         formats=Formats.of_sink(config.sink),
         key_headers="key_change" in config.sink.headers,
     )

@@ -25,9 +25,9 @@ from cdc.config.column_rules import ColumnRules
 from cdc.config.config import SourceConfig
 from cdc.config.patterns import is_pattern, matches
 from cdc.config.where import Condition, parse
-from cdc.model.change import Column, Kind, Row, Table
+from cdc.model.change import UNCHANGED, Column, Kind, Row, Table, Unsent
 from cdc.model.errors import OperatorError
-from cdc.rules.row_filter import Judge, judge_of
+from cdc.rules.row_filter import Judge, columns_of, judge_of
 
 MASK: Final = b'"********"'
 CHANGED: Final = "source.columns or source.where have changed for it"
@@ -72,8 +72,17 @@ class TableRules:
         names = {column.name for column in table.columns}
         return [name for name in dict.fromkeys(wanted) if name not in names]
 
-    def published(self, table: Table) -> Published:
-        """Apply the rules. Raises OperatorError where they cannot be."""
+    def unjudged(self, table: Table) -> bool:
+        """Whether the condition speaks of a column that the table does not have."""
+        names = {column.name.lower() for column in table.columns}
+        return self.condition is not None and any(name.lower() not in names for name in columns_of(self.condition))
+
+    def published(self, table: Table, *, older: bool = False) -> Published:
+        """Apply the rules. Raises OperatorError where they cannot be.
+
+        `older`: the table is as it was once, before the column was there, or had its name, that the condition speaks
+        of. Then each row is to be read again as it is now.
+        """
         of = self.columns or ColumnRules(include=tuple(column.name for column in table.columns))
         for name in self.named:
             if name in table.key:
@@ -82,7 +91,9 @@ class TableRules:
                     hint=f"leave {name} out of the rule; or choose other columns, which tell rows apart: "
                     f"tables: [{{table: {table.qualified}, key: […]}}]",
                 )
-        judge = None if self.condition is None else judge_of(self.condition, table)
+        judge: Judge | None = None if self.condition is None else _not_told
+        if self.condition is not None and not (older and self.unjudged(table)):
+            judge = judge_of(self.condition, table)
         kept = [
             at
             for at, column in enumerate(table.columns)
@@ -189,6 +200,11 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
 def stand_in(table: str, column: str) -> str:
     """Return what stands for the name of a column that is not published, where only the connector reads it."""
     return hashlib.sha256(f"{table}.{column}".encode()).hexdigest()[:16]
+
+
+def _not_told(_row: Row) -> Unsent:
+    """Judge a row that does not have what decides."""
+    return UNCHANGED
 
 
 def _one(part: str, items: Mapping[str, object], name: str) -> str | None:

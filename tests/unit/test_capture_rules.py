@@ -8,13 +8,14 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
+from cdc.capture.published_rows import PublishedTables
 from cdc.config.column_rules import ColumnRules, HashRule
 from cdc.config.config import SourceConfig, load_connector
-from cdc.model.change import Table
+from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.capture_rules import CaptureRules
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
-from tests.text_tables import text_table
+from tests.text_tables import text_column, text_table
 
 USERS = text_table("users", ["id", "name", "password"])
 HIDDEN = ColumnRules(exclude=("password",))
@@ -134,6 +135,27 @@ def test_a_renamed_column_does_not_escape() -> None:
     assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
 
 
+def test_a_renamed_column_that_a_condition_speaks_of() -> None:
+    """Stops the connector; with the new name in the file, rows of the log from before are read as they are now."""
+
+    def column(name: str) -> Column:
+        return Column(name, "text", Kind("string"), text_column(name).encode, equality="exact")
+
+    before, after = text_table("users", ["id", column("status")]), text_table("users", ["id", column("state")])
+    bench = Bench()
+    bench.log.commit(insert(before, (b"1", b"paid")), insert(before, (b"2", b"draft")))
+    bench.run(before, {}, {"s.users": "status <> 'draft'"})
+    bench.log.commit(insert(before, (b"3", b"paid")), insert(before, (b"4", b"draft")))
+    bench.log.commit(insert(after, (b"5", b"paid")))
+    with pytest.raises(OperatorError, match="has no column status"):
+        bench.run(before, {}, {"s.users": "status <> 'draft'"})
+    bench.run(after, {}, {"s.users": "state <> 'draft'"})
+    last = {r.key: r.value for r in bench.kafka.committed("p.s.users")}
+    found = [orjson.loads(value)["after"] for value in last.values() if value is not None]
+    assert sorted(row["id"] for row in found) == ["1", "3", "5"]
+    assert {row["state"] for row in found} == {"paid"}
+
+
 def test_include_needs_no_names_of_the_others() -> None:
     """What is added or renamed is not published."""
     bench = Bench()
@@ -177,3 +199,18 @@ def test_a_dead_letter_has_only_what_is_published() -> None:
     (letter,) = bench.values("p.dead-letter-c")
     assert letter["columns"] == ["name"]
     assert letter["after"] == {"id": "MQ==", "name": "/w==", "email": "KioqKioqKio=", "note": "b2s="}
+
+
+def test_what_verify_compares_has_the_kinds_that_are_published() -> None:
+    """A number that is masked is text there, too."""
+    number = Column("n", "integer", Kind("int32"), lambda value: value)
+    table = text_table("users", ["id", "password", number])
+    log = MemoryLog()
+    log.commit(insert(table, (b"1", b"SECRET", b"5")))
+    rules = CaptureRules({"s.users": ColumnRules(exclude=("password",), mask=("n",))}, {})
+    with PublishedTables([table], MemorySnapshotter(log), prefix="p", rules=rules) as published:
+        (here,) = published.tables.values()
+        assert [(column.name, column.kind.name) for column in here.columns] == [("id", "string"), ("n", "string")]
+        for part in (*published.read("s.users"), *published.find("s.users", [(b"1",)])):
+            assert part.table == here
+            assert [row.after for row in part.rows] == [b'{"id":"1","n":"********"}']
