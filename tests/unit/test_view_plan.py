@@ -50,6 +50,15 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id\n, gg\nFROM public.t", "line 2: there is no column gg", "did you mean g?"),
     ("SELECT id, a.nn FROM public.t a", "there is no column a.nn", "did you mean n?"),
     ("SELECT id, at FROM public.t a JOIN public.f b ON b.whom = a.g", "at is ambiguous: a and b have it", "write a.at"),
+    ("SELECT id FROM public.t WHERE n.0", "n.0 is no column", "table.column"),
+    ("SELECT id, count() AS c FROM public.t GROUP BY id", "the SQL cannot be taken apart", "a missing word"),
+    (
+        "SELECT id, x FROM public.t a, (SELECT n FROM public.t), (SELECT who FROM public.f)",
+        "no equality joins",
+        "equal",
+    ),
+    ("SELECT id, NULL AS nothing FROM public.t", "the output column nothing is always NULL", "CAST(nothing AS STRING)"),
+    ("SELECT id, at - at AS i FROM public.t", "the output column i is an interval", "both of its instants"),
     ("SELECT id FROM public.t a JOIN public.f a ON a.z = a.n", "FROM has two tables called a", "alias"),
     ("SELECT id FROM shop.twins", "shop.twins has columns whose names differ in case alone: a", "rename one"),
     (
@@ -149,7 +158,7 @@ REFUSED: list[tuple[str, str, str]] = [
         "refresh: full",
     ),
     (
-        "SELECT id FROM (SELECT id,sum(n) OVER (PARTITION BY g) AS a, max(n) OVER (PARTITION BY at) AS b FROM public.t)",
+        "SELECT id FROM (SELECT id,sum(n) OVER (PARTITION BY g) AS a, max(n) OVER (PARTITION BY at) b FROM public.t)",
         "have no expression in common",
         "refresh: full",
     ),
