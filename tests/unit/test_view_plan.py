@@ -186,8 +186,28 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id FROM (public.t a JOIN public.f b ON b.whom = a.g)", "a join in parentheses", "one after another"),
     ("SELECT a.id FROM public.t a JOIN public.f b USING (g)", "USING (g)", "write ON instead"),
     # subqueries, and what is no table
-    ("SELECT id FROM public.t WHERE g IN (SELECT whom FROM public.f)", "a subquery in WHERE", "LEFT SEMI JOIN"),
-    ("SELECT id FROM public.t a WHERE EXISTS (SELECT 1 FROM public.f b WHERE b.whom = a.g)", "in WHERE", "SEMI JOIN"),
+    (
+        "SELECT id FROM public.t WHERE g NOT IN (SELECT whom FROM public.f)",
+        "one NULL in it leaves no row",
+        "NOT EXISTS",
+    ),
+    (
+        "SELECT id FROM public.t WHERE n = 1 OR g IN (SELECT whom FROM public.f)",
+        "a subquery in WHERE",
+        "joined to the rest",
+    ),
+    ("SELECT id FROM public.t WHERE n = (SELECT max(z) FROM public.f)", "a subquery in WHERE", "LEFT JOIN with a CTE"),
+    ("SELECT id FROM public.t a WHERE EXISTS (SELECT 1 FROM public.f b)", "a subquery in WHERE", "LEFT SEMI JOIN"),
+    (
+        "SELECT id FROM public.t a WHERE EXISTS (SELECT 1 FROM public.f b WHERE b.z > a.n)",
+        "no equality joins b",
+        "equal",
+    ),
+    (
+        "SELECT id FROM public.t WHERE id IN (SELECT who FROM public.f f WHERE f.whom = t.g)",
+        "no table t in FROM",
+        "are: f",
+    ),
     ("SELECT id, (SELECT max(z) FROM public.f) AS m FROM public.t", "a subquery in an expression", "LEFT JOIN"),
     ("WITH RECURSIVE c AS (SELECT id FROM public.t) SELECT id FROM c", "WITH RECURSIVE is not known here", "levels"),
     ("SELECT id FROM public.t LATERAL VIEW explode(n) e AS y", "LATERAL VIEW", "a view is made of"),
