@@ -213,6 +213,10 @@ clock over groups: g
     SELECT g, last FROM (SELECT g, max(at) AS last FROM public.a GROUP BY g) WHERE last + INTERVAL 2 MINUTES <=
     clock()
 
+clock less a column: id
+    SELECT id FROM public.a
+    WHERE clock() - at > INTERVAL 2 MINUTES AND clock() - INTERVAL 1 MINUTE - at <= INTERVAL 4 MINUTES
+
 clock in a node: n
     SELECT n, count(*) AS m FROM (SELECT g, count(*) AS n FROM public.a WHERE at <= clock() GROUP BY g) GROUP BY
     n

@@ -135,7 +135,12 @@ REFUSED: list[tuple[str, str, str]] = [
         "values of the types bigint and string",
         "spark",
     ),
-    ("SELECT id, round(x, 2) AS r FROM public.t", "cast it to DECIMAL", "engine: spark"),
+    ("SELECT id, round(x, 20) AS r FROM public.t", "up to 15 digits", "engine: spark"),
+    (
+        "SELECT window.start AS id FROM public.t GROUP BY window(at, '5 minutes')",
+        "no SQL of Spark",
+        "date_trunc('HOUR', t)",
+    ),
     ("SELECT id, CAST(x AS string) AS r FROM public.t", "double as string", "engine: spark"),
     ("SELECT id, trim(BOTH 'x' FROM g) AS r FROM public.t", "is not known to give Spark's value", "engine: spark"),
     ("SELECT id, g LIKE n AS r FROM public.t", "its pattern must be written out", "engine: spark"),
@@ -350,6 +355,27 @@ def test_a_sum_of_floats_is_warned_of() -> None:
     plan = plan_view("v", "SELECT g, sum(x) AS s, avg(n) AS a FROM public.t GROUP BY g", ["g"], RELATIONS)
     [warning] = plan.warnings
     assert "order of addition" in warning
+
+
+@pytest.mark.parametrize(
+    ("sql", "key", "warned"),
+    [
+        ("SELECT g, n, count(*) AS c FROM public.t GROUP BY g, n", ["g"], ["t.n"]),
+        ("SELECT id, n, count(*) AS c FROM public.t GROUP BY id, n", ["id"], []),
+        ("SELECT a.id, b.who FROM public.t a JOIN public.f b ON b.whom = a.g", ["id", "who"], []),
+        ("SELECT a.id, b.z FROM public.t a JOIN public.f b ON b.whom = a.g", ["id"], ["b.who"]),
+        ("SELECT a.id FROM public.t a LEFT JOIN public.f b ON b.who = a.n AND b.whom = a.g", ["id"], []),
+        (
+            "SELECT a.id FROM public.t a LEFT JOIN public.f b ON b.who = a.n WHERE b.who IS NULL AND b.whom IS NULL",
+            ["id"],
+            [],
+        ),
+    ],
+)
+def test_a_key_that_may_not_tell_rows_apart_is_warned_of(sql: str, key: list[str], warned: list[str]) -> None:
+    warnings = plan_view("v", sql, key, RELATIONS).warnings
+    assert len(warnings) == len(warned)
+    assert all(column in warning for column, warning in zip(warned, warnings, strict=True))
 
 
 def test_the_clock_is_a_parameter_and_wakes_the_view() -> None:

@@ -8,10 +8,13 @@ from sqlglot.errors import SqlglotError
 
 from spark_apply.views.sql.graph import Graph
 from spark_apply.views.sql.node import Branch, common_types, node_of
+from spark_apply.views.sql.total_order import undetermined
 from spark_apply.views.sql.types import INTERVALS, NULL
 from spark_apply.views.sql.units import Made, last_units
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 from spark_apply.views.sql.written import Written, did_you_mean
+
+_NOT_UNIQUE = "rows with one key ({}) may differ in {}: where two are there at once, they go into quarantine"
 
 _BROKEN = (AttributeError, LookupError, TypeError, ValueError, RecursionError, SqlglotError)
 
@@ -56,6 +59,8 @@ def _plan(written: Written, key: Sequence[str], relations: Mapping[str, Relation
     for column in key:
         if column not in outputs:
             raise written.refuse(f"the key's column {column} is no output column", hint=did_you_mean(column, outputs))
+    if len(blocks) == 1 and (more := undetermined(blocks[0], key)):
+        graph.warnings[_NOT_UNIQUE.format(", ".join(key), ", ".join(more))] = None
     whole = Made(tuple(Branch(block, ()) for block in blocks), ())
     made = whole if full else last_units(blocks, key, written)
     last = node_of(written.view, made.branches, made.names, written)
