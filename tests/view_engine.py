@@ -17,7 +17,14 @@ from spark_apply.views.sql.view_plan import Node, Relation, ViewPlan
 Row = tuple[Any, ...]
 START = datetime(2026, 1, 1)  # noqa: DTZ001 - in UTC, as clocks are
 SCHEMAS = ("before", "after", "both", "changed", "units")
-TYPES = {"int64": "BIGINT", "string": "VARCHAR", "timestamp_micros": "TIMESTAMP", "boolean": "BOOLEAN", "date": "DATE"}
+TYPES = {
+    "int64": "BIGINT",
+    "string": "VARCHAR",
+    "timestamp_micros": "TIMESTAMP",
+    "boolean": "BOOLEAN",
+    "date": "DATE",
+    "float64": "DOUBLE",
+}
 
 
 def quoted(name: str) -> str:

@@ -41,6 +41,16 @@ anti: id
 semi join: id
     SELECT a.id, a.g FROM public.a a LEFT SEMI JOIN public.b b ON b.k = a.k AND b.z > 0
 
+exists: id
+    SELECT a.id, a.g FROM public.a a WHERE a.n > 0 AND EXISTS (SELECT 1 FROM public.b b WHERE b.k = a.k AND b.z > 0)
+
+not exists: id
+    SELECT a.id, a.g FROM public.a a LEFT JOIN public.c c ON c.x = a.id AND c.y = 0
+    WHERE NOT EXISTS (SELECT 1 FROM public.b b WHERE b.k <=> coalesce(c.y, a.k))
+
+in: id
+    SELECT id, g FROM public.a WHERE k IN (SELECT max(k) FROM public.b GROUP BY z) AND n + 1 IN (SELECT x FROM public.c)
+
 anti join: id
     SELECT a.id, a.g FROM public.a a LEFT ANTI JOIN public.b b ON b.k = a.k
 
@@ -126,6 +136,10 @@ tumbling: hour
 union all: kind, id
     SELECT 'a' AS kind, id, k FROM public.a UNION ALL SELECT 'b', id, z FROM public.b WHERE z > 0
 
+union of groups by other names: kind, g
+    SELECT 'a' AS kind, g, count(*) AS n FROM public.a GROUP BY g UNION ALL
+    SELECT 'c' AS what, g AS h, max(x) FROM public.c GROUP BY what, h HAVING max(x) > 0
+
 group of a union: k
     SELECT k, count(*) AS n FROM (SELECT id, k FROM public.a UNION ALL SELECT id, k FROM public.b UNION ALL
     SELECT x, y FROM public.c) GROUP BY k
@@ -198,6 +212,10 @@ searched and not clicked: id
 clock over groups: g
     SELECT g, last FROM (SELECT g, max(at) AS last FROM public.a GROUP BY g) WHERE last + INTERVAL 2 MINUTES <=
     clock()
+
+clock less a column: id
+    SELECT id FROM public.a
+    WHERE clock() - at > INTERVAL 2 MINUTES AND clock() - INTERVAL 1 MINUTE - at <= INTERVAL 4 MINUTES
 
 clock in a node: n
     SELECT n, count(*) AS m FROM (SELECT g, count(*) AS n FROM public.a WHERE at <= clock() GROUP BY g) GROUP BY

@@ -50,6 +50,15 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id\n, gg\nFROM public.t", "line 2: there is no column gg", "did you mean g?"),
     ("SELECT id, a.nn FROM public.t a", "there is no column a.nn", "did you mean n?"),
     ("SELECT id, at FROM public.t a JOIN public.f b ON b.whom = a.g", "at is ambiguous: a and b have it", "write a.at"),
+    ("SELECT id FROM public.t WHERE n.0", "n.0 is no column", "table.column"),
+    ("SELECT id, count() AS c FROM public.t GROUP BY id", "the SQL cannot be taken apart", "a missing word"),
+    (
+        "SELECT id, x FROM public.t a, (SELECT n FROM public.t), (SELECT who FROM public.f)",
+        "no equality joins",
+        "equal",
+    ),
+    ("SELECT id, NULL AS nothing FROM public.t", "the output column nothing is always NULL", "CAST(nothing AS STRING)"),
+    ("SELECT id, at - at AS i FROM public.t", "the output column i is an interval", "both of its instants"),
     ("SELECT id FROM public.t a JOIN public.f a ON a.z = a.n", "FROM has two tables called a", "alias"),
     ("SELECT id FROM shop.twins", "shop.twins has columns whose names differ in case alone: a", "rename one"),
     (
@@ -126,7 +135,12 @@ REFUSED: list[tuple[str, str, str]] = [
         "values of the types bigint and string",
         "spark",
     ),
-    ("SELECT id, round(x, 2) AS r FROM public.t", "cast it to DECIMAL", "engine: spark"),
+    ("SELECT id, round(x, 20) AS r FROM public.t", "up to 15 digits", "engine: spark"),
+    (
+        "SELECT window.start AS id FROM public.t GROUP BY window(at, '5 minutes')",
+        "no SQL of Spark",
+        "date_trunc('HOUR', t)",
+    ),
     ("SELECT id, CAST(x AS string) AS r FROM public.t", "double as string", "engine: spark"),
     ("SELECT id, trim(BOTH 'x' FROM g) AS r FROM public.t", "is not known to give Spark's value", "engine: spark"),
     ("SELECT id, g LIKE n AS r FROM public.t", "its pattern must be written out", "engine: spark"),
@@ -149,7 +163,7 @@ REFUSED: list[tuple[str, str, str]] = [
         "refresh: full",
     ),
     (
-        "SELECT id FROM (SELECT id,sum(n) OVER (PARTITION BY g) AS a, max(n) OVER (PARTITION BY at) AS b FROM public.t)",
+        "SELECT id FROM (SELECT id,sum(n) OVER (PARTITION BY g) AS a, max(n) OVER (PARTITION BY at) b FROM public.t)",
         "have no expression in common",
         "refresh: full",
     ),
@@ -177,8 +191,28 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id FROM (public.t a JOIN public.f b ON b.whom = a.g)", "a join in parentheses", "one after another"),
     ("SELECT a.id FROM public.t a JOIN public.f b USING (g)", "USING (g)", "write ON instead"),
     # subqueries, and what is no table
-    ("SELECT id FROM public.t WHERE g IN (SELECT whom FROM public.f)", "a subquery in WHERE", "LEFT SEMI JOIN"),
-    ("SELECT id FROM public.t a WHERE EXISTS (SELECT 1 FROM public.f b WHERE b.whom = a.g)", "in WHERE", "SEMI JOIN"),
+    (
+        "SELECT id FROM public.t WHERE g NOT IN (SELECT whom FROM public.f)",
+        "one NULL in it leaves no row",
+        "NOT EXISTS",
+    ),
+    (
+        "SELECT id FROM public.t WHERE n = 1 OR g IN (SELECT whom FROM public.f)",
+        "a subquery in WHERE",
+        "joined to the rest",
+    ),
+    ("SELECT id FROM public.t WHERE n = (SELECT max(z) FROM public.f)", "a subquery in WHERE", "LEFT JOIN with a CTE"),
+    ("SELECT id FROM public.t a WHERE EXISTS (SELECT 1 FROM public.f b)", "a subquery in WHERE", "LEFT SEMI JOIN"),
+    (
+        "SELECT id FROM public.t a WHERE EXISTS (SELECT 1 FROM public.f b WHERE b.z > a.n)",
+        "no equality joins b",
+        "equal",
+    ),
+    (
+        "SELECT id FROM public.t WHERE id IN (SELECT who FROM public.f f WHERE f.whom = t.g)",
+        "no table t in FROM",
+        "are: f",
+    ),
     ("SELECT id, (SELECT max(z) FROM public.f) AS m FROM public.t", "a subquery in an expression", "LEFT JOIN"),
     ("WITH RECURSIVE c AS (SELECT id FROM public.t) SELECT id FROM c", "WITH RECURSIVE is not known here", "levels"),
     ("SELECT id FROM public.t LATERAL VIEW explode(n) e AS y", "LATERAL VIEW", "a view is made of"),
@@ -321,6 +355,27 @@ def test_a_sum_of_floats_is_warned_of() -> None:
     plan = plan_view("v", "SELECT g, sum(x) AS s, avg(n) AS a FROM public.t GROUP BY g", ["g"], RELATIONS)
     [warning] = plan.warnings
     assert "order of addition" in warning
+
+
+@pytest.mark.parametrize(
+    ("sql", "key", "warned"),
+    [
+        ("SELECT g, n, count(*) AS c FROM public.t GROUP BY g, n", ["g"], ["t.n"]),
+        ("SELECT id, n, count(*) AS c FROM public.t GROUP BY id, n", ["id"], []),
+        ("SELECT a.id, b.who FROM public.t a JOIN public.f b ON b.whom = a.g", ["id", "who"], []),
+        ("SELECT a.id, b.z FROM public.t a JOIN public.f b ON b.whom = a.g", ["id"], ["b.who"]),
+        ("SELECT a.id FROM public.t a LEFT JOIN public.f b ON b.who = a.n AND b.whom = a.g", ["id"], []),
+        (
+            "SELECT a.id FROM public.t a LEFT JOIN public.f b ON b.who = a.n WHERE b.who IS NULL AND b.whom IS NULL",
+            ["id"],
+            [],
+        ),
+    ],
+)
+def test_a_key_that_may_not_tell_rows_apart_is_warned_of(sql: str, key: list[str], warned: list[str]) -> None:
+    warnings = plan_view("v", sql, key, RELATIONS).warnings
+    assert len(warnings) == len(warned)
+    assert all(column in warning for column, warning in zip(warned, warnings, strict=True))
 
 
 def test_the_clock_is_a_parameter_and_wakes_the_view() -> None:

@@ -30,7 +30,14 @@ class Aggregate(NamedTuple):
 
     function: exp.Expr
     type: str
-    finish: Callable[[exp.Expr], exp.Expr]
+    finish: Callable[..., exp.Expr]
+    second: exp.Expr | None = None
+    """Another one that `finish` takes too."""
+
+    def made(self, around: Callable[[exp.Expr], exp.Expr]) -> Typed:
+        """Return the value, with FILTER or OVER put around each function."""
+        functions = [each for each in (self.function, self.second) if each is not None]
+        return Typed(self.finish(*(around(each) for each in functions)), self.type)
 
 
 def _function(name: str, *arguments: exp.Expr) -> exp.Expr:
@@ -91,8 +98,34 @@ def _sum(found: Typed, function: Callable[..., exp.Expr]) -> Aggregate:
 
 def _average(carry: Carrier, node: exp.Expr, found: Typed, function: Callable[..., exp.Expr]) -> Aggregate:
     if is_decimal(found.type):
-        raise carry.differs(node, "it divides decimals; cast its argument to DOUBLE")
+        precision, scale = precision_scale(found.type)
+        if precision + 4 > MAX_PRECISION:
+            raise carry.differs(node, "its value would need more than 38 digits; cast its argument to fewer")
+        of = decimal(precision + 4, scale + 4)
+
+        def exact(total: exp.Expr, count: exp.Expr) -> exp.Expr:
+            return cast(exp.Mul(this=_rounded(total, count), expression=_power(scale + 4)), of)
+
+        return Aggregate(function("sum"), of, exact, function("count"))
     return Aggregate(function("avg", cast(found.sql, "double")), "double", _same)
+
+
+def _rounded(total: exp.Expr, count: exp.Expr) -> exp.Expr:
+    """Return a sum of decimals by a count, rounded half away from zero, in units of four more digits, or NULL.
+
+    The engine divides decimals as floats. So it is done in integers of 128 bits: the sum's digits without its point.
+    """
+    digits = call("replace", cast(total, "string"), exp.Literal.string("."), exp.Literal.string(""))
+    unscaled = exp.Cast(this=digits, to=exp.DataType.build("HUGEINT", dialect="duckdb"))
+    twice = exp.Mul(this=exp.Literal.number(2), expression=call("nullif", count.copy(), integer(0)))
+    half = exp.Mul(this=call("sign", unscaled.copy()), expression=count.copy())
+    sum_ = exp.Add(this=exp.Mul(this=unscaled, expression=exp.Literal.number(20000)), expression=half)
+    return cast(exp.IntDiv(this=exp.paren(sum_), expression=exp.paren(twice)), decimal(MAX_PRECISION, 0))
+
+
+def _power(scale: int) -> exp.Expr:
+    """Return one unit of the last digit."""
+    return cast(exp.Literal.string(f"0.{'0' * (scale - 1)}1"), decimal(scale + 1, scale))
 
 
 def _count(carry: Carrier, node: exp.Expr) -> Aggregate:
@@ -124,7 +157,7 @@ _FUNCTIONS: Final = (
 @AGGREGATES.of(*_FUNCTIONS, knows="this expressions big_int")
 def _plain(carry: Carrier, node: exp.Expr) -> Typed:
     found = _aggregate(carry, node)
-    return Typed(found.finish(found.function), found.type)
+    return found.made(_same)
 
 
 @AGGREGATES.of(exp.Filter)
@@ -133,7 +166,7 @@ def _filtered(carry: Carrier, node: exp.Expr) -> Typed:
         raise carry.unknown(node.this)
     found = _aggregate(carry, node.this)
     condition = exp.Where(this=carry.boolean(node.expression.this).sql)
-    return Typed(found.finish(exp.Filter(this=found.function, expression=condition)), found.type)
+    return found.made(lambda function: exp.Filter(this=function, expression=condition.copy()))
 
 
 @AGGREGATES.of(exp.Window, knows="this partition_by order spec over")
@@ -141,14 +174,20 @@ def _window(carry: Carrier, node: exp.Expr) -> Typed:
     found = _ranked(carry, node.this) or _windowed(carry, node.this)
     order = node.args.get("order")
     spec = node.args.get("spec")
-    made = exp.Window(
-        this=found.function,
+    ordered = None if order is None else exp.Order(expressions=[_ordered(carry, each) for each in order.expressions])
+    whole = exp.Window(
         partition_by=[carry(each).sql for each in node.args.get("partition_by") or ()],
-        order=None if order is None else exp.Order(expressions=[_ordered(carry, each) for each in order.expressions]),
+        order=ordered,
         spec=None if spec is None else _frame(carry, node, spec),
         over="OVER",
     )
-    return Typed(found.finish(made), found.type)
+
+    def windowed(function: exp.Expr) -> exp.Expr:
+        made = whole.copy()
+        made.set("this", function)
+        return made
+
+    return found.made(windowed)
 
 
 def _windowed(carry: Carrier, function: exp.Expr) -> Aggregate:

@@ -131,6 +131,9 @@ def _compared(comparison: exp.Expr, clock: exp.Expr) -> Deadline | None:
     while not (isinstance(side, exp.Var) and side.name == CLOCK):
         if isinstance(side, exp.Paren):
             side = side.this
+        elif isinstance(side, exp.Sub) and _within(clock, side.this) and _fixed(other):
+            other = exp.Add(this=exp.paren(side.expression.copy()), expression=other.unnest().copy())
+            side = side.this
         elif isinstance(side, exp.Sub | exp.Add) and _fixed(side.expression):
             opposite = exp.Add if isinstance(side, exp.Sub) else exp.Sub
             other = opposite(this=exp.paren(other.copy()), expression=side.expression.copy())

@@ -94,7 +94,7 @@ class FromClause:
             )
         item = self._item(what)
         if not item.alias:  # a subquery, whose columns are called by their names alone
-            item = replace(item, alias=self._unused("subquery"))
+            item = replace(item, alias=self._unused(f"subquery_{len(self.sources) + 1}"))
         if any(item.alias.casefold() == each.alias.casefold() for each in self.tables):
             raise self._written.refuse(
                 f"FROM has two tables called {item.alias}", at=what, hint="give one an alias: t AS b"

@@ -13,6 +13,7 @@ from spark_apply.views.sql.types import FLOATS, INTEGERS, NULL, decimal, is_deci
 
 FUNCTIONS: Final = Rules()
 
+_DIGITS: Final = 15
 _SPACE: Final = exp.Literal.string(" ")
 
 
@@ -132,9 +133,20 @@ def _round(carry: Carrier, node: exp.Expr) -> Typed:
             return found
         to = decimal(min(precision - scale + places + 1, 38), places)
         return Typed(cast(call("round", found.sql, integer(places)), to), to)
-    if places or found.type != "double":
-        raise carry.differs(node, "a float has no digits behind the point that both round alike; cast it to DECIMAL")
-    return Typed(call("round", found.sql), found.type)
+    if found.type != "double" or places > _DIGITS:
+        raise carry.differs(
+            node, f"it is {found.type}; up to {_DIGITS} digits of a DOUBLE or a DECIMAL are rounded alike"
+        )
+    return Typed(_as_written(found.sql, places), found.type)
+
+
+def _as_written(value: exp.Expr, places: int) -> exp.Expr:
+    """Round a float as Java does: the decimal number that it is written as, half away from zero."""
+    exact = exp.Cast(
+        this=cast(value.copy(), "string"), to=exp.DataType.build(f"DECIMAL(38,{places})", dialect="duckdb")
+    )
+    whole = exp.GTE(this=call("abs", value.copy()), expression=exp.Literal.number(2**53))
+    return case((exp.or_(call("isnan", value.copy()), whole), value), default=cast(exact, "double"))
 
 
 def _saturated(value: exp.Expr, of: exp.Expr) -> exp.Expr:

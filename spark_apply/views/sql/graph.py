@@ -122,7 +122,7 @@ class Graph:
         if isinstance(what, exp.Subquery):
             extra = [name for name, value in what.args.items() if value and name not in {"this", "alias", "with_"}]
             if not extra:
-                return Item(what.alias, self._made(self.branches(what.this, ctes)), None, names)
+                return Item(what.alias, self._made(self.branches(what.this, ctes, named=not names)), None, names)
         elif isinstance(what, exp.Table) and isinstance(what.this, exp.Identifier):
             extra = [name for name, value in what.args.items() if value and name not in _READ]
             if not extra:
@@ -138,7 +138,7 @@ class Graph:
             cte = ctes.get(what.name.casefold())
             if cte is not None:
                 if cte.made is None:
-                    cte.made = self._made(self.branches(cte.query, cte.around))
+                    cte.made = self._made(self.branches(cte.query, cte.around, named=not cte.names))
                 return Item(what.alias_or_name, cte.made, None, names or cte.names)
         asked = f"{what.db}.{what.name}" if what.db else what.name
         if asked.casefold() == f"view.{self._written.view}".casefold():

@@ -197,10 +197,41 @@ def _to_epoch(micros: int) -> Rule:
 @INSTANT_FUNCTIONS.of(exp.Anonymous, knows="this expressions")
 def _by_name(carry: Carrier, node: exp.Expr) -> Typed:
     """Functions that sqlglot knows by their name alone."""
-    made = _BY_NAME.get(node.name.casefold())
-    if made is None or len(node.expressions) != 1:
+    made, arguments = _BY_NAME.get(node.name.casefold(), (None, 0))
+    if made is None or len(node.expressions) != arguments:
         raise carry.unknown(node)
     return made(carry, node)
+
+
+def _is_null(carry: Carrier, node: exp.Expr) -> Typed:
+    return carry(exp.Is(this=exp.paren(node.expressions[0].copy()), expression=exp.Null()))
+
+
+def _is_not_null(carry: Carrier, node: exp.Expr) -> Typed:
+    return Typed(exp.Not(this=exp.paren(_is_null(carry, node).sql)), "boolean")
+
+
+_MICROS: Final = {
+    "MICROSECOND": 1,
+    "MILLISECOND": 1_000,
+    "SECOND": 1_000_000,
+    "MINUTE": 60_000_000,
+    "HOUR": 3_600_000_000,
+    "DAY": 86_400_000_000,
+    "WEEK": 604_800_000_000,
+}
+
+
+@INSTANT_FUNCTIONS.of(exp.TimestampDiff, knows="this expression unit")
+def _difference(carry: Carrier, node: exp.Expr) -> Typed:
+    """Return the whole units between two instants: those of a fixed length."""
+    end, start = node.this, node.expression
+    micros = _MICROS.get(str(node.args.get("unit") or "").upper())
+    if micros is None:
+        raise carry.differs(node, "its unit has no fixed length")
+    sides = [call("epoch_us", cast(_moment(carry, each, timed=True).sql, "timestamp")) for each in (end, start)]
+    between = exp.paren(exp.Sub(this=sides[0], expression=sides[1]))
+    return Typed(exp.paren(exp.IntDiv(this=between, expression=integer(micros))), "bigint")
 
 
 def _weekday(carry: Carrier, node: exp.Expr) -> Typed:
@@ -208,12 +239,15 @@ def _weekday(carry: Carrier, node: exp.Expr) -> Typed:
     return Typed(cast(exp.Sub(this=day, expression=integer(1)), "int"), "int")
 
 
-_BY_NAME: Final[dict[str, Rule]] = {
-    "weekday": _weekday,
-    "timestamp_seconds": _from_epoch(1_000_000),
-    "timestamp_millis": _from_epoch(1_000),
-    "timestamp_micros": _from_epoch(1),
+_BY_NAME: Final[dict[str, tuple[Rule, int]]] = {
+    "isnull": (_is_null, 1),
+    "isnotnull": (_is_not_null, 1),
+    "weekday": (_weekday, 1),
+    "timestamp_seconds": (_from_epoch(1_000_000), 1),
+    "timestamp_millis": (_from_epoch(1_000), 1),
+    "timestamp_micros": (_from_epoch(1), 1),
 }
+"""With the number of their arguments."""
 
 INSTANT_FUNCTIONS.update(
     {

@@ -46,6 +46,10 @@ class Names:
         def meaning(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier):
                 return self.column(node, outputs or {})
+            if isinstance(node, exp.Column | exp.Dot) and not isinstance(node.this, exp.Star):
+                raise self._written.refuse(
+                    f"{as_written(node)} is no column", at=node, hint="write column, or table.column"
+                )
             if isinstance(node, exp.Anonymous) and node.name.casefold() == "clock" and not node.expressions:
                 return clock(node)
             return node

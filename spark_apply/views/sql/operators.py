@@ -310,6 +310,15 @@ def _quotient(carry: Carrier, node: exp.Expr) -> Typed:
     return Typed(guarded(left, right, "double", made), "double")
 
 
+@OPERATORS.of(exp.SafeDivide)
+def _try_divide(carry: Carrier, node: exp.Expr) -> Typed:
+    left, right = carry.number(node.this), carry.number(node.expression)
+    if any(is_decimal(each.type) for each in (left, right)):
+        raise carry.differs(node, "it divides decimals; cast them to DOUBLE")
+    divisor = call("nullif", cast(right.sql, "double"), exp.Literal.number(0))
+    return Typed(exp.paren(exp.Div(this=cast(left.sql, "double"), expression=divisor)), "double")
+
+
 @OPERATORS.of(exp.IntDiv, exp.Mod)
 def _remainder(carry: Carrier, node: exp.Expr) -> Typed:
     left, right = carry(node.this), carry(node.expression)

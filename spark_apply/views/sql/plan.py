@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sqlglot.errors import SqlglotError
+
 from spark_apply.views.sql.graph import Graph
 from spark_apply.views.sql.node import Branch, common_types, node_of
+from spark_apply.views.sql.total_order import undetermined
 from spark_apply.views.sql.types import INTERVALS, NULL
 from spark_apply.views.sql.units import Made, last_units
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 from spark_apply.views.sql.written import Written, did_you_mean
+
+_NOT_UNIQUE = "rows with one key ({}) may differ in {}: where two are there at once, they go into quarantine"
+
+_BROKEN = (AttributeError, LookupError, TypeError, ValueError, RecursionError, SqlglotError)
 
 
 def plan_view(
@@ -26,7 +33,17 @@ def plan_view(
     unit, and may be what cannot be divided: ordered and limited, for one.
     """
     written = Written(name, sql)
-    graph = Graph(written, relations, full=refresh_full)
+    try:
+        return _plan(written, key, relations, full=refresh_full)
+    except _BROKEN as error:  # the parser takes many a broken SQL, whose tree then lacks a part that each has
+        raise written.refuse(
+            f"the SQL cannot be taken apart ({type(error).__name__})",
+            hint="look for a missing word or comma; if Spark runs it as it is, report it, please",
+        ) from error
+
+
+def _plan(written: Written, key: Sequence[str], relations: Mapping[str, Relation], *, full: bool) -> ViewPlan:
+    graph = Graph(written, relations, full=full)
     blocks = [graph.carry(each) for each in graph.branches(written.parse(), {}, top=True)]
     for column, kind in common_types(blocks, written).items():
         if kind in (*INTERVALS, NULL):
@@ -42,12 +59,14 @@ def plan_view(
     for column in key:
         if column not in outputs:
             raise written.refuse(f"the key's column {column} is no output column", hint=did_you_mean(column, outputs))
+    if len(blocks) == 1 and (more := undetermined(blocks[0], key)):
+        graph.warnings[_NOT_UNIQUE.format(", ".join(key), ", ".join(more))] = None
     whole = Made(tuple(Branch(block, ()) for block in blocks), ())
-    made = whole if refresh_full else last_units(blocks, key, written)
-    last = node_of(name, made.branches, made.names, written)
+    made = whole if full else last_units(blocks, key, written)
+    last = node_of(written.view, made.branches, made.names, written)
     nodes = (*graph.nodes, last)
     return ViewPlan(
-        name=name,
+        name=written.view,
         key=tuple(key),
         nodes=nodes,
         reads=tuple(sorted(graph.reads)),

@@ -10,6 +10,7 @@ from sqlglot import exp
 from spark_apply.views.sql.blocks import Block, conjuncts
 from spark_apply.views.sql.from_clause import FromClause
 from spark_apply.views.sql.names import Names, find
+from spark_apply.views.sql.subqueries import with_joins
 from spark_apply.views.sql.written import Written, as_written
 
 _CLAUSES = frozenset(
@@ -28,7 +29,10 @@ _CLAUSES = frozenset(
         "hint",
     }
 )
-_NO_SUBQUERY = "join it: IN and EXISTS as LEFT SEMI JOIN, NOT EXISTS as LEFT ANTI JOIN, a value by LEFT JOIN with a CTE"
+_NO_SUBQUERY = (
+    "IN and EXISTS of one table may stand in WHERE, joined to the rest by AND; "
+    "else write a LEFT SEMI JOIN, a LEFT ANTI JOIN, or a LEFT JOIN with a CTE for a value"
+)
 
 
 def block_of(select: exp.Select, clause: FromClause, written: Written, *, top: bool, named: bool) -> Block:
@@ -38,6 +42,7 @@ def block_of(select: exp.Select, clause: FromClause, written: Written, *, top: b
     second branch of a UNION.
     """
     _check_clauses(select, written)
+    select = with_joins(select, written)
     _check_subqueries(select, written)
     windows = {each.name.casefold(): each for each in select.args.get("windows") or ()}
     from_ = select.args.get("from_")
@@ -145,7 +150,8 @@ def _outputs(
             value = each.this if isinstance(each, exp.Alias) else each
             pairs = [(name, names.resolve(_with_windows(value, windows, written), found))]
         for wanted, value in pairs:
-            name = wanted if named else f"_c{len(found) + 1}"
+            free = wanted and wanted.casefold() not in {one.casefold() for one in found}
+            name = wanted if named or free else f"_c{len(found) + 1}"
             if find(name, found) is not None or name.casefold() in {one.casefold() for one in found}:
                 raise written.refuse(
                     f"two output columns are called {name}", at=each, hint=f"give one another name: {name} AS other"

@@ -8,6 +8,7 @@ equality with a source whose row is known; from its columns nothing follows for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -53,7 +54,7 @@ def _missing(block: Block, given: Sequence[exp.Expr]) -> list[str]:
     if block.group is not None:
         return [as_written(each) for each in block.group if each not in given]
     known = set(_columns(given))
-    if block.distinct or all(each in given for each in _used(block)):
+    if block.distinct or (block.outputs and all(each in given for each in _used(block))):
         return []
     fixed = _closure(block, known)
     missing = []
@@ -86,6 +87,9 @@ def _closure(block: Block, given: set[tuple[str, str]]) -> set[str]:
     for source in block.sources:
         if source.side is Side.INNER:
             required += [each for each in source.on if isinstance(each, exp.EQ | exp.NullSafeEQ)]
+    for each in block.where:  # a row without a match, of which all columns are known
+        if isinstance(each, exp.Is) and isinstance(each.this, exp.Column) and isinstance(each.expression, exp.Null):
+            known.add((each.this.table, each.this.name))
     while True:
         before = len(known), len(fixed)
         for each in required:
@@ -120,6 +124,20 @@ def _by_match(source: Source, fixed: set[str]) -> set[tuple[str, str]]:
 def _is_fixed(source: Source, known: set[tuple[str, str]]) -> bool:
     names = source.input.unique
     return names is not None and all((source.alias, name) in known for name in names)
+
+
+def undetermined(block: Block, key: Iterable[str]) -> list[str]:
+    """Return what rows of a view may differ in though they have one key."""
+    given = [block.outputs[name] for name in key if name in block.outputs]
+    if block.group is None and not block.distinct:
+        return _missing(replace(block, outputs={}), given) if given else []
+    known = set(_columns(given))
+    fixed = _closure(block, known)
+    return [
+        as_written(each)
+        for each in (block.outputs.values() if block.distinct else block.group or ())
+        if each not in given and not all(alias in fixed or (alias, name) in known for alias, name in _all_columns(each))
+    ]
 
 
 def unique_outputs(block: Block) -> tuple[str, ...] | None:

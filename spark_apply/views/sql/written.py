@@ -19,6 +19,12 @@ FULL = "or say `refresh: full`: the view is then computed whole, and compared, w
 """The way out where a view has no units."""
 
 
+_TUMBLING = (
+    "window() is not known here: group by date_trunc('HOUR', t), "
+    "or by timestamp_micros(unix_micros(t) - unix_micros(t) % 300000000) for 5 minutes"
+)
+
+
 class _AnsiSpark(Spark):
     """Spark's dialect as the job's sessions have it (ANSI): a cast that fails is an error, not NULL."""
 
@@ -53,7 +59,8 @@ class Written:
             what = str(first.get("description") or "it does not end where it should").rstrip(".")
             where = f" line {first['line']}:" if first.get("line") else ""
             raise ConfigError(
-                f"views.{self.view}.sql:{where} this is no SQL of Spark: {_plain(what)}{near}", hint="correct it"
+                f"views.{self.view}.sql:{where} this is no SQL of Spark: {_plain(what)}{near}",
+                hint=_TUMBLING if re.search(r"\bwindow\s*\(", self.text, re.IGNORECASE) else "correct it",
             ) from error
         except SqlglotError as error:  # a text or a comment without an end
             raise self.refuse("this is no SQL of Spark: a quote or a comment has no end", hint="close it") from error
