@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import cdc.capture.commit_pace
 import cdc.capture.session
 import cdc.capture.throttle
 from cdc.capture.pipeline import Pipeline, Settings
@@ -69,7 +70,7 @@ def test_incremental_snapshots_are_bounded_too(monkeypatch: pytest.MonkeyPatch) 
             bench.log.commit(insert(B, _row("b")))
 
     bench.ask(Command(tables=(A.qualified,)))
-    monkeypatch.setattr(cdc.capture.session, "IDLE_POSITION_S", 0.0)
+    monkeypatch.setattr(cdc.capture.commit_pace, "IDLE_POSITION_S", 0.0)
     pipeline: Any = Pipeline(
         Settings(connector="c", prefix="p", chunk_rows=5, rows_per_second=50),
         open_source=lambda: MemorySource(bench.log, [A, B], at=at),
