@@ -25,7 +25,8 @@ from cdc.cli.monitored import monitored_connector
 from cdc.cli.terminal import ALIVE_S, Alive, clear_progress, instant, seconds_of, show_progress
 from cdc.config import registry
 from cdc.config.child_processes import SAFE_PATH
-from cdc.config.config import ConnectorConfig, load_connector, reread
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.reread import reread
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.meter import Meter
 from cdc.model.state import Phase

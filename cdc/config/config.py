@@ -546,32 +546,6 @@ def load_connector(path: Path) -> ConnectorConfig:
     return replace(config, sink=replace(config.sink, topic_prefix=config.name))
 
 
-def reread(path: Path, before: ConnectorConfig) -> ConnectorConfig:
-    """Read a running connector's file again. Raises ConfigError, also for a change that needs a start."""
-    now = load_connector(path)
-    of = before.source
-    free = replace(
-        now.source, url=of.url, tables=of.tables, keys=of.keys, heartbeat_s=of.heartbeat_s, on_hole=of.on_hole
-    )
-    changed = [
-        name
-        for name, ours, theirs in (
-            ("name", now.name, before.name),
-            ("source", free, of),
-            ("sink", now.sink, before.sink),
-            ("on_error", now.on_error, before.on_error),
-            ("metrics", now.metrics, before.metrics),
-        )
-        if ours != theirs
-    ]
-    _require(
-        not changed,
-        f"{', '.join(changed)} cannot be changed while the connector runs",
-        "start it again; source.url, tables, heartbeat_s and on_hole, and snapshot, can be",
-    )
-    return now
-
-
 def describes_apply(path: Path) -> bool:
     """Whether a file is an apply job's: those have `stores`, connectors have none. Raises ConfigError."""
     return "stores" in top_level_keys(path)

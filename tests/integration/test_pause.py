@@ -125,6 +125,31 @@ def test_paused_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str,
     _paused(connector, mysql_database, f"{mysql_database.name}.t")
 
 
+@pytest.mark.full
+@pytest.mark.every_server
+def test_a_long_backlog_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """The server gives up a dump that nobody reads, and another one is begun: nothing is lost, and nothing doubled."""
+    mysql_database.execute("CREATE TABLE t (id INT PRIMARY KEY, v MEDIUMTEXT)", "INSERT INTO t VALUES (1, 'x')")
+    connector = connector_of(tmp_path, prefix, mysql_database, kafka, "t")
+    topic = f"{mysql_database.name}.t"
+    mysql_database.execute("SET GLOBAL net_write_timeout = 1")
+    try:
+        with Running(connector) as running:
+            running.await_following()
+            _pause(connector)
+            running.await_line("is paused: its place in the log is kept")
+            for n in range(2, 42):
+                mysql_database.execute(f"INSERT INTO t VALUES ({n}, REPEAT('abcdefgh', 100000))")
+            time.sleep(4)
+            assert connector.here("resume", "FILE").returncode == 0
+            eventually(lambda: len(connector.fold(topic)) == 41, "all comes")
+            running.process.send_signal(signal.SIGTERM)
+            assert running.ended() == 0
+    finally:
+        mysql_database.execute("SET GLOBAL net_write_timeout = 60")
+    assert sorted(event["op"] for event in connector.events(topic)) == ["c"] * 40 + ["r"]
+
+
 def test_a_connector_that_has_never_run_is_not_paused(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

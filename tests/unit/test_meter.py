@@ -20,7 +20,8 @@ import cdc.cli.pause
 from cdc.capture.pipeline import Parts, Pipeline, Settings
 from cdc.capture.signals import Command
 from cdc.cli.pause import log_left
-from cdc.config.config import load_connector, reread
+from cdc.config.config import load_connector
+from cdc.config.reread import reread
 from cdc.model.change import Table
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from cdc.model.meter import RunState

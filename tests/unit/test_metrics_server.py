@@ -268,25 +268,44 @@ def test_health(server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytes
         status, text, _ = ask(server, "/readyz")
         assert (status, text) == (ready, f"{state.value}\n")
         assert ask(server, "/startupz")[0] == started
-    monkeypatch.setattr(health, "STILL_S", 0.3)
-    monkeypatch.setattr(health, "KAFKA_S", 0.3)
-    pending = [0]
-    meter.opened(STATE, lambda: (pending[0], 0))
-    time.sleep(1.0)
+    monkeypatch.setattr(health, "STILL_S", 0.0)
+    monkeypatch.setattr(health, "KAFKA_S", 0.0)
+    meter.moves()
+    time.sleep(0.02)
     status, text, _ = ask(server, "/livez")
     assert status == 503
     assert "the loop has not moved for" in text
-    pending[0] += 1
-    time.sleep(0.7)  # it is looked at every half second
-    meter.looks()
-    pending[0] += 1
-    meter.looks()
-    assert ask(server, "/livez")[0] == 200
     meter.waits()
-    time.sleep(0.5)
     assert ask(server, "/livez")[0] == 200
     meter.moves()
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 503
+    monkeypatch.setattr(health, "STILL_S", 1000.0)
     assert ask(server, "/livez")[0] == 200
+
+
+def test_a_loop_moves_by_what_it_says_and_by_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One large transaction moves it, record by record; a wait ends with the next move."""
+    now, pending = [1000.0], [0]
+    monkeypatch.setattr(health.time, "monotonic", lambda: now[0])
+    pulse = health.Pulse(lambda: pending[0])
+    pulse.looks()
+    now[0] += health.STILL_S + 1
+    pulse.looks()
+    assert not pulse.verdict().ok
+    assert pulse.verdict(kafka=True).ok
+    pending[0] += 1
+    pulse.looks()
+    assert pulse.verdict().ok
+    pulse.waits()
+    now[0] += 10_000
+    pulse.looks()
+    assert (pulse.verdict().ok, pulse.still_s()) == (True, 0.0)
+    pulse.moves()
+    now[0] += health.STILL_S
+    assert pulse.verdict().ok
+    now[0] += 1
+    assert not pulse.verdict().ok
 
 
 def test_kafka_is_waited_for_longer(
