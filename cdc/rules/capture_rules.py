@@ -60,6 +60,8 @@ class TableRules:
     columns: ColumnRules | None
     condition: Condition | None
     fingerprint: str
+    by_pattern: bool = False
+    """Other tables have the same rules on columns: this one need not have all of the columns that they name."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -138,12 +140,13 @@ class CaptureRules:
         rules = self._columns[columns] if columns is not None else None
         condition = self._where[where] if where is not None else None
         text = self._texts[where] if where is not None else ""
-        return TableRules(rules, condition, _fingerprint(rules, text))
+        by_pattern = columns is not None and is_pattern(columns)
+        return TableRules(rules, condition, _fingerprint(rules, text), by_pattern)
 
     def refusals(self, tables: Sequence[Table], *, first: bool) -> Iterator[OperatorError]:
         """Give why the rules cannot be applied to the captured tables as they are now.
 
-        `first`: the connector has not run before. Else a rule may name a column that was there once.
+        `first`: the connector has not run before. Else a rule of one table may name a column that was there once.
         """
         for part, items in (("columns", self._columns), ("where", self._where)):
             for item in items:
@@ -153,7 +156,7 @@ class CaptureRules:
                         f"source.{part}: {item} is no captured table",
                         hint=f"captured are {', '.join(table.qualified for table in tables[:10])}",
                     )
-                elif part == "columns" and first:
+                elif part == "columns" and (first or is_pattern(item)):
                     yield from _unknown(item, self._columns[item], matched)
         for table in tables:
             try:
@@ -176,7 +179,7 @@ def refuse_unknown(rules: TableRules, table: Table, known: Callable[[str], bool]
     `known` says whether a column was published or named in a rule before.
     """
     missing = [name for name in rules.missing(table) if not known(name)]
-    if missing:
+    if missing and not rules.by_pattern:
         raise _no_column(table.qualified, missing, table)
 
 
@@ -186,7 +189,7 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
     `known` says whether a column was there before. The log may also be older than a column that a rule names: then all
     of the columns that the table had are known.
     """
-    missing = [name for name in rules.missing(table) if name in rules.named]
+    missing = [name for name in rules.missing(table) if name in rules.named and (not rules.by_pattern or known(name))]
     strange = [c.name for c in table.columns if c.name not in rules.named and not known(c.name)]
     if missing and strange and not (rules.columns is not None and rules.columns.include):
         raise OperatorError(

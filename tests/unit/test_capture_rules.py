@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -25,12 +26,18 @@ class Bench:
     def __init__(self) -> None:
         self.log, self.kafka = MemoryLog(), MemoryKafka()
 
-    def run(self, table: Table, columns: dict[str, ColumnRules], where: dict[str, str] | None = None) -> None:
+    def run(
+        self,
+        table: Table,
+        columns: dict[str, ColumnRules],
+        where: dict[str, str] | None = None,
+        more: tuple[Table, ...] = (),
+    ) -> None:
         Pipeline(
             Settings(
                 connector="c", prefix="p", rules=CaptureRules(columns, where or {}), logs=frozenset(["dead-letter"])
             ),
-            open_source=lambda: MemorySource(self.log, [table]),
+            open_source=lambda: MemorySource(self.log, [table, *more]),
             open_snapshotter=lambda: MemorySnapshotter(self.log),
             sink=MemorySink(self.kafka, "c", "p"),
         ).run(until_caught_up=True)
@@ -128,11 +135,31 @@ def test_a_renamed_column_does_not_escape() -> None:
     for table in (USERS, renamed):  # as the catalog says before and after
         with pytest.raises(OperatorError, match="has no column password any more, and has pw"):
             bench.run(table, {"s.users": HIDDEN})
+    bench.log.transactions.insert(-1, bench.log.transactions[-1])  # the log goes on with a row of before
+    before = insert(USERS, (b"0", b"z", b"SECRET"))
+    bench.log.transactions[-2] = replace(bench.log.transactions[-2], changes=(before._replace(lsn=1),))
+    with pytest.raises(OperatorError, match="has no column pw any more, and has password"):
+        bench.run(renamed, {"s.users": ColumnRules(exclude=("pw",))})
     bench.run(renamed, {"s.users": ColumnRules(exclude=("password", "pw"))})
     bench.log.commit(insert(renamed, (b"3", b"c", b"SECRET")))
     bench.run(renamed, {"s.users": ColumnRules(exclude=("password", "pw"))})
     assert [v["after"] for v in bench.values("p.s.users")][-1] == {"id": "3", "name": "c"}
     assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
+
+
+def test_a_rule_by_a_pattern_is_of_those_that_have_the_column() -> None:
+    """A table without it is published; one that has lost it under another name is not."""
+    bench = Bench()
+    plain, rules = text_table("orders", ["id", "name"]), {"s.*": HIDDEN}
+    bench.log.commit(insert(USERS, (b"1", b"a", b"SECRET")), insert(plain, (b"1", b"a")))
+    for _ in range(2):
+        bench.run(USERS, rules, more=(plain,))
+    assert [v["after"] for v in bench.values("p.s.users") + bench.values("p.s.orders")] == [
+        {"id": "1", "name": "a"}
+    ] * 2
+    bench.log.commit(insert(text_table("users", ["id", "name", "pw"]), (b"2", b"b", b"SECRET")))
+    with pytest.raises(OperatorError, match="has no column password any more, and has pw"):
+        bench.run(USERS, rules, more=(plain,))
 
 
 def test_a_renamed_column_that_a_condition_speaks_of() -> None:
