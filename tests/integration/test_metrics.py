@@ -141,7 +141,6 @@ def test_what_a_connector_shows(postgres18: Database, kafka: str, prefix: str, t
     assert VALUE not in running.stderr
 
 
-@pytest.mark.every_server
 def test_what_a_connector_shows_at_mysql(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

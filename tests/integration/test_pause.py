@@ -118,7 +118,6 @@ def test_a_long_backlog_does_not_make_the_server_give_up(kafka: str, prefix: str
         server.stop()
 
 
-@pytest.mark.every_server
 def test_paused_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     mysql_database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     connector = connector_of(tmp_path, prefix, mysql_database, kafka, "t")
@@ -126,7 +125,6 @@ def test_paused_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str,
 
 
 @pytest.mark.full
-@pytest.mark.every_server
 def test_a_long_backlog_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """The server gives up a dump that nobody reads, and another one is begun: nothing is lost, and nothing doubled."""
     mysql_database.execute("CREATE TABLE t (id INT PRIMARY KEY, v MEDIUMTEXT)", "INSERT INTO t VALUES (1, 'x')")

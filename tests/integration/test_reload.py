@@ -56,7 +56,6 @@ def test_a_table_is_added_while_the_connector_runs(
 
 
 @pytest.mark.full
-@pytest.mark.every_server
 def test_a_table_is_added_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     for name in "tu":
         mysql_database.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
