@@ -164,37 +164,43 @@ def test_postgres(
 
 
 def test_mysql(
-    mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The same, where the log has whole rows and texts are compared by a collation that the condition names."""
     secret = f"canary-{uuid.uuid4().hex}"
     rows = Rows(secret)
-    mysql.execute(
+    mysql_database.execute(
         "CREATE TABLE f (password text, id int PRIMARY KEY, status varchar(20), total decimal(10,2), email text,"
         " born date, phone varchar(60), bio text, wide text) CHARACTER SET utf8mb4",
         *rows.before("f"),
     )
-    table = f"{mysql.name}.f"
+    table = f"{mysql_database.name}.f"
     rules = _source([table], tmp_path, "status COLLATE utf8mb4_bin <> 'draft' AND total >= 1")
     connector = Connector(
-        tmp_path, prefix, mysql.url, kafka, [table], source=rules, sink={"options": {"compression.type": "none"}}
+        tmp_path,
+        prefix,
+        mysql_database.url,
+        kafka,
+        [table],
+        source=rules,
+        sink={"options": {"compression.type": "none"}},
     )
     watch = Watch(secret)
     watch.publishes(kafka, prefix)
 
     def select(statement: str) -> list[dict[str, Any]]:
-        with closing(mysql.connect(database=mysql.name)) as connection, connection.cursor() as cursor:
+        with closing(mysql_database.connect(database=mysql_database.name)) as connection, connection.cursor() as cursor:
             cursor.execute(statement)
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     said = connector.catch_up()
     _check(connector, table, select)
-    mysql.execute(*rows.stream("f"))
+    mysql_database.execute(*rows.stream("f"))
     said += connector.catch_up()
     _check(connector, table, select)
     assert _ops(connector, table) == ["d1", "c2", "c4", "c7", "d6", "c10", "d10", "c10"]
-    mysql.execute(
+    mysql_database.execute(
         "UPDATE f SET total = 9 WHERE id = 10", "ALTER TABLE f MODIFY born datetime", rows.insert("f", 11, "NULL", "3")
     )
     connector.here("snapshot", "start", "FILE", "--table", table)
