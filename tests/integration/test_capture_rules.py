@@ -110,13 +110,13 @@ def _nowhere(connector: Connector, watch: Watch, said: str, segments: Path, secr
 
 
 def test_postgres(
-    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    database: Database, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Snapshot, stream, key changes, TOAST, rows read again, a row too large, TRUNCATE; with and without old rows."""
     secret = f"canary-{uuid.uuid4().hex}"
     rows = Rows(secret)
     for name, identity in (("d", "DEFAULT"), ("f", "FULL")):
-        postgres18.execute(
+        database.execute(
             f"CREATE TABLE {name} (password text, id int PRIMARY KEY, status text, total numeric(10,2), email text,"
             " born date, phone varchar(60), bio text, wide text)",
             f"ALTER TABLE {name} REPLICA IDENTITY {identity}",
@@ -125,23 +125,23 @@ def test_postgres(
     tables = ["public.d", "public.f"]
     rules = _source(tables, tmp_path, "status <> 'draft' AND total >= 1")
     connector = Connector(
-        tmp_path, prefix, postgres18.url, kafka, tables, source=rules, on_error="dead_letter",
+        tmp_path, prefix, database.url, kafka, tables, source=rules, on_error="dead_letter",
         sink={"options": {"compression.type": "none"}},
     )  # fmt: skip
     watch = Watch(secret)
     watch.publishes(kafka, prefix)
     said = connector.catch_up()
     for table in tables:
-        _check(connector, table, partial(selected, postgres18))
+        _check(connector, table, partial(selected, database))
     for name in ("d", "f"):
-        postgres18.execute(*rows.stream(name))
+        database.execute(*rows.stream(name))
     said += connector.catch_up()
     for table in tables:
-        _check(connector, table, partial(selected, postgres18))
+        _check(connector, table, partial(selected, database))
     assert _ops(connector, "public.f") == ["d1", "c2", "c4", "c7", "d6", "c10", "d10", "c10"]
     assert [op for op in _ops(connector, "public.d") if op[0] != "d"] == ["u2", "u4", "c7", "c10", "c10"]
     for name in ("d", "f"):
-        postgres18.execute(
+        database.execute(
             f"UPDATE {name} SET wide = repeat('w', 3000000) WHERE id = 4",
             f"UPDATE {name} SET total = 9 WHERE id = 10",
             rows.insert(name, 11, "'paid'", "3", wide="NULL"),
@@ -154,9 +154,7 @@ def test_postgres(
     for table in tables:
         assert {row["id"] for row in connector.fold(table).values()} == {1, 2, 4, 7, 10, 11}
     for name in ("d", "f"):
-        postgres18.execute(
-            f"TRUNCATE {name}", rows.insert(name, 1, "'paid'", "1"), rows.insert(name, 2, "'draft'", "1")
-        )
+        database.execute(f"TRUNCATE {name}", rows.insert(name, 1, "'paid'", "1"), rows.insert(name, 2, "'draft'", "1"))
     said += connector.catch_up()
     for table in tables:
         assert [row["id"] for row in connector.fold(table).values()] == [1]
