@@ -253,3 +253,30 @@ def test_flat(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> 
     connector.file.write_text(connector.file.read_text().replace('"flat"}', '"envelope"}'))
     assert "sink.format has changed for it: its rows are read again" in connector.catch_up()
     assert connector.fold("public.flat") == connector.fold("public.whole")
+
+
+def test_what_is_refused_by_collation(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Text is compared where the collation compares characters, or where the condition names one that does."""
+    postgres18.execute(
+        "CREATE COLLATION loose (locale = 'C')",
+        "UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'loose'",  # what ICU has, which may lack
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE t (id int PRIMARY KEY, a text COLLATE loose, b text, c varchar(9), d char(5), e mood)",
+        "INSERT INTO t VALUES (1, 'X', 'x', 'x', 'x', 'ok'), (2, 'x', 'X', 'X', 'X', 'sad')",
+    )
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.t"], as_owner=True, source={"where": {"public.t": "W"}}
+    )
+    text = connector.file.read_text()
+    for condition, fits in (("a = 'x'", ()), ("a COLLATE \\\"C\\\" = 'x' OR b = 'y'", (2,))):
+        connector.file.write_text(text.replace('"W"', f'"{condition}"'))
+        checked = connector.here("check", "FILE")
+        assert ("takes different texts for equal" in checked.stdout) == (not fits), checked.stdout
+        if not fits:
+            assert connector.here("run", "FILE", "--until-caught-up").returncode == 1
+    connector.catch_up()
+    assert [row["id"] for row in connector.fold("public.t").values()] == [2]
+    rest = "b = 'x' AND c = 'x' AND d = 'x' AND e = 'ok' AND e <> 'sad'"
+    connector.file.write_text(text.replace('"W"', f'"{rest}"'))
+    connector.catch_up()
+    assert [row["id"] for row in connector.fold("public.t").values()] == [1]
