@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeAlias, cast
 
-from cdc.encode import foreign
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope import Frame, TableEncoder
@@ -498,25 +497,13 @@ class EventWriter:
         if encoder.topic == self._logged.topic:
             self._logged.empty(transaction.xid)
         bound = frame.next_position()
+        xid = transaction.xid
+
+        def kept(view: int) -> bool:
+            return handover is not None and handover.saw(change.table, view, xid)
+
         with LiveKeys() as live:
-            for key, value in self._sink.records(change.table):
-                if value is None:
-                    continue
-                event = foreign.event_of(value)
-                if event is None:
-                    foreign.tell(encoder.topic, change.table.qualified)
-                    if foreign.names_a_row(key, change.table.key):
-                        live.put(key)  # it stands where a row would, and no row is left
-                    continue
-                position = event["source"]["position"]
-                if position >= bound:
-                    continue  # aborted: it lies ahead of where we are
-                view = Position.parse(position).number if event["op"] == "r" else 0
-                kept = handover is not None and handover.saw(change.table, view, transaction.xid)
-                if event["op"] == "d" or kept:
-                    live.discard(key)
-                else:
-                    live.put(key)
+            live.of_topic(self._sink.records(change.table), change.table, encoder.topic, bound=bound, kept=kept)
             for key in live:
                 self._records.put(encoder, key, frame, op=b"d", before=key, after=_NULL, lsn=change.lsn)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from cdc.config.temporary_files import TemporaryDatabase
+from cdc.encode import foreign
+from cdc.model.change import Position, Table
 
 
 class LiveKeys:
@@ -21,6 +23,37 @@ class LiveKeys:
 
     def discard(self, key: bytes) -> None:
         self._db.run("DELETE FROM live WHERE key = ?", (key,))
+
+    def of_topic(
+        self,
+        records: Iterable[tuple[bytes, bytes | None]],
+        table: Table,
+        topic: str,
+        *,
+        bound: str,
+        kept: Callable[[int], bool],
+    ) -> None:
+        """Take the keys that a table's topic has before the position `bound`.
+
+        A row that was read is left out if it is `kept`: the view with this number is of a later time than `bound`.
+        """
+        for key, value in records:
+            if value is None:
+                continue
+            event = foreign.event_of(value)
+            if event is None:
+                foreign.tell(topic, table.qualified)
+                if foreign.names_a_row(key, table.key):
+                    self.put(key)  # it stands where a row would, and no row is left
+                continue
+            position = event["source"]["position"]
+            if position >= bound:
+                continue  # aborted: it lies ahead of where we are
+            view = Position.parse(position).number if event["op"] == "r" else 0
+            if event["op"] == "d" or kept(view):
+                self.discard(key)
+            else:
+                self.put(key)
 
     def after(self, key: bytes | None, most: int) -> list[bytes]:
         """Return the next keys in their order, as many as `most`."""

@@ -110,13 +110,13 @@ def _nowhere(connector: Connector, watch: Watch, said: str, segments: Path, secr
 
 
 def test_postgres(
-    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    database: Database, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Snapshot, stream, key changes, TOAST, rows read again, a row too large, TRUNCATE; with and without old rows."""
     secret = f"canary-{uuid.uuid4().hex}"
     rows = Rows(secret)
     for name, identity in (("d", "DEFAULT"), ("f", "FULL")):
-        postgres18.execute(
+        database.execute(
             f"CREATE TABLE {name} (password text, id int PRIMARY KEY, status text, total numeric(10,2), email text,"
             " born date, phone varchar(60), bio text, wide text)",
             f"ALTER TABLE {name} REPLICA IDENTITY {identity}",
@@ -125,23 +125,23 @@ def test_postgres(
     tables = ["public.d", "public.f"]
     rules = _source(tables, tmp_path, "status <> 'draft' AND total >= 1")
     connector = Connector(
-        tmp_path, prefix, postgres18.url, kafka, tables, source=rules, on_error="dead_letter",
+        tmp_path, prefix, database.url, kafka, tables, source=rules, on_error="dead_letter",
         sink={"options": {"compression.type": "none"}},
     )  # fmt: skip
     watch = Watch(secret)
     watch.publishes(kafka, prefix)
     said = connector.catch_up()
     for table in tables:
-        _check(connector, table, partial(selected, postgres18))
+        _check(connector, table, partial(selected, database))
     for name in ("d", "f"):
-        postgres18.execute(*rows.stream(name))
+        database.execute(*rows.stream(name))
     said += connector.catch_up()
     for table in tables:
-        _check(connector, table, partial(selected, postgres18))
+        _check(connector, table, partial(selected, database))
     assert _ops(connector, "public.f") == ["d1", "c2", "c4", "c7", "d6", "c10", "d10", "c10"]
     assert [op for op in _ops(connector, "public.d") if op[0] != "d"] == ["u2", "u4", "c7", "c10", "c10"]
     for name in ("d", "f"):
-        postgres18.execute(
+        database.execute(
             f"UPDATE {name} SET wide = repeat('w', 3000000) WHERE id = 4",
             f"UPDATE {name} SET total = 9 WHERE id = 10",
             rows.insert(name, 11, "'paid'", "3", wide="NULL"),
@@ -154,9 +154,7 @@ def test_postgres(
     for table in tables:
         assert {row["id"] for row in connector.fold(table).values()} == {1, 2, 4, 7, 10, 11}
     for name in ("d", "f"):
-        postgres18.execute(
-            f"TRUNCATE {name}", rows.insert(name, 1, "'paid'", "1"), rows.insert(name, 2, "'draft'", "1")
-        )
+        database.execute(f"TRUNCATE {name}", rows.insert(name, 1, "'paid'", "1"), rows.insert(name, 2, "'draft'", "1"))
     said += connector.catch_up()
     for table in tables:
         assert [row["id"] for row in connector.fold(table).values()] == [1]
@@ -164,37 +162,43 @@ def test_postgres(
 
 
 def test_mysql(
-    mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The same, where the log has whole rows and texts are compared by a collation that the condition names."""
     secret = f"canary-{uuid.uuid4().hex}"
     rows = Rows(secret)
-    mysql.execute(
+    mysql_database.execute(
         "CREATE TABLE f (password text, id int PRIMARY KEY, status varchar(20), total decimal(10,2), email text,"
         " born date, phone varchar(60), bio text, wide text) CHARACTER SET utf8mb4",
         *rows.before("f"),
     )
-    table = f"{mysql.name}.f"
+    table = f"{mysql_database.name}.f"
     rules = _source([table], tmp_path, "status COLLATE utf8mb4_bin <> 'draft' AND total >= 1")
     connector = Connector(
-        tmp_path, prefix, mysql.url, kafka, [table], source=rules, sink={"options": {"compression.type": "none"}}
+        tmp_path,
+        prefix,
+        mysql_database.url,
+        kafka,
+        [table],
+        source=rules,
+        sink={"options": {"compression.type": "none"}},
     )
     watch = Watch(secret)
     watch.publishes(kafka, prefix)
 
     def select(statement: str) -> list[dict[str, Any]]:
-        with closing(mysql.connect(database=mysql.name)) as connection, connection.cursor() as cursor:
+        with closing(mysql_database.connect(database=mysql_database.name)) as connection, connection.cursor() as cursor:
             cursor.execute(statement)
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     said = connector.catch_up()
     _check(connector, table, select)
-    mysql.execute(*rows.stream("f"))
+    mysql_database.execute(*rows.stream("f"))
     said += connector.catch_up()
     _check(connector, table, select)
     assert _ops(connector, table) == ["d1", "c2", "c4", "c7", "d6", "c10", "d10", "c10"]
-    mysql.execute(
+    mysql_database.execute(
         "UPDATE f SET total = 9 WHERE id = 10", "ALTER TABLE f MODIFY born datetime", rows.insert("f", 11, "NULL", "3")
     )
     connector.here("snapshot", "start", "FILE", "--table", table)
@@ -249,3 +253,30 @@ def test_flat(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> 
     connector.file.write_text(connector.file.read_text().replace('"flat"}', '"envelope"}'))
     assert "sink.format has changed for it: its rows are read again" in connector.catch_up()
     assert connector.fold("public.flat") == connector.fold("public.whole")
+
+
+def test_what_is_refused_by_collation(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Text is compared where the collation compares characters, or where the condition names one that does."""
+    postgres18.execute(
+        "CREATE COLLATION loose (locale = 'C')",
+        "UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'loose'",  # what ICU has, which may lack
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE t (id int PRIMARY KEY, a text COLLATE loose, b text, c varchar(9), d char(5), e mood)",
+        "INSERT INTO t VALUES (1, 'X', 'x', 'x', 'x', 'ok'), (2, 'x', 'X', 'X', 'X', 'sad')",
+    )
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.t"], as_owner=True, source={"where": {"public.t": "W"}}
+    )
+    text = connector.file.read_text()
+    for condition, fits in (("a = 'x'", ()), ("a COLLATE \\\"C\\\" = 'x' OR b = 'y'", (2,))):
+        connector.file.write_text(text.replace('"W"', f'"{condition}"'))
+        checked = connector.here("check", "FILE")
+        assert ("takes different texts for equal" in checked.stdout) == (not fits), checked.stdout
+        if not fits:
+            assert connector.here("run", "FILE", "--until-caught-up").returncode == 1
+    connector.catch_up()
+    assert [row["id"] for row in connector.fold("public.t").values()] == [2]
+    rest = "b = 'x' AND c = 'x' AND d = 'x' AND e = 'ok' AND e <> 'sad'"
+    connector.file.write_text(text.replace('"W"', f'"{rest}"'))
+    connector.catch_up()
+    assert [row["id"] for row in connector.fold("public.t").values()] == [1]

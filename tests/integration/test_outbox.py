@@ -74,21 +74,27 @@ def test_postgres(postgres18: Database, kafka: str, prefix: str, tmp_path: Path)
         assert of == [n for begin in (100, 200, 300) for n in range(begin, begin + 40) if b"k%d" % (n % 3) == key]
 
 
-def test_mysql(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+def test_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A payload of bytes, one of JSON; through librdkafka; a table that is not an outbox is refused first."""
     columns = "id int PRIMARY KEY AUTO_INCREMENT, aggregatetype varchar(50), aggregateid varchar(50), type varchar(50)"
-    mysql.execute(f"CREATE TABLE outbox ({columns}, body json)")
-    table = f"{mysql.name}.outbox"
+    mysql_database.execute(f"CREATE TABLE outbox ({columns}, body json)")
+    table = f"{mysql_database.name}.outbox"
     connector = Connector(
-        tmp_path, prefix, mysql.url, kafka, [table], source=_source(table, prefix), sink={"producer": "librdkafka"}
+        tmp_path,
+        prefix,
+        mysql_database.url,
+        kafka,
+        [table],
+        source=_source(table, prefix),
+        sink={"producer": "librdkafka"},
     )
     refused = connector.here("run", "FILE", "--until-caught-up")
     assert refused.returncode == 1
     assert f"source.outbox: table {table} has no column payload" in refused.stderr
     assert "has no column payload" in connector.here("check", "FILE").stdout
-    mysql.execute("ALTER TABLE outbox CHANGE body payload blob")
+    mysql_database.execute("ALTER TABLE outbox CHANGE body payload blob")
     connector.catch_up()
-    mysql.execute(
+    mysql_database.execute(
         "INSERT INTO outbox VALUES (1, 'a', 'x', 't', x'00ff')",
         "DELETE FROM outbox",
         "ALTER TABLE outbox DROP COLUMN payload, ADD COLUMN payload json",
