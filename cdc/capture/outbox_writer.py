@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from cdc.config.outbox import OutboxConfig
+from cdc.config.published.outbox import OutboxConfig
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.envelope import Frame, TableEncoder
 from cdc.model.change import Change, Described, Op, Row, Table, Xid

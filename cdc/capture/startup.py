@@ -12,7 +12,7 @@ import orjson
 
 from cdc.capture import signals, verdicts
 from cdc.capture.incremental_snapshot import IncrementalProgress
-from cdc.config.outbox import OutboxConfig
+from cdc.config.published.outbox import OutboxConfig
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.table_log import log_of
 from cdc.model.change import Position, Table

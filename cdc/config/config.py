@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from cdc.config.column_rules import ColumnRules
 from cdc.config.metrics_config import MetricsConfig
-from cdc.config.outbox import OutboxConfig
 from cdc.config.patterns import LEFT_OUT, chooses, is_pattern, matches
-from cdc.config.record_format import check_format
-from cdc.config.where import parse
+from cdc.config.published.column_rules import ColumnRules
+from cdc.config.published.outbox import OutboxConfig
+from cdc.config.published.record_format import check_format
+from cdc.config.published.where import parse
 from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log

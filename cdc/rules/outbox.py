@@ -21,7 +21,7 @@ from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from cdc.config.outbox import OutboxConfig
+from cdc.config.published.outbox import OutboxConfig
 from cdc.model.change import UNCHANGED, Row, Table
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import Headers

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from cdc.config.where import Comparison, Condition, Every, IsNull, IsTrue, Literal, Name, Not, Some
+from cdc.config.published.where import Comparison, Condition, Every, IsNull, IsTrue, Literal, Name, Not, Some
 from cdc.model.change import UNCHANGED, Column, Row, Table, Unsent
 from cdc.model.errors import OperatorError
 

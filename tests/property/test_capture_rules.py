@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.capture.published_rows import PublishedTables
 from cdc.capture.signals import Command
-from cdc.config.column_rules import ColumnRules, HashRule
+from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
 from cdc.rules.capture_rules import MASK, NO_RULES, CaptureRules
 from cdc.rules.flat import Formats

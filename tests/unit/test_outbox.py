@@ -13,7 +13,7 @@ import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.config import SourceConfig, load_connector
-from cdc.config.outbox import OutboxConfig
+from cdc.config.published.outbox import OutboxConfig
 from cdc.model.change import Change, Column, Kind, Op, Row, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.config.where import parse
+from cdc.config.published.where import parse
 from cdc.model.change import UNCHANGED, Column, Kind, Row, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.row_filter import equality_of, judge_of
