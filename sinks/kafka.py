@@ -36,7 +36,15 @@ from sinks.producer.librdkafka import LibrdkafkaProducer
 from sinks.producer.producer import Producer
 from sinks.producer.retries import FENCED, RefusedError
 from sinks.producer.transactional import TransactionalProducer
-from sinks.topics.names import log_topic, position_topic, schema_topic, signal_topic, table_of, table_topic
+from sinks.topics.names import (
+    log_topic,
+    position_topic,
+    routed_topic,
+    schema_topic,
+    signal_topic,
+    table_of,
+    table_topic,
+)
 from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
 from sinks.topics.read_back import Isolation, extent, read_partition, read_to_end, read_without_waiting
 from sinks.topics.signals import Commands
@@ -91,6 +99,8 @@ class KafkaSink:
         self._states = StateWriter(self._standing.states)
         self._recorded: dict[str, TopicFacts] = {}
         self._found: Mapping[str, TopicFacts] = {}
+        self._routed: set[str] = set()
+        """Topics of messages that are known to be there."""
         self._looked_s = 0.0
         self._look_from = 0
         self._made: Sequence[str] = ()
@@ -278,6 +288,17 @@ class KafkaSink:
 
     def peek(self) -> State | None:
         return read_standing(self._config, self.connector).state
+
+    def routed_topic(self, prefix: str, name: str) -> str:
+        topic = routed_topic(prefix, name)
+        if topic not in self._routed:
+            with Topics(self._servers, self._config.options) as topics:
+                of_any_size = Wanted.log(topic, None, {}).adjusted(self._config.topic_config)
+                missing = topics.check([of_any_size])
+                wanted = [replace(each, partitions=self._config.partitions) for each in missing]
+                topics.create(wanted, replication_factor=self._config.replication_factor)
+            self._routed.add(topic)
+        return topic
 
     def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         self._batches.add(topic, key, value, headers)

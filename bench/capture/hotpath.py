@@ -28,6 +28,7 @@ from cdc.config.config import KafkaConfig
 from cdc.encode import row_codegen
 from cdc.model.change import Table, Transaction, TransactionBatch
 from cdc.model.state import Phase, State
+from cdc.rules.flat import Formats
 from sinks.kafka import KafkaSink
 from sinks.producer.batches import Batch
 
@@ -119,7 +120,7 @@ def decoded(log: PostgresLog | MysqlLog) -> None:
             return
 
 
-def written(log: PostgresLog | MysqlLog, servers: str | None = None) -> None:
+def written(log: PostgresLog | MysqlLog, servers: str | None = None, form: str = "envelope") -> None:
     source = log.source()
     made = config(log.kind)
     sink = KafkaConfig(bootstrap_servers=servers or "localhost:1", topic_prefix=f"bench-{uuid4()}")
@@ -130,7 +131,7 @@ def written(log: PostgresLog | MysqlLog, servers: str | None = None) -> None:
     to = _Kafka(sink, state) if servers else _Nowhere(sink, state)
     snapshotter: Any = _Snapshotter
     pipeline = Pipeline(
-        Settings(connector=made.name, prefix=sink.prefix),
+        Settings(connector=made.name, prefix=sink.prefix, formats=Formats(form)),
         open_source=lambda: source,
         open_snapshotter=snapshotter,
         sink=to,
@@ -157,6 +158,7 @@ def measure(kind: str, count: int, per_transaction: int, runs: int, servers: str
         "received": lambda: received(log),
         "decoded": lambda: decoded(log),
         "written": lambda: written(log),
+        "as flat": lambda: written(log, form="flat"),
     }
     if servers:
         stages["produced"] = lambda: written(log, servers)

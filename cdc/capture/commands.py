@@ -44,6 +44,8 @@ class UserCommands:
         """Where the log ended when the user reported a gap: the gap may still come before that."""
         self.paused_ms = paused_ms
         """Since when the connector is paused; 0: it is not."""
+        self.reload = False
+        """Whether the file is to be read again, once the answer is committed."""
 
     def look(self, reached: int, look_at_topics: Callable[[], None]) -> bool:
         """Carry out what is asked, regularly; whether a gap that was reported may still come.
@@ -65,14 +67,16 @@ class UserCommands:
             if look:
                 self._read_s = time.monotonic()
             for key, value in self._sink.commands():
-                self._pause(key, signals.parse(value))
+                self._of_connector(key, signals.parse(value))
         return self.paused_ms > 0
 
-    def _pause(self, key: bytes, command: signals.Command) -> bool:
-        """Whether a command pauses or resumes the connector: then it is carried out."""
-        if command.pause is None:
+    def _of_connector(self, key: bytes, command: signals.Command) -> bool:
+        """Whether a command is about the connector, not about tables: then it is carried out."""
+        if command.pause is None and not command.reload:
             return False
-        if command.pause and not self.paused_ms:
+        if command.reload:
+            self.reload = True
+        elif command.pause and not self.paused_ms:
             self.paused_ms = time.time_ns() // 1_000_000
         elif not command.pause:
             self.paused_ms = 0
@@ -85,7 +89,7 @@ class UserCommands:
         self._rereads.look_for(commands)
         for key, value in commands:
             command = signals.parse(value)
-            if self._pause(key, command) or (command.after_gap and self._gap_may_come(reached)):
+            if self._of_connector(key, command) or (command.after_gap and self._gap_may_come(reached)):
                 continue
             unknown = [name for name in command.tables if name not in self._captured]
             if unknown and not command.stop and key not in self._looked_for:

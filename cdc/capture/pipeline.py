@@ -39,6 +39,7 @@ from cdc.model.errors import (
 from cdc.model.interfaces import Sink, Snapshotter, Source
 from cdc.model.meter import NO_METER, Meter, RunState
 from cdc.model.state import Phase, State
+from cdc.rules import outbox
 
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
@@ -48,7 +49,7 @@ _REFUSALS: Final = 2
 
 log = logging.getLogger("cdc")
 
-__all__ = ["Pipeline", "Report", "RestartSession", "Settings", "Stopped"]
+__all__ = ["Parts", "Pipeline", "Report", "RestartSession", "Settings", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,15 @@ class Report:
     tables: tuple[tuple[str, int, bool], ...]
     """Of a snapshot: table, rows read, done."""
     state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a connector's file says to a pipeline."""
+
+    settings: Settings
+    open_source: Callable[[], Source]
+    open_snapshotter: Callable[[], Snapshotter]
 
 
 class Pipeline:
@@ -77,11 +87,16 @@ class Pipeline:
         failed: Callable[[CdcError], None] = lambda _: None,
         executor: Callable[[], Executor] | None = None,
         meter: Meter = NO_METER,
+        reread: Callable[[], Parts | None] = lambda: None,
     ) -> None:
         """`observe` is called with every commit, `failed` with every error that ends a session.
 
+        `reread` reads the file again, when that is asked for: its parts, or None, after it has said why not.
         `executor` makes what a session reads rows on while it follows the log; a thread by default.
         """
+        self._reread = reread
+        self._before: Parts | None = None
+        """What was followed before the file was read again, until a session has committed with what it says now."""
         self._settings = settings
         self._startup = Startup(settings, sink)
         self._open_source = open_source
@@ -93,6 +108,7 @@ class Pipeline:
         self._stop = threading.Event()
         self._across = AcrossSessions(
             stop=self._stop,
+            reload=threading.Event(),
             committed=self._committed,
             good=self._good,
             meter=meter,
@@ -112,6 +128,10 @@ class Pipeline:
         """Ask to end after the current source transaction; callable from a signal handler."""
         self._stop.set()
 
+    def reload(self) -> None:
+        """Ask to read the file again, after the current source transaction; callable from a signal handler."""
+        self._across.reload.set()
+
     def run(self, *, until_caught_up: bool = False) -> None:
         """Run until stopped, or until everything the source had committed at the call is in Kafka.
 
@@ -129,6 +149,7 @@ class Pipeline:
             except Stopped:
                 return
             except RestartSession:
+                self._take_up()
                 continue
             except ChangedError as exc:
                 log.info("%s", exc.message)
@@ -137,9 +158,13 @@ class Pipeline:
                 self._meter.fails(exc)
                 self._refuse(exc)
             except (OperatorError, BugError) as exc:
+                if self._goes_back(exc):
+                    continue
                 self._ends(exc)
                 raise
             except RetryableError as exc:
+                if self._goes_back(exc):
+                    continue
                 now = time.monotonic()
                 if failing_since is None or self._good_at_s > failing_since:
                     failing_since, pause_s = now, RETRY_FIRST_S
@@ -154,6 +179,31 @@ class Pipeline:
                 pause_s = min(pause_s * 2, RETRY_LONGEST_S)
             else:
                 return
+
+    def _take_up(self) -> None:
+        """Read the file again, if that is why the session has ended; the sink stays as it is."""
+        if not self._across.reload.is_set():
+            return
+        self._across.reload.clear()
+        found = self._reread()
+        if found is not None:
+            self._before = self._before or Parts(self._settings, self._open_source, self._open_snapshotter)
+            self._follows(found)
+            log.info("connector %s: its file is read again", self._settings.connector)
+
+    def _follows(self, parts: Parts) -> None:
+        self._settings, self._open_source = parts.settings, parts.open_source
+        self._open_snapshotter = parts.open_snapshotter
+
+    def _goes_back(self, error: CdcError) -> bool:
+        """Whether a file that was read again has led to this before anything was committed: then it is as it was."""
+        before, self._before = self._before, None
+        if before is None or isinstance(error, FencedError):
+            return False
+        self._meter.fails(error)
+        log.error("the file as it is now is refused, the connector goes on as before: %s", error.message)
+        self._follows(before)
+        return True
 
     def _ends(self, error: CdcError) -> None:
         self._leave(error)
@@ -185,6 +235,7 @@ class Pipeline:
             ran_before = self._sink.check(tables)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before))
             raise_first(self._settings.formats.refusals(tables))
+            raise_first(outbox.refusals(self._settings.outbox, tables))
             if not ran_before:
                 self._startup.refuse_neighbours(identity, tables)
                 source.unused()
@@ -256,6 +307,7 @@ class Pipeline:
 
     def _committed(self, events: int, state: State) -> None:
         self._good()
+        self._before = None
         self._sequence = state.sequence
         self._events += events
         tables = state.snapshot.get("tables", {})

@@ -39,7 +39,7 @@ class PublishedWindow:
     """A window of published rows: rows of one table under one view."""
 
     table: Table
-    """The table as it was when they were read."""
+    """The table as it was when they were read, with its published columns."""
     rows: Sequence[PublishedRow]
     end: int
     """A commit position: everything that the view had seen lies before it."""
@@ -54,23 +54,25 @@ class PublishedTables:
         self, tables: Sequence[Table], reader: Snapshotter, *, prefix: str, rules: CaptureRules = NO_RULES
     ) -> None:
         """`reader` is closed with this. Raises OperatorError for rules that cannot be applied."""
-        self.tables: Final = {table.qualified: table for table in tables}
+        self._sources: Final = {table.qualified: table for table in tables}
         self._reader = reader
-        of = {name: rules.of(name) for name in self.tables}
+        of = {name: rules.of(name) for name in self._sources}
         self._encoders = {
             name: TableEncoder(
                 table, connector="", prefix=prefix, database="", version=0, topic="",
                 published=None if (found := of[name]) is None else found.published(table),
             )
-            for name, table in self.tables.items()
+            for name, table in self._sources.items()
         }  # fmt: skip
+        self.tables: Final = {name: encoder.table for name, encoder in self._encoders.items()}
+        """With the columns that are published, and the kinds that they are published as."""
 
     def read(self, name: str) -> Iterator[PublishedWindow]:
         """Read all rows of a table in the order of its key, each key under exactly one of the views.
 
         Raises RetryableError when the table is altered or dropped meanwhile.
         """
-        table, after, rows = self.tables[name], None, FIRST_ROWS
+        table, after, rows = self._sources[name], None, FIRST_ROWS
         while True:
             window = self._reader.window(table, after, rows, key=table.key_as_text, first=False)
             yield self._part(table, window)
@@ -84,7 +86,7 @@ class PublishedTables:
 
         The views have seen every transaction that had begun before the call.
         """
-        table, first = self.tables[name], True
+        table, first = self._sources[name], True
         for at in range(0, len(keys), KEYS_AT_ONCE):
             asked = frozenset(self.event_key(name, key) for key in keys[at : at + KEYS_AT_ONCE])
             part = self._part(table, self._reader.rows(table, keys[at : at + KEYS_AT_ONCE], first=first))
@@ -114,7 +116,7 @@ class PublishedTables:
         encoder = self._encoders[table.qualified]
         shown = encoder.shown(window.rows)
         rows = [row for row in (_published(encoder, row) for row in shown) if row is not None]
-        return PublishedWindow(table, rows, window.end, len(shown) - len(rows))
+        return PublishedWindow(encoder.table, rows, window.end, len(shown) - len(rows))
 
 
 def _published(encoder: TableEncoder, row: Row) -> PublishedRow | None:

@@ -13,8 +13,10 @@ from functools import partial
 from typing import Final, NoReturn
 
 from cdc.capture.commands import RestartSession, UserCommands
+from cdc.capture.commit_pace import CUT_BYTES, CommitPace
 from cdc.capture.freshness import Freshness
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
+from cdc.capture.outbox_writer import OutboxWriter
 from cdc.capture.rereads import Rereads
 from cdc.capture.startup import Settings, restored, unless_rekeyed
 from cdc.capture.throttle import Throttle
@@ -31,13 +33,6 @@ from cdc.model.interfaces import Handover, Sink, Snapshotter, Source, Window
 from cdc.model.meter import Commit, Meter, RunState
 from cdc.model.state import Phase, State
 
-CUT_RECORDS: Final = 50_000
-CUT_BYTES: Final = 32 * 1024 * 1024
-CUT_AGE_S: Final = 0.2
-APART_MOST_S: Final = 1.0
-_COMMITS_APART: Final = 4
-"""A commit of a thousand partitions takes long: commits are so far apart that they take at most a fifth of the time."""
-MOVED_POSITION_S: Final = 0.5
 PAUSED_LOOK_S: Final = 0.5
 THROTTLED_S: Final = 1.0
 """A transaction is not left open while so long is waited."""
@@ -54,6 +49,8 @@ class AcrossSessions:
     """Holds what outlives a session."""
 
     stop: threading.Event
+    reload: threading.Event
+    """Set where the file is to be read again: the session ends for that."""
     committed: Callable[[int, State], None]
     good: Callable[[], None]
     executor: Callable[[], Executor]
@@ -137,6 +134,7 @@ class Session:
             not_asked=across.not_asked,
             emptied=self._emptied,
             key_headers=settings.key_headers,
+            outbox=OutboxWriter(settings.outbox, sink, self._letters) if settings.outbox is not None else None,
         )
         self._windows = state.windows
         self._frame: Frame | None = None
@@ -159,10 +157,7 @@ class Session:
         self._throttle = Throttle(settings.rows_per_second)
         self._at_end = False
         """Whether there may be nothing more to read now."""
-        self._since_s = 0.0
-        self._commit_s = 0.0
-        """How long the last commit took."""
-        self._positioned_s = time.monotonic()
+        self._pace = CommitPace(settings.idle_position_s)
         self._meter.opened(self._state, sink.pending)
 
     def close(self) -> None:
@@ -226,7 +221,7 @@ class Session:
             self._source.tend()
             records, size = self._sink.pending()
             stopped = self._across.stop.is_set()
-            paused = self._commands.is_paused(look=True)
+            paused = self._commands.is_paused(look=True) or self._is_to_reload()
             self._throttle.took(len(chunk.rows))
             waits = self._throttle.wait_s() >= THROTTLED_S
             if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped or paused or waits:
@@ -234,7 +229,7 @@ class Session:
             if stopped:
                 raise Stopped
             if paused:
-                raise RestartSession  # the readers let go of the tables
+                self._restart()  # the readers let go of the tables
             progress = chunk.progress
             self._await_throttle()
             self._meter.waits()
@@ -285,6 +280,9 @@ class Session:
                 self._look_if_wanted()
             if self._to_do() and self._incremental and not self._throttle.wait_s() and self._write_window():
                 self._commit_position()
+            if self._is_to_reload():
+                self._commit_position()
+                self._restart()
             if self._commands.is_paused():
                 self._commit_position()
                 self._pause()
@@ -309,12 +307,25 @@ class Session:
                 self._commit(self._state.next())
                 log.info("connector %s is resumed", self._settings.connector)
                 raise RestartSession
+            if self._is_to_reload():
+                self._commit(self._state.next())
+                self._restart()
             if self._state.phase is Phase.STREAM:
                 self._look_if_wanted()
-            if time.monotonic() - self._positioned_s >= self._settings.idle_position_s:
+            if self._pace.is_long_ago():
                 self._look_at_topics()
                 self._commit(self._state.next())  # a copy that was fenced off notices
             self._across.stop.wait(PAUSED_LOOK_S)
+
+    def _is_to_reload(self) -> bool:
+        """Whether the file is to be read again: a command says so, or the process was told."""
+        return self._commands.reload or self._across.reload.is_set()
+
+    def _restart(self) -> NoReturn:
+        """Begin a new session, after a commit that has answered what asked for it."""
+        if self._commands.reload:
+            self._across.reload.set()
+        raise RestartSession
 
     def _look_if_wanted(self) -> None:
         """Look at the log's end for those who look at figures, where all that was read is in Kafka."""
@@ -387,8 +398,7 @@ class Session:
 
     def _fast(self, transactions: list[Transaction], begin: int) -> int:
         """Write the transactions from `begin` on by the fast path, up to one that it declines; return how many."""
-        if self._sink.pending()[0] == 0:
-            self._since_s = time.monotonic()
+        self._pace.begins(self._sink.pending()[0])
         made_at_ms = time.time_ns() // 1_000_000
         written, events = self._writer.batch(transactions, begin, self._state.epoch, made_at_ms)
         self._freshness.read(transactions[begin : begin + written])
@@ -397,8 +407,7 @@ class Session:
 
     def _transaction(self, transaction: Transaction) -> None:
         """Write one whole source transaction into the open Kafka transaction."""
-        if self._sink.pending()[0] == 0:
-            self._since_s = time.monotonic()
+        self._pace.begins(self._sink.pending()[0])
         frame = Frame(
             epoch=self._state.epoch,
             commit=transaction.commit,
@@ -421,8 +430,7 @@ class Session:
 
     def _message(self, message: Message) -> None:
         """Write a message that belongs to no transaction."""
-        if self._sink.pending()[0] == 0:
-            self._since_s = time.monotonic()
+        self._pace.begins(self._sink.pending()[0])
         now_ms = time.time_ns() // 1_000_000
         where, _ = self._source.coordinates(message.lsn)
         frame = Frame(
@@ -438,13 +446,9 @@ class Session:
         self._uncommitted += 1
 
     def _cut(self) -> bool:
-        """Whether to commit under load: by records, bytes or age of the first; with none, if the position is due."""
+        """Whether to commit under load; with nothing pending, if the position is due."""
         records, size = self._sink.pending()
-        if records == 0:
-            return self._position_due()
-        apart_s = min(self._commit_s * _COMMITS_APART, APART_MOST_S)
-        age_s = time.monotonic() - self._since_s
-        return age_s >= apart_s and (age_s >= CUT_AGE_S or records >= CUT_RECORDS or size >= CUT_BYTES)
+        return self._pace.is_cut(records, size) if records else self._position_due()
 
     def _due_when_idle(self) -> bool:
         """Whether to commit with nothing to read: at once if records are pending, else when the position is due.
@@ -454,18 +458,14 @@ class Session:
         return self._sink.pending()[0] > 0 or self._position_due()
 
     def _position_due(self) -> bool:
-        """Whether to commit the position: soon after it has moved (`cdc wait` may wait for it), else now and then."""
-        waited_s = time.monotonic() - self._positioned_s
-        if waited_s >= self._settings.idle_position_s:
-            return True
-        return waited_s >= MOVED_POSITION_S and self._source.position()[1] > self._state.commit
+        return self._pace.is_position_due(moved=self._source.position()[1] > self._state.commit)
 
     def _commit_position(self) -> None:
         rereads, asked = self._rereads.commit()
         offset, commit = self._source.position()
         reading = self._incremental.state()
         nothing = commit == self._state.commit and self._sink.pending()[0] == 0 and reading == self._state.reading
-        if nothing and time.monotonic() - self._positioned_s < self._settings.idle_position_s:
+        if nothing and not self._pace.is_long_ago():
             self._across.good()
             return
         if self._sink.pending()[0] == 0 or (self._at_end and self._freshness.is_due()):
@@ -494,8 +494,7 @@ class Session:
         begun_s, (records, size) = time.monotonic(), self._sink.pending()
         self._sink.commit(state)
         self._state = state
-        self._positioned_s = time.monotonic()
-        self._commit_s = self._positioned_s - begun_s
+        self._pace.committed(begun_s)
         events, self._uncommitted = self._uncommitted, 0
         self._across.committed(events, state)
         transactions = self._freshness.taken()
@@ -508,7 +507,7 @@ class Session:
                     transactions=transactions,
                     records=records,
                     size_bytes=size,
-                    took_s=self._commit_s,
+                    took_s=self._pace.commit_s,
                     epochs=self._sink.epochs,
                 )
             )

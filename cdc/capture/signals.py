@@ -2,8 +2,8 @@
 
 https://debezium.io/documentation/reference/stable/configuration/signalling.html: ``execute-snapshot`` and
 ``stop-snapshot``. We add two members of the data: ``after-gap``, because the log has a gap and a re-snapshot of all
-tables shall close it; and ``keys``, for only the rows with these keys of the one table named. ``pause-connector`` and
-``resume-connector`` are ours.
+tables shall close it; and ``keys``, for only the rows with these keys of the one table named. ``pause-connector``,
+``resume-connector`` and ``reload-connector`` are ours.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from cdc.model.state import Key, key_from_json, key_to_json
 
 _PAUSE: Final = "pause-connector"
 _RESUME: Final = "resume-connector"
+_RELOAD: Final = "reload-connector"
 
 log = logging.getLogger("cdc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Starts or stops the incremental snapshot of tables, or pauses or resumes the connector."""
+    """Starts or stops the incremental snapshot of tables, pauses or resumes the connector, has it read its file."""
 
     tables: tuple[str, ...] = ()
     """``schema.table``"""
@@ -35,8 +36,12 @@ class Command:
     """The keys to read of the one table; none: all rows."""
     pause: bool | None = None
     """Whether the connector is to pause, or else to go on; None: it is about tables."""
+    reload: bool = False
+    """Whether the connector is to read its file again."""
 
     def to_bytes(self, identifier: str) -> bytes:
+        if self.reload:
+            return orjson.dumps({"id": identifier, "type": _RELOAD, "data": {}})
         if self.pause is not None:
             return orjson.dumps({"id": identifier, "type": _PAUSE if self.pause else _RESUME, "data": {}})
         data: dict[str, object] = {"type": "incremental", "data-collections": list(self.tables)}
@@ -53,6 +58,8 @@ def parse(value: bytes) -> Command:
     try:
         record = orjson.loads(value)
         kind, data = record["type"], record["data"]
+        if kind == _RELOAD:
+            return Command(reload=True)
         if kind in (_PAUSE, _RESUME):
             return Command(pause=kind == _PAUSE)
         if kind not in ("execute-snapshot", "stop-snapshot"):

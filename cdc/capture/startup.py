@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import orjson
 
 from cdc.capture import signals, verdicts
 from cdc.capture.incremental_snapshot import IncrementalProgress
+from cdc.config.outbox import OutboxConfig
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.table_log import log_of
 from cdc.model.change import Position, Table
@@ -20,6 +22,9 @@ from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
 from cdc.rules.capture_rules import NO_RULES, CaptureRules
 from cdc.rules.flat import ENVELOPES, Formats
+
+_OUTBOX: Final = "source.outbox"
+"""What the state's `config` calls the table that is an outbox."""
 
 log = logging.getLogger("cdc")
 
@@ -41,6 +46,8 @@ class Settings:
     """How long servers that are not up yet are waited for before the connector has run once; None: not at all."""
     rules: CaptureRules = NO_RULES
     """What of the tables is published."""
+    outbox: OutboxConfig | None = None
+    """The captured table that is an outbox."""
     formats: Formats = ENVELOPES
     """Which tables' topics are flat."""
     key_headers: bool = False
@@ -86,7 +93,7 @@ class Startup:
                 identity=identity,
                 phase=Phase.CREATING,
                 epoch=1,
-                config=self._settings.config,
+                config={**self._settings.config, **({_OUTBOX: of.table} if (of := self._settings.outbox) else {})},
             )
             self._record_topics()
             self._sink.commit(state)
@@ -111,7 +118,7 @@ class Startup:
             self._sink.commit(state)
             return state, start.view
         _refuse_left_out(source, state)
-        still = _still_captured(state, names)
+        still = self._compare_outbox(_still_captured(state, names))
         try:
             moved = source.verify(still)
             if gap is not None:
@@ -158,6 +165,19 @@ class Startup:
                             table.qualified)  # fmt: skip
             reading[table.qualified] = IncrementalProgress(since, gap=back).to_json()
         return replace(state, reading={**state.reading, **reading})
+
+    def _compare_outbox(self, state: State) -> State:
+        """Have a table read that is no outbox any more: of the rows it has, none was published."""
+        was, outbox = str(state.config.get(_OUTBOX, "")), self._settings.outbox
+        now = outbox.table if outbox is not None else ""
+        if was == now:
+            return state
+        if was in state.tables:
+            log.warning("table %s is no outbox any more: its rows are read", was)
+            state = _read_again(state, [was])
+        if now in state.tables:
+            log.warning("table %s is an outbox now: what is inserted is published, and its topic stays as it is", now)
+        return replace(state, config={**state.config, _OUTBOX: now})
 
     def _record_topics(self) -> bool:
         """Record in the open transaction what has changed of the topics that are relied on; False: nothing has."""

@@ -16,6 +16,7 @@ from cdc.config.patterns import named
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.state import State
+from cdc.rules import outbox
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
 
@@ -55,6 +56,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     if checked.tables:
         rules = CaptureRules.of_source(config.source)
         findings += [refused("rules", error) for error in rules.refusals(checked.tables, first=state is None)]
+        findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
         findings += [refused("format", error) for error in Formats.of_sink(config.sink).refusals(checked.tables)]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]

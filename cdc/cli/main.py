@@ -21,6 +21,7 @@ _COMMANDS = {
     "snapshot": ("cdc.cli.snapshot", "Read tables again while their connector follows the log."),
     "pause": ("cdc.cli.pause", "Hold a connector: its place in the log is kept, and nothing is read."),
     "resume": ("cdc.cli.pause", "Let a held connector go on."),
+    "reload": ("cdc.cli.pause", "Have a connector read its file again while it runs."),
     "tail": ("cdc.cli.tail", "Print a connector's events, one JSON line each."),
     "explain": ("cdc.cli.explain", "Why derived stores hold what they hold of a key."),
     "status": ("cdc.cli.status", "Where a connector stands, or how fresh derived stores are."),

@@ -1,4 +1,4 @@
-"""`cdc pause` and `cdc resume` hold a connector and let it go on, by its signal topic: each is carried out once."""
+"""`cdc pause`, `cdc resume` and `cdc reload` steer a connector by its signal topic: each is carried out once."""
 
 from __future__ import annotations
 
@@ -59,12 +59,30 @@ def resume(file: Path, *, as_json: bool) -> None:
         click.echo(_asked(config, "to go on"), err=True)
 
 
+@click.command()
+@_FILE
+@_JSON
+def reload(file: Path, *, as_json: bool) -> None:
+    """Have a connector read its file again while it runs, as SIGHUP does.
+
+    Taken up are source.url, tables, heartbeat_s and on_hole, and snapshot: tables that are new are read while the log
+    is followed. A file that is wrong, that changes anything else, or that a session cannot begin with, is refused with
+    a line in the connector's log, and the connector goes on as before. One that is down reads its file as it starts.
+    """
+    config = load_connector(file)
+    identifier = _ask(config, Command(reload=True))
+    if as_json:
+        _as_json(config, identifier, {})
+    else:
+        click.echo(f"asked {config.name} to read its file again; its log says whether it is taken up", err=True)
+
+
 def _ask(config: ConnectorConfig, command: Command) -> str:
     """Leave the command; return its identifier."""
     found = standing(config)
     if found is None or found.state is None:
         raise OperatorError(
-            f"connector {config.name} has never run: there is nothing to hold", hint="cdc run CONNECTOR.yaml"
+            f"connector {config.name} has never run: nothing can be asked of it", hint="cdc run CONNECTOR.yaml"
         )
     identifier = uuid.uuid4().hex
     value = command.to_bytes(identifier)

@@ -72,6 +72,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "counted), `position`, `stopped` (by view, why).",
     "view status": "`name`, `position`, `freshness_seconds`, `views.<name>` with `topic`, `rows`, `quarantined` "
     "(units), `stopped` (why, or null), `published`.",
+    "view verify": "`agree`, `views[view, position, rows, missing, extra, different, failed, keys[how, key]]`; "
+    "`failed` says why Spark has no answer, or is null.",
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "
     "old copy, "
     "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",
@@ -80,6 +82,7 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "pause": "`id` of the command, `connector`, `log_seconds` (how long the server keeps its log, null where that is "
     "not known), `log` (the same in words).",
     "resume": "`id` of the command, `connector`.",
+    "reload": "`id` of the command, `connector`.",
     "snapshot status": "by table: `phase` (`initial`, `waiting`, `reading`, `deleting`), `rows`, `estimate`, "
     "`required`, "
     "`eta_s`.",

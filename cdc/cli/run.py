@@ -18,7 +18,7 @@ from types import FrameType
 import click
 
 from cdc.capture.memory import keep_freed
-from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
 from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
 from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, handler
 from cdc.cli.monitored import monitored_connector
@@ -26,7 +26,8 @@ from cdc.cli.terminal import ALIVE_S, Alive, clear_progress, instant, seconds_of
 from cdc.config import registry
 from cdc.config.child_processes import SAFE_PATH
 from cdc.config.config import ConnectorConfig, load_connector
-from cdc.model.errors import OperatorError
+from cdc.config.reread import reread
+from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.meter import Meter
 from cdc.model.state import Phase
 from cdc.monitoring.json_log import Place
@@ -136,33 +137,49 @@ def _run(files: tuple[Path, ...], how: _How, place: Place) -> None:
         return
     place.is_of(connector=configs[0].name)
     with monitored_connector(configs[0]) as meter:
-        _follow(configs[0], how, place, to, meter)
+        _follow(files[0], configs[0], how, place=place, to=to, meter=meter)
 
 
-def _follow(config: ConnectorConfig, how: _How, place: Place, to: logging.Handler, meter: Meter) -> None:
+def _parts(config: ConnectorConfig, how: _How) -> Parts:
+    settings = Settings(
+        connector=config.name,
+        prefix=config.sink.prefix,
+        chunk_rows=config.snapshot.chunk_rows,
+        rows_per_second=config.snapshot.max_rows_per_second,
+        logs=config.logs,
+        config=config.binding,
+        idle_position_s=config.sink.idle_position_s,
+        wait_s=how.wait_s,
+        take_over=how.take_over,
+        rules=CaptureRules.of_source(config.source),
+        outbox=config.source.outbox,
+        formats=Formats.of_sink(config.sink),
+        key_headers="key_change" in config.sink.headers,
+    )
+    return Parts(settings, registry.source(config), registry.snapshotter(config))
+
+
+def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to: logging.Handler, meter: Meter) -> None:
     keep_freed()
     shown = _Shown(config.name, live=sys.stderr.isatty() and not how.verbose and how.log_format == TEXT, place=place)
+    parts = _parts(config, how)
+
+    def read_again() -> Parts | None:
+        try:
+            return _parts(reread(file, config), how)
+        except ConfigError as exc:
+            _log.error("the file is not taken up, the connector goes on as before: %s", exc.message)
+            return None
+
     pipeline = Pipeline(
-        Settings(
-            connector=config.name,
-            prefix=config.sink.prefix,
-            chunk_rows=config.snapshot.chunk_rows,
-            rows_per_second=config.snapshot.max_rows_per_second,
-            logs=config.logs,
-            config=config.binding,
-            idle_position_s=config.sink.idle_position_s,
-            wait_s=how.wait_s,
-            take_over=how.take_over,
-            rules=CaptureRules.of_source(config.source),
-            formats=Formats.of_sink(config.sink),
-            key_headers="key_change" in config.sink.headers,
-        ),
-        open_source=registry.source(config),
-        open_snapshotter=registry.snapshotter(config),
+        parts.settings,
+        open_source=parts.open_source,
+        open_snapshotter=parts.open_snapshotter,
         sink=registry.sink(config.sink, config.name, logs=config.logs),
         observe=shown,
         failed=partial(registry.part("sinks.topics.positions:leave_error"), config.sink, config.name),
         meter=meter,
+        reread=read_again,
     )
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -181,6 +198,8 @@ def _follow(config: ConnectorConfig, how: _How, place: Place, to: logging.Handle
     gc.set_threshold(_GC_OBJECTS, 10, 10)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
+    if not sys.stderr.isatty():  # where there is a terminal it says that this one is closed
+        signal.signal(signal.SIGHUP, lambda *_: pipeline.reload())
     alive = Alive(shown.alive, every_s=ALIVE_S)
     to.addFilter(alive.heard)
     with alive:
@@ -317,6 +336,13 @@ def _supervise(files: tuple[Path, ...], flags: list[str]) -> None:
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
+
+    def hang_up(_number: int, _frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(signal.SIGHUP)
+
+    if not sys.stderr.isatty():
+        signal.signal(signal.SIGHUP, hang_up)
     running = dict(zip(files, children, strict=True))
     failed: dict[Path, int] = {}
     told_s = time.monotonic()

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from cdc.cli.apply import Told, stopping
-from cdc.cli.terminal import ALIVE_S, Alive, aligned
+from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progress
 from cdc.model.errors import ConfigError
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
@@ -88,6 +88,37 @@ def status(file: Path, *, as_json: bool) -> None:
         cells = ("-" if of[part] is None else f"{of[part]:,}" for part in ("rows", "quarantined"))
         rows.append((name, of["topic"], *cells, f"stopped: {of['stopped']}" if of["stopped"] else "running"))
     click.echo("\n".join(aligned(rows)))
+
+
+@view.command()
+@_FILE
+@click.option("--view", "name", metavar="NAME", help="Only this one.")
+@_JSON
+def verify(file: Path, *, name: str | None, as_json: bool) -> int:
+    """Compare the views of FILE with Spark's answer over the tables' topics, while the job runs or not.
+
+    Tables are folded from their topics up to the position that is published, and the SQL is run over them with the
+    clock of that position; the job's state is not looked at. Exit code 0 where they agree, 1 where they differ.
+    """
+    config = _load(file)
+    on_terminal = sys.stderr.isatty()
+    run_verify = importlib.import_module("spark_apply.views.verify").verify_views
+    found = [of.as_json() for of in run_verify(config, only=name, progress=show_progress if on_terminal else None)]
+    if on_terminal:
+        clear_progress()
+    agree = not any(of[part] for of in found for part in ("missing", "extra", "different", "failed"))
+    if as_json:
+        click.echo(json.dumps({"agree": agree, "views": found}))
+        return int(not agree)
+    parts = ("view", "rows", "missing", "extra", "different")
+    rows: list[tuple[str, ...]] = [parts, *(tuple(str(of[part]) for part in parts) for of in found)]
+    click.echo("\n".join(aligned(rows)))
+    for of in found:
+        if of["failed"]:
+            click.echo(f"{of['view']}: {of['failed']}")
+        for one in of["keys"]:
+            click.echo(f"{of['view']}: {one['how']}: {one['key']}")
+    return int(not agree)
 
 
 def _load(file: Path) -> Any:  # noqa: ANN401 - cdc.config.views.ViewsConfig, which is imported late

@@ -11,6 +11,7 @@ from typing import Final
 
 from cdc.config.column_rules import ColumnRules
 from cdc.config.metrics_config import MetricsConfig
+from cdc.config.outbox import OutboxConfig
 from cdc.config.patterns import LEFT_OUT, chooses, is_pattern, matches
 from cdc.config.record_format import check_format
 from cdc.config.where import parse
@@ -128,6 +129,8 @@ class SourceConfig:
     """What is published of columns, by table or pattern."""
     where: Mapping[str, str] = field(default_factory=dict)
     """The condition for a row to be published, by table or pattern."""
+    outbox: OutboxConfig | None = None
+    """The captured table that is an outbox."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """Options for sources of third parties."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
@@ -179,6 +182,14 @@ class SourceConfig:
         self._check_rules()
 
     def _check_rules(self) -> None:
+        outbox = self.outbox.table if self.outbox is not None else None
+        _require(
+            outbox is None or (not is_pattern(outbox) and self.captures(outbox)),
+            f"outbox.table: “{outbox}” is not captured",
+            f"add it to tables, which has {', '.join(self.tables)}",
+        )
+        ruled = [name for name in (*self.columns, *self.where) if outbox is not None and matches(name, outbox)]
+        _require(not ruled, f"{outbox} is the outbox, and has rules ({', '.join(ruled)})", "leave it out of the rules")
         rules: dict[str, Iterable[str]] = {"columns": self.columns, "where": self.where}
         for part, names in rules.items():
             for name in names:
@@ -355,6 +366,12 @@ class ConnectorConfig:
         _check_name(self.name)
         _require(
             self.on_error in ON_ERROR, f"on_error: “{self.on_error}” is not known", f"one of {', '.join(ON_ERROR)}"
+        )
+        outbox = self.source.outbox
+        _require(
+            outbox is None or outbox.topic_prefix.partition(".")[0] != self.sink.topic_prefix,
+            "source.outbox.topic_prefix begins with sink.topic_prefix: its topics would look like tables'",
+            "another one of the two",
         )
         for table in self.sink.formats:
             _require(

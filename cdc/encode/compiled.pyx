@@ -534,6 +534,7 @@ cdef class _Count:
 cdef enum:
     ROOM_OF_FRAME = 512
     POSITION_AT = 13  # behind the place, where the position begins
+    TIME_AT = 10  # behind the operation, where the time begins
 
 cdef unsigned long long _serial = 0
 
@@ -673,6 +674,24 @@ cdef class Frame:
         put_bytes(out, op)
         return put(out, mine + ends[4], ends[5] - ends[4])
 
+    cdef int position(self, Out *out, Shape shape) except -1:
+        """The position of a table's next event; counts it."""
+        cdef unsigned long long number = self.view
+        cdef size_t at = self.ends[2] + POSITION_AT
+        cdef _Count count
+        if self.numbered:
+            count = shape.count if shape.of == self.serial else self.counter(shape)
+            self.events += 1
+            count.events += 1
+            number = self.events
+        put(out, self.out.start + at, self.ends[3] - at)
+        return put_hex(out, number, 8)
+
+    cdef int made_at(self, Out *out) except -1:
+        """When its events were made, in milliseconds."""
+        cdef size_t at = self.ends[4] + TIME_AT
+        return put(out, self.out.start + at, self.ends[5] - at - 1)
+
     cdef _Count counter(self, Shape shape):
         cdef _Count count = self.counted.get(shape.topic)
         if count is None:
@@ -723,17 +742,70 @@ cdef class Frame:
 cdef object _CHANGE = Change, _TRANSACTION = Transaction, _CREATE = Op.CREATE, _UPDATE = Op.UPDATE, _DELETE = Op.DELETE
 
 
+cdef str _HEADER = "__cdc"
+
+
+cdef class FlatEnd:
+    """What makes a flat record of a row: `cdc.rules.flat.Flat`, and the table's version."""
+
+    cdef tuple metadata
+    cdef bytes version
+    cdef Shape shape
+
+    def __init__(self, encoder):
+        if not {"op", "position", "ts_ms", "deleted"}.issuperset(encoder.flat.metadata):
+            raise ValueError("metadata that is not known")
+        self.metadata, self.version, self.shape = encoder.flat.metadata, b" %d " % encoder.version, encoder.shape
+
+    cdef tuple record(self, Out *out, Frame frame, bytes code, bytes key, bint gone):
+        """Key, value and headers; `out` has the row."""
+        cdef Out told
+        cdef bytes header
+        cdef size_t position
+        self.shape.made[PyBytes_AS_STRING(code)[0] & 7] += 1
+        take(&told)
+        try:
+            frame.position(&told, self.shape)
+            position = told.size
+            if self.metadata and not gone:
+                out.size -= 1  # the brace, which RowWriter puts last
+                for name in self.metadata:
+                    if name == "op":
+                        put(out, b',"__op":"', 9)
+                        put_bytes(out, code)
+                        put(out, b'"', 1)
+                    elif name == "position":
+                        put(out, b',"__position":"', 15)
+                        put(out, told.start, position)
+                        put(out, b'"', 1)
+                    elif name == "ts_ms":
+                        put(out, b',"__ts_ms":', 11)
+                        frame.made_at(out)
+                    else:
+                        put(out, b',"__deleted":"false"', 20)
+                put(out, b"}", 1)
+            put_bytes(&told, self.version)
+            put_bytes(&told, code)
+            header = PyBytes_FromStringAndSize(<char *>told.start, told.size)
+        finally:
+            give(&told)
+        value = None if gone else PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        return key, value, ((_HEADER, header),)
+
+
 cdef class Way:
     """The compiled form of `cdc.encode.fast_path.fast_path`."""
 
     cdef RowWriter write_row
     cdef KeyWriter write_key
     cdef Shape shape
+    cdef FlatEnd flat
     cdef object stored
     cdef long long limit
 
     def __init__(self, encoder, stored, limit):
         self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
+        self.flat = None if encoder.flat is None else FlatEnd(encoder)
         self.stored, self.limit = stored, limit
 
     def __call__(self, change, Frame frame not None):
@@ -765,13 +837,15 @@ cdef class Way:
                 return None
             if key is None:
                 return None
+            if self.flat is not None:
+                return self.flat.record(&out, frame, code, key, op is _DELETE)
             frame.behind(&out, self.shape, <object>PyTuple_GET_ITEM(change, 4), code)
             return key, PyBytes_FromStringAndSize(<char *>out.start, out.size)
         finally:
             give(&out)
 
     cdef object rows(self, Out *out, object before, tuple after):
-        """The key; the event up to where the rows end. None if the fast path declines the change."""
+        """The key; the event up to where the rows end, of a flat one the row. None: the fast path declines the change."""
         cdef bytes key
         if self.stored is not None:
             if type(self.stored) is SizeBound:
@@ -787,12 +861,13 @@ cdef class Way:
             if out.size != <size_t>PyBytes_GET_SIZE(key) or memcmp(out.start, PyBytes_AS_STRING(key), out.size) != 0:
                 return None
         out.size = 0
-        put(out, b'{"before":', 10)
-        if before is None:
-            put(out, b"null", 4)
-        else:
-            self.write_row.image(out, before)
-        put(out, b',"after":', 9)
+        if self.flat is None:
+            put(out, b'{"before":', 10)
+            if before is None:
+                put(out, b"null", 4)
+            else:
+                self.write_row.image(out, before)
+            put(out, b',"after":', 9)
         self.write_row.write(out, after)
         return key
 
@@ -801,9 +876,10 @@ cdef class Way:
         self.write_key.write(out, before)
         cdef bytes key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
         out.size = 0
-        put(out, b'{"before":', 10)
-        self.write_row.image(out, before)
-        put(out, b',"after":null', 13)
+        if self.flat is None:
+            put(out, b'{"before":', 10)
+            self.write_row.image(out, before)
+            put(out, b',"after":null', 13)
         return key
 
 
@@ -813,18 +889,21 @@ cdef class Reading:
     cdef RowWriter write_row
     cdef KeyWriter write_key
     cdef Shape shape
+    cdef FlatEnd flat
     cdef str topic
     cdef object write
 
     def __init__(self, encoder, write):
         self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
         self.topic, self.write = encoder.topic, write
+        self.flat = None if encoder.flat is None else FlatEnd(encoder)
 
     def __call__(self, rows, Py_ssize_t begin, Frame frame not None, lsn):
         cdef Out out
         cdef Py_ssize_t at, count = len(rows)
         cdef object row, key, value, write = self.write
         cdef str topic = self.topic
+        cdef tuple record = None
         for at in range(begin, count):
             row = rows[at]
             if type(row) is not tuple:
@@ -835,15 +914,22 @@ cdef class Reading:
                     self.write_key.write(&out, row)
                     key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
                     out.size = 0
-                    put(&out, b'{"before":null,"after":', 23)
+                    if self.flat is None:
+                        put(&out, b'{"before":null,"after":', 23)
                     self.write_row.write(&out, row)
                 except Exception:
                     return at
-                frame.behind(&out, self.shape, lsn, b"r")
-                value = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+                if self.flat is None:
+                    frame.behind(&out, self.shape, lsn, b"r")
+                    value = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+                else:
+                    record = self.flat.record(&out, frame, b"r", key, False)
             finally:
                 give(&out)
-            write(topic, key, value)
+            if record is None:
+                write(topic, key, value)
+            else:
+                write(topic, record[0], record[1], record[2])
         return count
 
 
@@ -899,12 +985,18 @@ cdef class AtOnce:
                     self.unmake(changes, whole)
                     return at - begin, events
                 whole += 1
+                if len(<tuple>record) == 3:
+                    made.append((topic, record[0], record[1], record[2]))
+                    continue
                 made.append(
                     (topic, <object>PyTuple_GET_ITEM(record, 0), <object>PyTuple_GET_ITEM(record, 1))
                 )
                 if <object>PyTuple_GET_ITEM(change, 0) is _DELETE:
                     made.append((topic, <object>PyTuple_GET_ITEM(record, 0), None))
             for record in made:
+                if len(<tuple>record) == 4:
+                    write(record[0], record[1], record[2], record[3])
+                    continue
                 write(
                     <object>PyTuple_GET_ITEM(record, 0),
                     <object>PyTuple_GET_ITEM(record, 1),
@@ -966,6 +1058,31 @@ cdef inline unsigned char *put_varint(unsigned char *to, size_t number) noexcept
         number >>= 7
     to[0] = number
     return to + 1
+
+
+cdef bytes headers_of(headers):
+    """`sinks.producer.batches.encoded`."""
+    cdef Out out
+    cdef Py_ssize_t size
+    cdef const char *name
+    take(&out)
+    try:
+        room_for(&out, 10)
+        out.size = put_varint(out.start, len(headers)) - out.start
+        for each in headers:
+            name = PyUnicode_AsUTF8AndSize(each[0], &size)
+            room_for(&out, size + 10)
+            out.size = put_varint(out.start + out.size, size) - out.start
+            put(&out, name, size)
+            if not PyBytes_CheckExact(each[1]):
+                raise TypeError("a header's value is bytes")
+            size = PyBytes_GET_SIZE(each[1])
+            room_for(&out, size + 10)
+            out.size = put_varint(out.start + out.size, size) - out.start
+            put_bytes(&out, each[1])
+        return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+    finally:
+        give(&out)
 
 
 cdef struct Part:
@@ -1038,7 +1155,7 @@ cdef class _Topic:
 cdef class Batches:
     """`sinks.producer.batches.PlainBatches`."""
 
-    cdef object begin, send, ask, made, encoded
+    cdef object begin, send, ask, made
     cdef dict topics
     cdef list full, touched
     cdef str last
@@ -1048,9 +1165,9 @@ cdef class Batches:
     cdef readonly size_t records, bytes, waiting_records, waiting_bytes
 
     def __init__(self, begin, send, partitions, *, most_records, most_bytes, batch_bytes):
-        from sinks.producer.batches import Batch, encoded
+        from sinks.producer.batches import Batch
 
-        self.begin, self.send, self.ask, self.made, self.encoded = begin, send, partitions, Batch._make, encoded
+        self.begin, self.send, self.ask, self.made = begin, send, partitions, Batch._make
         self.most_records, self.most_bytes, self.batch_bytes = most_records, most_bytes, batch_bytes
         self.topics = {}
         self.touched = []
@@ -1072,7 +1189,7 @@ cdef class Batches:
 
     def add(self, str topic, bytes key, bytes value, headers=()):
         cdef _Topic of
-        cdef bytes end = b"\0" if not headers else self.encoded(headers)
+        cdef bytes end = b"\0" if not headers else headers_of(headers)
         if not self.begun:
             self.begin()
             self.begun = True

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from cdc.encode import foreign
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.deferred_keys import DeferredKeys
 from cdc.encode.envelope import Frame, TableEncoder
 from cdc.encode.event_records import EventRecords
-from cdc.encode.fast_path import FastPath, batch_fast_path, fast_path, read_fast_path
+from cdc.encode.fast_path import FastPath, Made, batch_fast_path, fast_path, read_fast_path
 from cdc.encode.live_keys import LiveKeys
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
 from cdc.encode.toast import TOAST_FROM, Ask, ToastValues
@@ -48,6 +48,14 @@ TRUNCATED_AT_ONCE: Final = 20_000
 _CODES: Final = {op: op.value.encode() for op in Op}
 
 
+class Outbox(Protocol):
+    """Writes the messages of one table, whose changes are no events: `cdc.capture.outbox_writer`."""
+
+    table: str
+
+    def write(self, change: Change | Described, frame: Frame, xid: Xid) -> None: ...
+
+
 class EventWriter:
     """Writes to the sink's open transaction; commits nothing."""
 
@@ -65,6 +73,7 @@ class EventWriter:
         not_asked: set[str],
         emptied: Callable[[Table], None],
         key_headers: bool = False,
+        outbox: Outbox | None = None,
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
@@ -73,6 +82,7 @@ class EventWriter:
         are gone. `key_headers`: the records of a key change name the other key in a header.
         """
         self._key_headers = key_headers
+        self._outbox = outbox
         self._reread = reread
         self._emptied = emptied
         self._not_asked = not_asked
@@ -102,11 +112,13 @@ class EventWriter:
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
         """Write rows of a snapshot."""
+        if self._is_outbox(table):
+            return
         encoder = self._encoder(table, position)
         rows = encoder.shown(rows)
         topic, key, encode = encoder.topic, encoder.key, encoder.row
         fast, at = read_fast_path(encoder, self._sink.write), 0
-        as_a_rule = encoder.flat is None and not self._letters.refuses
+        as_a_rule = not self._letters.refuses
         while (at := fast(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
             row = rows[at]
             at += 1
@@ -120,6 +132,8 @@ class EventWriter:
 
     def window(self, window: Window, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
         """Write rows read while the log was followed, without those that an event has overtaken; return how many."""
+        if self._is_outbox(window.table):
+            return 0
         encoder = self._encoder(window.table, position)
         written = 0
         for row in encoder.shown(window.rows):
@@ -134,6 +148,7 @@ class EventWriter:
                 self._letters.add(encoder, PoisonRecord(Op.READ, None, row, position.text, lsn, None), exc)
                 continue
             self._records.put(encoder, key, frame, op=b"r", before=_NULL, after=after, lsn=lsn)
+            self._filtered.forget(encoder.topic, key)
             written += 1
             if encoder.toastable:
                 self._toast.keep(encoder, key, row, {})
@@ -143,7 +158,7 @@ class EventWriter:
     def requested(self, requested: RequestedRows, frame: Frame, position: Position, *, lsn: Coordinates) -> int:
         """Write rows requested by their keys, and a delete for each key without a row; return how many of both."""
         window = requested.window
-        if window is None:
+        if window is None or self._is_outbox(window.table):
             return 0
         table, encoder = window.table, self._encoder(window.table, position)
         left = {key for key in map(partial(_event_key, encoder), requested.keys) if key is not None}
@@ -183,11 +198,13 @@ class EventWriter:
                 topic, fast = fast_paths.get(id(change.table)) or self._fast_path(change.table)
                 if topic != logged.topic and (record := fast(change, frame)) is not None:
                     write(topic, *record)
-                    if change[0] is delete:
+                    if change[0] is delete and record[1] is not None:
                         write(topic, record[0], None)
                     continue
             if isinstance(change, Message):
                 self.message(change, frame, transaction.xid)
+            elif self._outbox is not None and change.table.qualified == self._outbox.table:
+                self._outbox.write(change, frame, transaction.xid)
             elif isinstance(change, Described):
                 self._encoder_at(change.table, frame)
             elif change.table.deferred_key:
@@ -197,6 +214,10 @@ class EventWriter:
                 self._any_change(change, transaction, frame, handover)
         for settled in self._deferred.end():
             self._any_change(settled, transaction, frame, handover)
+
+    def _is_outbox(self, table: Table) -> bool:
+        """Whether a table's rows are messages: of those nothing is published but the log's inserts."""
+        return self._outbox is not None and table.qualified == self._outbox.table
 
     def _any_change(self, change: Change, transaction: Transaction, frame: Frame, handover: Handover | None) -> None:
         """Write what the fast path declines."""
@@ -269,13 +290,13 @@ class EventWriter:
         encoder = self._versions.known(table)
         if encoder is None or table.deferred_key:
             return "", _decline
-        if encoder.flat is not None or (encoder.published is not None and encoder.published.judge is not None):
+        if encoder.published is not None and encoder.published.judge is not None:
             return "", _decline
         fast = fast_path(encoder, self._toast.stored(encoder), TOAST_FROM)
         if encoder.published is not None and encoder.published.cut is not None:
             whole, of_cut = encoder, fast
 
-            def fast(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
+            def fast(change: Change, frame: Frame) -> Made | None:
                 return of_cut(_cut(change, whole), frame)
 
         made = encoder.topic, fast

@@ -13,9 +13,13 @@ from typing import Final, Protocol, TypeAlias, cast
 from cdc.encode.envelope import Frame, TableEncoder
 from cdc.encode.row_codegen import compiled
 from cdc.model.change import Change, Coordinates, Op, Row, Table, Transaction
+from cdc.model.interfaces import Headers
 
-FastPath: TypeAlias = Callable[[Change, Frame], tuple[bytes, bytes] | None]
-"""Makes key and value of a change's only record, or of a delete's first; None: it declines the change."""
+Made: TypeAlias = tuple[bytes, bytes] | tuple[bytes, bytes | None, Headers]
+"""Key and value of a record; of a flat one also the headers, and of a delete then no value."""
+
+FastPath: TypeAlias = Callable[[Change, Frame], Made | None]
+"""Makes a change's only record, or a delete's first, whose tombstone follows; None: it declines the change."""
 
 Write: TypeAlias = Callable[[str, bytes, bytes | None], None]
 """A sink's `write`: topic, key, value."""
@@ -51,6 +55,8 @@ def fast_path(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit:
     """
     if compiled is not None:
         return cast("FastPath", compiled.Way(encoder, stored, limit))
+    if encoder.flat is not None:
+        return _decline
     write_key, write_row = encoder.write_key, encoder.write_row
 
     def fast(change: Change, frame: Frame) -> tuple[bytes, bytes] | None:
@@ -73,10 +79,16 @@ def fast_path(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit:
     return fast
 
 
+def _decline(_change: Change, _frame: Frame) -> None:
+    """Decline every change."""
+
+
 def read_fast_path(encoder: TableEncoder, write: Write) -> ReadFastPath:
     """Make the fast path of a snapshot's rows of one version of one table."""
     if compiled is not None:
         return cast("ReadFastPath", compiled.Reading(encoder, write))
+    if encoder.flat is not None:
+        return lambda rows, begin, *_: begin  # noqa: ARG005 - it declines the first
     topic, write_key, write_row = encoder.topic, encoder.write_key, encoder.write_row
 
     def fast(rows: Sequence[Row], begin: int, frame: Frame, lsn: Coordinates) -> int:

@@ -18,6 +18,7 @@ from cdc.rules.capture_rules import (
     NO_RULES,
     CaptureRules,
     Published,
+    TableRules,
     refuse_renamed,
     refuse_unknown,
     stand_in,
@@ -125,6 +126,17 @@ class SchemaVersions:
             return None
         return FORMAT_CHANGED if before.rules.partition(" ")[0] == now["rules"] else CHANGED
 
+    def _as_logged(self, rules: TableRules, table: Table) -> Published:
+        """What the rules leave of a table of the log, which may be older than the rules, or newer than the file."""
+        now = self._now.get(table.qualified)
+        names = {column.name for column in now.columns} if now is not None else set()
+
+        def known(name: str) -> bool:
+            return name in names or self._was_known(table, name)
+
+        refuse_renamed(rules, table, names.__contains__)  # also for what an earlier rule left out under its old name
+        return rules.published(table, older=all(known(column.name) for column in table.columns))
+
     def _published(self, table: Table) -> Published | None:
         """What the rules leave of a table; None: all of it, as it is."""
         of = self._rules.of(table.qualified) if self._rules else None
@@ -198,11 +210,7 @@ class SchemaVersions:
         `resnapshot` is called if rows have changed without events since the last description.
         """
         rules = self._rules.of(table.qualified) if self._rules else None
-        if rules is not None:
-            now = self._now.get(table.qualified)
-            names = {column.name for column in now.columns} if now is not None else set()
-            refuse_renamed(rules, table, lambda name: name in names or self._was_known(table, name))
-        published = self._published(table)
+        published = self._as_logged(rules, table) if rules is not None else None
         shown = published.table if published is not None else table
         raise_first(self._formats.refusals([shown]))
         last = self._newest.get((table.schema, table.name))

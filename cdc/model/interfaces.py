@@ -335,6 +335,12 @@ class Sink(Protocol):
     def log_topic(self, name: Log) -> str:
         """Name the topic of one of the connector's logs."""
 
+    def routed_topic(self, prefix: str, name: str) -> str:
+        """Name the topic that messages called `name` go to, and make it if it is missing: it is a log, and no table's.
+
+        Raises ValueError if Kafka has no room for the name.
+        """
+
     def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         """Add a record to the open transaction, opening one if needed. Order is kept for each topic and key.
 

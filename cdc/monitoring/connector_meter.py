@@ -201,7 +201,7 @@ class ConnectorMeter:
         self._pulse.looks()
 
     def live(self) -> Verdict:
-        return self._pulse.verdict()
+        return self._pulse.verdict(kafka=self._state is RunState.STARTING or self._pending()[0] > 0)
 
     def ready(self) -> Verdict:
         return Verdict(ok=self._state in _READY, said=self._state.value)

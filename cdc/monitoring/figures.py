@@ -37,7 +37,7 @@ class Tables:
         if found is None:
             if len(self._known) >= self._most:
                 return OTHER
-            found = self._known[table] = table
+            found = self._known[table] = table.encode(errors="replace").decode()  # names of a SQL_ASCII database
         return found
 
 

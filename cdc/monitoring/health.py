@@ -9,6 +9,8 @@ from typing import Final, Protocol
 
 STILL_S: Final = 120.0
 """So long a loop may stand still before it is called dead."""
+KAFKA_S: Final = 300.0
+"""The same while Kafka may be waited for, with time-outs of its own: a broker that is away is no reason to restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,10 @@ class Pulse:
         if now != self._seen:
             self._seen, self._moved_s = now, time.monotonic()
 
-    def verdict(self) -> Verdict:
-        """Whether it has moved lately, or waits."""
+    def verdict(self, *, kafka: bool = False) -> Verdict:
+        """Whether it has moved lately, or waits; `kafka`: it may be waiting for that."""
         still_s = self.still_s()
-        if still_s > STILL_S:
+        if still_s > (KAFKA_S if kafka else STILL_S):
             return Verdict(ok=False, said=f"the loop has not moved for {still_s:.0f} s")
         return Verdict(ok=True, said="alive")
 

@@ -25,9 +25,9 @@ from cdc.config.column_rules import ColumnRules
 from cdc.config.config import SourceConfig
 from cdc.config.patterns import is_pattern, matches
 from cdc.config.where import Condition, parse
-from cdc.model.change import Column, Kind, Row, Table
+from cdc.model.change import UNCHANGED, Column, Kind, Row, Table, Unsent
 from cdc.model.errors import OperatorError
-from cdc.rules.row_filter import Judge, judge_of
+from cdc.rules.row_filter import Judge, columns_of, judge_of
 
 MASK: Final = b'"********"'
 CHANGED: Final = "source.columns or source.where have changed for it"
@@ -60,6 +60,8 @@ class TableRules:
     columns: ColumnRules | None
     condition: Condition | None
     fingerprint: str
+    by_pattern: bool = False
+    """Other tables have the same rules on columns: this one need not have all of the columns that they name."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -72,8 +74,17 @@ class TableRules:
         names = {column.name for column in table.columns}
         return [name for name in dict.fromkeys(wanted) if name not in names]
 
-    def published(self, table: Table) -> Published:
-        """Apply the rules. Raises OperatorError where they cannot be."""
+    def unjudged(self, table: Table) -> bool:
+        """Whether the condition speaks of a column that the table does not have."""
+        names = {column.name.lower() for column in table.columns}
+        return self.condition is not None and any(name.lower() not in names for name in columns_of(self.condition))
+
+    def published(self, table: Table, *, older: bool = False) -> Published:
+        """Apply the rules. Raises OperatorError where they cannot be.
+
+        `older`: the table is as it was once, before the column was there, or had its name, that the condition speaks
+        of. Then each row is to be read again as it is now.
+        """
         of = self.columns or ColumnRules(include=tuple(column.name for column in table.columns))
         for name in self.named:
             if name in table.key:
@@ -82,7 +93,9 @@ class TableRules:
                     hint=f"leave {name} out of the rule; or choose other columns, which tell rows apart: "
                     f"tables: [{{table: {table.qualified}, key: […]}}]",
                 )
-        judge = None if self.condition is None else judge_of(self.condition, table)
+        judge: Judge | None = None if self.condition is None else _not_told
+        if self.condition is not None and not (older and self.unjudged(table)):
+            judge = judge_of(self.condition, table)
         kept = [
             at
             for at, column in enumerate(table.columns)
@@ -127,12 +140,13 @@ class CaptureRules:
         rules = self._columns[columns] if columns is not None else None
         condition = self._where[where] if where is not None else None
         text = self._texts[where] if where is not None else ""
-        return TableRules(rules, condition, _fingerprint(rules, text))
+        by_pattern = columns is not None and is_pattern(columns)
+        return TableRules(rules, condition, _fingerprint(rules, text), by_pattern)
 
     def refusals(self, tables: Sequence[Table], *, first: bool) -> Iterator[OperatorError]:
         """Give why the rules cannot be applied to the captured tables as they are now.
 
-        `first`: the connector has not run before. Else a rule may name a column that was there once.
+        `first`: the connector has not run before. Else a rule of one table may name a column that was there once.
         """
         for part, items in (("columns", self._columns), ("where", self._where)):
             for item in items:
@@ -142,7 +156,7 @@ class CaptureRules:
                         f"source.{part}: {item} is no captured table",
                         hint=f"captured are {', '.join(table.qualified for table in tables[:10])}",
                     )
-                elif part == "columns" and first:
+                elif part == "columns" and (first or is_pattern(item)):
                     yield from _unknown(item, self._columns[item], matched)
         for table in tables:
             try:
@@ -165,7 +179,7 @@ def refuse_unknown(rules: TableRules, table: Table, known: Callable[[str], bool]
     `known` says whether a column was published or named in a rule before.
     """
     missing = [name for name in rules.missing(table) if not known(name)]
-    if missing:
+    if missing and not rules.by_pattern:
         raise _no_column(table.qualified, missing, table)
 
 
@@ -175,7 +189,7 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
     `known` says whether a column was there before. The log may also be older than a column that a rule names: then all
     of the columns that the table had are known.
     """
-    missing = [name for name in rules.missing(table) if name in rules.named]
+    missing = [name for name in rules.missing(table) if name in rules.named and (not rules.by_pattern or known(name))]
     strange = [c.name for c in table.columns if c.name not in rules.named and not known(c.name)]
     if missing and strange and not (rules.columns is not None and rules.columns.include):
         raise OperatorError(
@@ -189,6 +203,11 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
 def stand_in(table: str, column: str) -> str:
     """Return what stands for the name of a column that is not published, where only the connector reads it."""
     return hashlib.sha256(f"{table}.{column}".encode()).hexdigest()[:16]
+
+
+def _not_told(_row: Row) -> Unsent:
+    """Judge a row that does not have what decides."""
+    return UNCHANGED
 
 
 def _one(part: str, items: Mapping[str, object], name: str) -> str | None:

@@ -59,21 +59,21 @@ class FilteredRows:
             was = False
         deletes = was is not False or being_read
         if change.after is None:
-            self._forget(topic, old_key)
+            self.forget(topic, old_key)
             return [change if deletes else None]
         left = encoder.key_only(change.after) if change.before is None else change.before
         leaves = change._replace(op=Op.DELETE, before=left, after=None) if deletes else None
         if moved:
-            self._forget(topic, old_key)
+            self.forget(topic, old_key)
         if seen:
-            self._forget(topic, key)
+            self.forget(topic, key)
             if was is not False or (moved and being_read):
                 return [change]
             create = change._replace(op=Op.CREATE, before=None)
             return [None, create] if moved else [create]
         stays = change._replace(op=Op.READ) if seen is None else None
         if seen is None:
-            self._forget(topic, key)
+            self.forget(topic, key)
             return [leaves, stays] if moved else [stays]
         self._note(topic, key)
         if moved and being_read:
@@ -92,7 +92,8 @@ class FilteredRows:
             )
         self._file.run("INSERT OR IGNORE INTO unseen VALUES (?, ?)", (topic, key))
 
-    def _forget(self, topic: str, key: bytes) -> None:
+    def forget(self, topic: str, key: bytes) -> None:
+        """Note that the topic may have a row under this key."""
         if self._file is not None:
             self._file.run("DELETE FROM unseen WHERE topic = ? AND key = ?", (topic, key))
 

@@ -203,6 +203,11 @@ class MemorySink:
     def _producer(self) -> str:
         return f"{self._prefix}.{self._connector}"
 
+    def routed_topic(self, prefix: str, name: str) -> str:
+        topic = f"{prefix}.{name}"
+        self._kafka.create(topic)
+        return topic
+
     def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
         self._at("sink.write")
         self._append(topic, key, value, headers)

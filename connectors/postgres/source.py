@@ -12,7 +12,7 @@ import psycopg2.extensions
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, OperatorError, ProtocolError, raise_first
+from cdc.model.errors import BugError, ChangedError, OperatorError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -21,6 +21,7 @@ from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Followed
+from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import at_record_end, lsn_number, lsn_text
 from connectors.postgres.pgoutput import fast_path, messages
 from connectors.postgres.pgoutput.changes import Assembler
@@ -171,6 +172,10 @@ class PostgresSource:
         self._claim.keep()
         self._tended().tend(following=False)
         self._walsender().status()
+        self._walsender().require_open()
+        if self._sql is None or hung_up(self._sql.fileno()):
+            endpoint = session.endpoint(self._params)
+            raise RetryableError(f"PostgreSQL at {endpoint} has ended the session", hint=session.GO_ON)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         replication, upkeep = self._walsender(), self._tended()

@@ -41,6 +41,14 @@ def table_topic(prefix: str, schema: str, table: str) -> str:
     return name
 
 
+def routed_topic(prefix: str, name: str) -> str:
+    """Return ``<prefix>.<name>``. Raises ValueError for a name Kafka has no room for."""
+    topic = f"{prefix}.{escape(name)}"
+    if len(topic) > LONGEST:
+        raise ValueError(f"its topic would have {len(topic)} characters, Kafka takes {LONGEST}")
+    return topic
+
+
 def table_of(topic: str) -> str | None:
     """Return the table, as ``schema.table``, whose topic this is; None for any other topic."""
     _, *names = topic.split(".")

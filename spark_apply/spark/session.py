@@ -106,7 +106,11 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     `spark-submit` a JVM runs already, and has its jars. Raises OperatorError without Java 17, if the jars are missing
     in that JVM, and if they cannot be fetched.
     """
-    for logger in ("py4j", "SQLQueryContextLogger"):  # they print exceptions that we raise, with texts of queries
+    for logger in (
+        "py4j",
+        "SQLQueryContextLogger",
+        "DataFrameQueryContextLogger",
+    ):  # they print exceptions that we raise, with texts of queries
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_py4j)
     if "PYSPARK_GATEWAY_PORT" in os.environ:

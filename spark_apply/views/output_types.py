@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 
 import sqlglot
@@ -16,33 +17,38 @@ from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.names import quoted
 from spark_apply.views.values import Columns, may_be_published
 
-_CLOCK = "CAST('2000-01-01 00:00:00' AS TIMESTAMP_NTZ)"
+_ANY_TIME = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps without a zone, in UTC
+
+
+def spark_text(sql: str, stand_ins: Mapping[str, str], clock: dt.datetime) -> str:
+    """Return a view's SQL over temporary views in place of its relations, by name, at one time of the clock."""
+    tree = sqlglot.parse_one(sql, read="spark")
+    for found in list(tree.find_all(exp.Table)):
+        stand_in = stand_ins.get(f"{found.db}.{found.name}")
+        if stand_in is not None:
+            found.replace(exp.alias_(exp.to_table(stand_in), found.alias or found.name, table=True))
+    for call in list(tree.find_all(exp.Anonymous)):
+        if call.name.lower() == "clock":
+            call.replace(sqlglot.parse_one(f"CAST('{clock}' AS TIMESTAMP_NTZ)", read="spark"))
+    return tree.sql(dialect="spark")
 
 
 def output_columns(spark: SparkSession, view: str, sql: str, relations: Mapping[str, Columns]) -> Columns:
     """Return the columns of a view. Raises ConfigError for SQL that Spark refuses, and for a type that events lack."""
-    tree = sqlglot.parse_one(sql, read="spark")
-    for number, (relation, columns) in enumerate(sorted(relations.items())):
+    stand_ins = {name: _stand_in(number) for number, name in enumerate(sorted(relations))}
+    for relation, columns in relations.items():
         stand_in = spark.range(0).select(*(F.lit(None).cast(spark_type(kind)).alias(name) for name, kind in columns))
-        stand_in.createOrReplaceTempView(_stand_in(number))
-        schema, _, table = relation.partition(".")
-        for found in list(tree.find_all(exp.Table)):
-            if (found.db, found.name) == (schema, table):
-                alias = found.alias or found.name
-                found.replace(exp.alias_(exp.to_table(_stand_in(number)), alias, table=True))
-    for call in list(tree.find_all(exp.Anonymous)):
-        if call.name.lower() == "clock":
-            call.replace(sqlglot.parse_one(_CLOCK, read="spark"))
+        stand_in.createOrReplaceTempView(stand_ins[relation])
     try:
-        schema_found = spark.sql(tree.sql(dialect="spark")).schema
+        found = spark.sql(spark_text(sql, stand_ins, _ANY_TIME)).schema
     except PySparkException as exc:
         msg = f"views.{view}.sql: Spark does not take it: {spark_failure(exc) or type(exc).__name__}"
         raise ConfigError(msg, hint="correct the SQL; it is Spark's dialect") from exc
     finally:
-        for number in range(len(relations)):
-            spark.catalog.dropTempView(_stand_in(number))
+        for made in stand_ins.values():
+            spark.catalog.dropTempView(made)
     found_columns = []
-    for field in schema_found.fields:
+    for field in found.fields:
         kind = kind_of(field.dataType)
         if kind is None or not may_be_published(kind):
             msg = f"views.{view}.sql: column {field.name} is {field.dataType.simpleString()}, which no event has"

@@ -128,7 +128,7 @@ class ViewState:
 
     def insert(self, at: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Insert many rows."""
-        table = pa.table({name: [row[number] for row in rows] for number, name in enumerate(columns)})
+        table = pa.table([[row[number] for row in rows] for number in range(len(columns))], names=list(columns))
         with self.registered("inserted", table):
             self.execute(f"INSERT INTO {at} SELECT * FROM inserted")
 

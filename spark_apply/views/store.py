@@ -7,6 +7,7 @@ behind that wait in the state. When the position or the clock moves on, the view
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from spark_apply.views.step import SourceTable, Step, ViewError
 from spark_apply.views.values import engine_type, quoted
 from spark_apply.views.view import View
 
+_AT_ONCE = 50_000
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 10.0, 300.0
 
 
@@ -254,13 +256,20 @@ class ViewStore:
 
     def _load_published(self, view: View) -> None:
         """Read what a view's topic holds, to publish only what differs from it."""
-        at = place("work", "published")
+        at, read = place("work", "published"), place("work", "records")
         with self.state.transaction():
             self.state.execute(f"CREATE TABLE IF NOT EXISTS {at} (view VARCHAR, key VARCHAR, row VARCHAR)")
+            self.state.execute(f"CREATE OR REPLACE TABLE {read} (key VARCHAR, row VARCHAR, number BIGINT)")
             self.state.execute(f"DELETE FROM {at} WHERE view = ?", [view.name])
-            rows = [[view.name, key, row] for key, row in self.output.published(view)]
-            if rows:
-                self.state.insert(at, ("view", "key", "row"), rows)
+            records = enumerate(self.output.published(view))
+            while some := list(itertools.islice(records, _AT_ONCE)):
+                rows = [[key, row, number] for number, (key, row) in some]
+                self.state.insert(read, ("key", "row", "number"), rows)
+            newest = f"SELECT key, arg_max_null(row, number) AS row FROM {read} GROUP BY key"
+            self.state.execute(
+                f"INSERT INTO {at} SELECT ?, key, row FROM ({newest}) WHERE row IS NOT NULL", [view.name]
+            )
+            self.state.execute(f"DROP TABLE {read}")
 
     def _known(self, name: str) -> tuple[Mark | None, bool]:
         found = self.state.rows("SELECT mark, reload FROM tables WHERE name = ?", [name])

@@ -488,7 +488,7 @@ def record_batches(data: bytes) -> None:
         told.append(batches.take())
     same(told[-1], told[0], "batches")
     for batch in told[0]:
-        key, value = record_batch.first(bytes(batch.records))
+        key, value, _ = record_batch.first(bytes(batch.records))
         if (key, value) not in [(key, value) for _, key, value in records]:
             raise AssertionError("a record that nobody wrote")
 

@@ -83,7 +83,7 @@ def _as_it_was() -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     root = loggers[0]
     handlers, root.handlers = root.handlers, []
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     signals = [signal.getsignal(number) for number in numbers]
     threshold, frozen = gc.get_threshold(), gc.get_freeze_count()
     try:

@@ -6,11 +6,24 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 
+from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.dev.debs import Package, fetch
 from cdc.model.errors import CdcError
+from cdc.monitoring.apply_meter import ApplyMeter
+from cdc.monitoring.connector_meter import ConnectorMeter
+from cdc.monitoring.json_log import Place
 from tests.conftest import unavailable
+from tests.unit.test_metrics_server import CONFIG, committed
 
+JOB = ApplyConfig(
+    name="copies",
+    source=ApplySource(bootstrap_servers="k:1", topic_prefix="shop"),
+    stores={"search": StoreConfig(type="tantivy", path="x")},
+    tables={"public.*": ApplyTable(stores=("search",))},
+    checkpoint="x",
+)
 PROMETHEUS = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
@@ -32,6 +45,17 @@ def promtool() -> tuple[str, ...]:
 def test_promtool(promtool: tuple[str, ...], words: tuple[str, ...]) -> None:
     done = subprocess.run([*promtool, *words], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_has_nothing_to_say_of_what_is_shown(promtool: tuple[str, ...]) -> None:
+    """Names, types, units and helps, as its linter has them."""
+    connector, job = ConnectorMeter(CONFIG), ApplyMeter(JOB, Place())
+    committed(connector, transactions=[1])
+    job.applied(took_s=1, position="0", rows={("search", "public.t", "written"): 1})
+    for meter in (connector, job):
+        shown = generate_latest(meter.figures.registry)
+        done = subprocess.run([*promtool, "check", "metrics"], input=shown, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_promtool_finds_a_rule_that_does_not_parse(promtool: tuple[str, ...], tmp_path: Path) -> None:

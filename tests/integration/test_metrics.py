@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
 import time
 from contextlib import closing
@@ -120,13 +121,24 @@ def test_what_a_connector_shows(postgres18: Database, kafka: str, prefix: str, t
         tmp_path, prefix, postgres18.url, kafka, ["public.t"], metrics={"listen": f"127.0.0.1:{port}"}
     )
     _shown(connector, port, postgres18, "public.t", 6)
-    with Running(connector) as running:
+    with Running(connector, "--log-format", "json", "--verbose") as running:
         running.await_following()
         scraper = Scraper(port)
         scraper.until("cdc_slot_active", 1)
+        postgres18.execute(f"INSERT INTO t VALUES (7, '{VALUE}')")
+        running.await_line("1 events")
         scraper.until("cdc_slot_state", 1, state="reserved")
         assert (scraper.get("cdc_slot_retained_bytes") or 0) > 0
         assert scraper.get("cdc_slot_safe_bytes") is None  # nothing limits it
+        running.process.send_signal(signal.SIGTERM)
+        assert running.ended() == 0
+    logged = [json.loads(line) for line in running.lines]  # each line is an object
+    assert {line["connector"] for line in logged} == {prefix}
+    assert all(line["time"].endswith("+00:00") for line in logged)
+    assert set(logged[-1]["position"]) == {"lsn"}
+    assert logged[-1]["message"] == f"{prefix}: stopped, position committed"
+    assert any("stopping after the transaction in hand" in line["message"] for line in logged)
+    assert VALUE not in running.stderr
 
 
 @pytest.mark.every_server

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import cdc.capture.commands
+import cdc.capture.commit_pace
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 import cdc.capture.session
@@ -133,10 +134,10 @@ def hurried() -> Iterator[None]:
     """No waiting; commits by records alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-        patch.setattr(cdc.capture.session, "CUT_AGE_S", 1e9)
-        patch.setattr(cdc.capture.session, "APART_MOST_S", 0.0)
+        patch.setattr(cdc.capture.commit_pace, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.capture.commit_pace, "APART_MOST_S", 0.0)
         patch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
-        patch.setattr(cdc.capture.session, "CUT_RECORDS", 4)
+        patch.setattr(cdc.capture.commit_pace, "CUT_RECORDS", 4)
         patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
         yield
 

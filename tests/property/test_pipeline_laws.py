@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import cdc.capture.commands
+import cdc.capture.commit_pace
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 import cdc.capture.session
@@ -274,10 +275,10 @@ def _resumed(world: World) -> bool:
 def _hurried(scenario: Scenario) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-        patch.setattr(cdc.capture.session, "CUT_AGE_S", 1e9)
-        patch.setattr(cdc.capture.session, "APART_MOST_S", 0.0)
+        patch.setattr(cdc.capture.commit_pace, "CUT_AGE_S", 1e9)
+        patch.setattr(cdc.capture.commit_pace, "APART_MOST_S", 0.0)
         patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
-        patch.setattr(cdc.capture.session, "CUT_RECORDS", scenario.cut_records)
+        patch.setattr(cdc.capture.commit_pace, "CUT_RECORDS", scenario.cut_records)
         patch.setattr(cdc.capture.incremental_snapshot, "DELETES_AT_ONCE", 1 + scenario.chunk_rows % 2)
         patch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 0 if scenario.workers > 1 else 100)
         yield

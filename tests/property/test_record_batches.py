@@ -120,7 +120,7 @@ def test_batches_that_are_cut_have_all_records_in_order(
 @example([(b"k" * 64, b"v" * 9000), (b"", None)])
 def test_the_first_record_of_a_batch_is_found(kind: Any, records: Any) -> None:
     (batch,) = batches_of(kind, records)
-    assert first(batch.records) == records[0]
+    assert first(batch.records) == (*records[0], [])
     assert list(records_of(batch.records)) == [(key, value, []) for key, value in records]
 
 

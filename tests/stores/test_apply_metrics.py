@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,34 @@ def _shown(connector: Connector, scraper: Scraper, database: Database, file: Pat
 def _freshness(connector: Connector, file: Path) -> float:
     stores: dict[str, Any] = json.loads(connector.here("status", str(file), "--json").stdout)["stores"]
     return float(stores["search"][connector.name]["freshness_seconds"])
+
+
+@pytest.mark.parametrize("command", ["run", "apply"])
+def test_an_address_that_is_taken_ends_it_before_anything_is_done(command: str, tmp_path: Path) -> None:
+    """No server is asked: there is none."""
+    file = tmp_path / "file.yaml"
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        metrics_ = {"metrics": {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}}
+        connector = {
+            "source": {"type": "postgres", "url": "postgresql://127.0.0.1:9/d", "tables": ["public.t"]},
+            "sink": {"bootstrap_servers": "127.0.0.1:9"},
+        }
+        job = {
+            "source": {"bootstrap_servers": "127.0.0.1:9", "topic_prefix": "c"},
+            "stores": {"search": {"type": "tantivy", "path": str(tmp_path / "search")}},
+            "tables": {"public.t": {"stores": ["search"]}},
+            "checkpoint": str(tmp_path / "checkpoint"),
+        }
+        file.write_text(json.dumps({"name": "c", **(connector if command == "run" else job), **metrics_}))
+        done = subprocess.run(
+            [sys.executable, "-m", "cdc", command, str(file)], capture_output=True, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 1
+    assert "another process listens there" in done.stderr
+    assert "hint:" in done.stderr
+    assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.parametrize("command", ["run", "apply"])

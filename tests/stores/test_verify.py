@@ -35,11 +35,23 @@ CREATE TABLE kinds (
 )"""
 
 
+RULES = {
+    "columns": {
+        "public.private": {
+            "exclude": ["password"], "mask": ["born", "email"], "truncate": {"bio": 4},
+            "hash": {"columns": ["phone"], "salt": "pepper"},
+        }
+    },
+    "where": {"public.private": "status <> 'draft'"},
+}  # fmt: skip
+
+
 class Stage:
     """A connector, a job, and `cdc verify` in this process."""
 
     def __init__(self, database: Database, kafka: str, prefix: str, folder: Path, capsys: Any) -> None:
-        self.connector = Connector(folder, prefix, database.url, kafka, ["public.t", "public.kinds"])
+        tables = ["public.t", "public.kinds", "public.private"]
+        self.connector = Connector(folder, prefix, database.url, kafka, tables, source=RULES)
         self.file = folder / "apply.yaml"
         stores = {"lake": "iceberg", "search": "tantivy"}
         config = {
@@ -49,6 +61,7 @@ class Stage:
             "tables": {
                 "public.t": {"stores": list(stores)},
                 "public.kinds": {"stores": list(stores), "types": {"kept": "string"}},
+                "public.private": {"stores": list(stores)},
             },
             "checkpoint": str(folder / "checkpoint"),
         }
@@ -114,6 +127,10 @@ def test_no_false_alarm_every_difference_named_and_mended(
     postgres18.execute(
         "INSERT INTO t VALUES (-1, 0, 'seed'), (-2, 0, 'seed')",
         KINDS,
+        "CREATE TABLE private (id int PRIMARY KEY, status text, password text, born date, email text, phone int,"
+        " bio text)",
+        "INSERT INTO private SELECT x, CASE x % 3 WHEN 0 THEN 'draft' WHEN 1 THEN 'paid' END, 'p', now(), 'e', x % 5, "
+        "'biography' FROM generate_series(1, 30) x",
         "INSERT INTO kinds SELECT timestamp '2024-02-29 12:00:00.5' + x * interval '1.25 s', 'né\"e\\' || x, "
         "date '0044-03-15 BC' + x, x / 3.0, x / 3.0, x / 7.0, x / 7.0, x % 2 = 0, now(), decode('00ff', 'hex'), "
         "'{\"a\": 1.50}', ARRAY['a', NULL, 'b\"c'], ARRAY[0.1, 'NaN', '-0'], '24:00', x / 3.0, x "
@@ -130,11 +147,11 @@ def test_no_false_alarm_every_difference_named_and_mended(
                 assert (code, report["agree"]) == (0, True), report
                 copies = report["copies"]
                 assert [(c["table"], c["store"]) for c in copies] == [
-                    (f"public.{table}", store) for table in ("kinds", "t") for store in ("lake", "search")
+                    (f"public.{table}", store) for table in ("kinds", "private", "t") for store in ("lake", "search")
                 ]
-                assert [c["rows"] for c in copies[:2]] == [50, 50]
-                assert all(c["rows"] == c["equal"] for c in copies[:2])
-                assert all(c["rows"] > KEYS // 2 for c in copies[2:])
+                assert [c["rows"] for c in copies[:4]] == [50, 50, 10, 10]
+                assert all(c["rows"] == c["equal"] for c in copies[:4])
+                assert all(c["rows"] > KEYS // 2 for c in copies[4:])
         damage(stage)
         with applying(stage.file):
             code, report = stage.verify("--table", "public.t", "--repair")

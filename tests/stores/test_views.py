@@ -33,6 +33,7 @@ from spark_apply.model.target_table import target
 from spark_apply.views.job import run_views
 from spark_apply.views.status import view_status
 from spark_apply.views.step import Step
+from spark_apply.views.verify import verify_views
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import until
 from tests.spark_records import Record, position
@@ -152,6 +153,7 @@ def test_cases_at_once_in_any_order_again_and_without_the_state(
     cases.publish(*range(_BATCHES), shuffled=5)
     cases.bench.run()
     assert cases.rows() == cases.answers(apply_spark)
+    assert [of.view for of in verify_views(cases.bench.config) if not of.agrees] == []
     cases.found()
     cases.bench.commit = 10  # every event comes again, under its old position
     cases.publish(*range(_BATCHES), shuffled=6)
@@ -247,6 +249,10 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(apply_spark: SparkSession, 
         [],
         ["+2", "+3", "+4"],
     )
+    verified = {of.view: of for of in verify_views(bench.config)}
+    assert {name for name, of in verified.items() if of.agrees} == {"good"}
+    assert {name for name, of in verified.items() if of.failed} == {"number", "of_number"}
+    assert verified["by_sender"].missing > 0, "what is in quarantine is no row of the topic"
     status = view_status(bench.config)
     assert status["views"]["by_sender"]["quarantined"] == 2
     assert status["views"]["number"]["stopped"] == summary.stopped["number"]
@@ -330,7 +336,8 @@ def test_every_kind_of_value_and_names_that_need_quotes(apply_spark: SparkSessio
             there = there if kind.startswith("time") else _stored(kind, there)
             assert there == _stored(kind, row[name]), (row["id"], name)
     assert {key for _, key, _ in bench.events("by_text")} == {(row['a "b" `c`'],) for row in rows}
-    assert bench.run().events == 0
+    shutil.rmtree(tmp_path / "state")
+    assert bench.run().events == 0, "what is read back from the topic is what is computed, byte by byte"
 
 
 def _stored(kind: str, value: Any) -> Any:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
+from cdc.capture.published_rows import PublishedTables
 from cdc.config.column_rules import ColumnRules, HashRule
 from cdc.config.config import SourceConfig, load_connector
-from cdc.model.change import Table
+from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.capture_rules import CaptureRules
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
-from tests.text_tables import text_table
+from tests.text_tables import text_column, text_table
 
 USERS = text_table("users", ["id", "name", "password"])
 HIDDEN = ColumnRules(exclude=("password",))
@@ -24,12 +26,18 @@ class Bench:
     def __init__(self) -> None:
         self.log, self.kafka = MemoryLog(), MemoryKafka()
 
-    def run(self, table: Table, columns: dict[str, ColumnRules], where: dict[str, str] | None = None) -> None:
+    def run(
+        self,
+        table: Table,
+        columns: dict[str, ColumnRules],
+        where: dict[str, str] | None = None,
+        more: tuple[Table, ...] = (),
+    ) -> None:
         Pipeline(
             Settings(
                 connector="c", prefix="p", rules=CaptureRules(columns, where or {}), logs=frozenset(["dead-letter"])
             ),
-            open_source=lambda: MemorySource(self.log, [table]),
+            open_source=lambda: MemorySource(self.log, [table, *more]),
             open_snapshotter=lambda: MemorySnapshotter(self.log),
             sink=MemorySink(self.kafka, "c", "p"),
         ).run(until_caught_up=True)
@@ -127,11 +135,52 @@ def test_a_renamed_column_does_not_escape() -> None:
     for table in (USERS, renamed):  # as the catalog says before and after
         with pytest.raises(OperatorError, match="has no column password any more, and has pw"):
             bench.run(table, {"s.users": HIDDEN})
+    bench.log.transactions.insert(-1, bench.log.transactions[-1])  # the log goes on with a row of before
+    before = insert(USERS, (b"0", b"z", b"SECRET"))
+    bench.log.transactions[-2] = replace(bench.log.transactions[-2], changes=(before._replace(lsn=1),))
+    with pytest.raises(OperatorError, match="has no column pw any more, and has password"):
+        bench.run(renamed, {"s.users": ColumnRules(exclude=("pw",))})
     bench.run(renamed, {"s.users": ColumnRules(exclude=("password", "pw"))})
     bench.log.commit(insert(renamed, (b"3", b"c", b"SECRET")))
     bench.run(renamed, {"s.users": ColumnRules(exclude=("password", "pw"))})
     assert [v["after"] for v in bench.values("p.s.users")][-1] == {"id": "3", "name": "c"}
     assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
+
+
+def test_a_rule_by_a_pattern_is_of_those_that_have_the_column() -> None:
+    """A table without it is published; one that has lost it under another name is not."""
+    bench = Bench()
+    plain, rules = text_table("orders", ["id", "name"]), {"s.*": HIDDEN}
+    bench.log.commit(insert(USERS, (b"1", b"a", b"SECRET")), insert(plain, (b"1", b"a")))
+    for _ in range(2):
+        bench.run(USERS, rules, more=(plain,))
+    assert [v["after"] for v in bench.values("p.s.users") + bench.values("p.s.orders")] == [
+        {"id": "1", "name": "a"}
+    ] * 2
+    bench.log.commit(insert(text_table("users", ["id", "name", "pw"]), (b"2", b"b", b"SECRET")))
+    with pytest.raises(OperatorError, match="has no column password any more, and has pw"):
+        bench.run(USERS, rules, more=(plain,))
+
+
+def test_a_renamed_column_that_a_condition_speaks_of() -> None:
+    """Stops the connector; with the new name in the file, rows of the log from before are read as they are now."""
+
+    def column(name: str) -> Column:
+        return Column(name, "text", Kind("string"), text_column(name).encode, equality="exact")
+
+    before, after = text_table("users", ["id", column("status")]), text_table("users", ["id", column("state")])
+    bench = Bench()
+    bench.log.commit(insert(before, (b"1", b"paid")), insert(before, (b"2", b"draft")))
+    bench.run(before, {}, {"s.users": "status <> 'draft'"})
+    bench.log.commit(insert(before, (b"3", b"paid")), insert(before, (b"4", b"draft")))
+    bench.log.commit(insert(after, (b"5", b"paid")))
+    with pytest.raises(OperatorError, match="has no column status"):
+        bench.run(before, {}, {"s.users": "status <> 'draft'"})
+    bench.run(after, {}, {"s.users": "state <> 'draft'"})
+    last = {r.key: r.value for r in bench.kafka.committed("p.s.users")}
+    found = [orjson.loads(value)["after"] for value in last.values() if value is not None]
+    assert sorted(row["id"] for row in found) == ["1", "3", "5"]
+    assert {row["state"] for row in found} == {"paid"}
 
 
 def test_include_needs_no_names_of_the_others() -> None:
@@ -177,3 +226,18 @@ def test_a_dead_letter_has_only_what_is_published() -> None:
     (letter,) = bench.values("p.dead-letter-c")
     assert letter["columns"] == ["name"]
     assert letter["after"] == {"id": "MQ==", "name": "/w==", "email": "KioqKioqKio=", "note": "b2s="}
+
+
+def test_what_verify_compares_has_the_kinds_that_are_published() -> None:
+    """A number that is masked is text there, too."""
+    number = Column("n", "integer", Kind("int32"), lambda value: value)
+    table = text_table("users", ["id", "password", number])
+    log = MemoryLog()
+    log.commit(insert(table, (b"1", b"SECRET", b"5")))
+    rules = CaptureRules({"s.users": ColumnRules(exclude=("password",), mask=("n",))}, {})
+    with PublishedTables([table], MemorySnapshotter(log), prefix="p", rules=rules) as published:
+        (here,) = published.tables.values()
+        assert [(column.name, column.kind.name) for column in here.columns] == [("id", "string"), ("n", "string")]
+        for part in (*published.read("s.users"), *published.find("s.users", [(b"1",)])):
+            assert part.table == here
+            assert [row.after for row in part.rows] == [b'{"id":"1","n":"********"}']

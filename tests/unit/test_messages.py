@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 import cdc.capture.commands
+import cdc.capture.commit_pace
 import cdc.capture.pipeline
 import cdc.capture.session
 from cdc.capture.pipeline import Pipeline, Settings
@@ -41,8 +42,8 @@ def values(kafka: MemoryKafka, topic: str) -> list[dict[str, Any]]:
 def test_each_message_is_published_once_and_in_order(point: str, passing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a transaction and in none, with a fault at each point of the cycle."""
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-    monkeypatch.setattr(cdc.capture.session, "CUT_RECORDS", 2)
-    monkeypatch.setattr(cdc.capture.session, "APART_MOST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.commit_pace, "CUT_RECORDS", 2)
+    monkeypatch.setattr(cdc.capture.commit_pace, "APART_MOST_S", 0.0)
     log, kafka = MemoryLog(), MemoryKafka()
     run(log, kafka)
     for n in range(8):

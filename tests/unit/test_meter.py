@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,10 +17,13 @@ import cdc.capture.freshness
 import cdc.capture.pipeline
 import cdc.capture.session
 import cdc.cli.pause
-from cdc.capture.pipeline import Pipeline, Settings
+from cdc.capture.pipeline import Parts, Pipeline, Settings
 from cdc.capture.signals import Command
 from cdc.cli.pause import log_left
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.config.config import load_connector
+from cdc.config.reread import reread
+from cdc.model.change import Table
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from cdc.model.meter import RunState
 from cdc.testing import (
     At,
@@ -155,9 +159,13 @@ def _until(pipeline: Pipeline, condition: Callable[[], bool]) -> None:
     assert held
 
 
-def _while_running(bench: Metered, steps: Callable[[Callable[[Callable[[], bool]], None]], None]) -> None:
+def _while_running(
+    bench: Metered,
+    steps: Callable[[Callable[[Callable[[], bool]], None]], None],
+    pipeline: Pipeline | None = None,
+) -> None:
     """Run a connector while `steps` are taken, which are given what waits for a condition."""
-    pipeline, failed = bench.connector(), list[BaseException]()
+    pipeline, failed = pipeline or bench.connector(), list[BaseException]()
 
     def run() -> None:
         try:
@@ -313,3 +321,114 @@ def test_how_long_a_limited_slot_lasts(grown: int, known: bool, monkeypatch: pyt
     found = log_left({"slot": slot, "log_end_number": 1}, lambda: {"slot": slot, "log_end_number": 1 + grown})
     assert (found.seconds is not None) is known
     assert "50 MB are left" in found.said
+
+
+def _reloading(bench: Metered, asks: Callable[[], Parts | None], tables: Sequence[Table] = (A,)) -> Pipeline:
+    made = _parts(bench, tables)
+    return Pipeline(
+        made.settings,
+        open_source=made.open_source,
+        open_snapshotter=made.open_snapshotter,
+        sink=MemorySink(bench.kafka, "c", "p"),
+        meter=bench.meter,
+        reread=asks,
+    )
+
+
+def _parts(bench: Metered, tables: Sequence[Table], at: At = nothing) -> Parts:
+    return Parts(
+        Settings(connector="c", prefix="p", chunk_rows=1),
+        lambda: MemorySource(bench.log, tables, at=at),
+        lambda: MemorySnapshotter(bench.log, rows_each=1),
+    )
+
+
+@pytest.mark.parametrize("by_command", [True, False])
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_file_that_is_read_again_brings_a_table(bench: Metered, by_command: bool, paused: bool) -> None:
+    """Also while it is paused: the table is read once it is resumed. The command is answered once."""
+    bench.log.commit(insert(A, _row("1")))
+    bench.log.commit(insert(B, _row("1")))
+    read = list[int]()
+
+    def reread() -> Parts:
+        read.append(1)
+        return _parts(bench, (A, B))
+
+    pipeline = _reloading(bench, reread)
+    if paused:
+        _reloading(bench, reread).run(until_caught_up=True)
+        bench.ask(Command(pause=True))
+
+    def steps(wait: Callable[[Callable[[], bool]], None]) -> None:
+        wait(lambda: bench.meter.states[-1:] == [RunState.PAUSED if paused else RunState.STREAMING])
+        if by_command:
+            bench.ask(Command(reload=True))
+        else:
+            pipeline.reload()
+        wait(lambda: len(read) == 1)
+        if paused:
+            bench.ask(Command(pause=False))
+        wait(lambda: bench.fold(B) == {"1": "n"})
+        bench.log.commit(insert(B, _row("2")))
+        wait(lambda: bench.fold(B) == {"1": "n", "2": "n"})
+
+    _while_running(bench, steps, pipeline)
+    assert read == [1]
+    assert bench.fold(A) == {"1": "n"}
+    assert MemorySink(bench.kafka, "c", "p").commands() == []
+
+
+@pytest.mark.parametrize("error", [OperatorError, RetryableError])
+def test_a_file_with_which_no_session_begins_is_given_up(
+    bench: Metered, error: type[CdcError], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was followed before is followed on; a later file is tried again."""
+    bench.log.commit(insert(A, _row("1")))
+    tries = iter([_parts(bench, (A, B), Faults(("source.connect", 1), error=lambda _: error("no right"))),
+                  None, _parts(bench, (A, B))])  # fmt: skip
+    pipeline = _reloading(bench, lambda: next(tries))
+
+    def steps(wait: Callable[[Callable[[], bool]], None]) -> None:
+        wait(lambda: bench.meter.states[-1:] == [RunState.STREAMING])
+        for sessions in (2, 3):  # refused by its session, and by itself
+            pipeline.reload()
+            wait(lambda n=sessions: len(bench.meter.sessions) >= n and not pipeline._across.reload.is_set())  # type: ignore[misc]
+        bench.log.commit(insert(A, _row("2")))
+        wait(lambda: bench.fold(A) == {"1": "n", "2": "n"})
+        pipeline.reload()
+        bench.log.commit(insert(B, _row("1")))
+        wait(lambda: bench.fold(B) == {"1": "n"})
+
+    _while_running(bench, steps, pipeline)
+    assert "the file as it is now is refused, the connector goes on as before: no right" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ("source: {type: postgres, url: 'postgresql://h/d2', tables: [public.t, public.u], heartbeat_s: 5}", ""),
+        ("snapshot: {max_rows_per_second: 5}", ""),
+        ("name: d", "name, sink cannot be changed while the connector runs"),
+        ("sink: {bootstrap_servers: 'k:1', partitions: 3}", "sink cannot be changed"),
+        ("source: {type: postgres, url: 'postgresql://h/d', tables: [public.t], slot: other}", "source cannot be"),
+        ("on_error: dead_letter", "on_error cannot be changed"),
+        ("metrics: {listen: '127.0.0.1:9187'}", "metrics cannot be changed"),
+        ("sink: [", "this is not YAML"),
+    ],
+)
+def test_what_of_a_file_may_change(change: str, refused: str, tmp_path: Path) -> None:
+    lines = {
+        "name": "name: c",
+        "source": "source: {type: postgres, url: 'postgresql://h/d', tables: [public.t]}",
+        "sink": "sink: {bootstrap_servers: 'k:1'}",
+    }
+    file = tmp_path / "c.yaml"
+    file.write_text("\n".join(lines.values()))
+    before = load_connector(file)
+    file.write_text("\n".join({**lines, change.partition(":")[0]: change}.values()))
+    if not refused:
+        assert reread(file, before) != before
+        return
+    with pytest.raises(ConfigError, match=refused):
+        reread(file, before)

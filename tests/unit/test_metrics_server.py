@@ -180,6 +180,15 @@ def test_tables_beyond_a_bound_are_one(server: MetricsServer, meter: ConnectorMe
     assert Tables(most=1).label("a") == "a"
 
 
+def test_any_name_of_a_table_is_a_label(server: MetricsServer, meter: ConnectorMeter) -> None:
+    """Quotes, lines, backslashes, and text that is not UTF-8: one name spoils no scrape."""
+    names = ['public."a"', "public.a\nb", "public.a\\n", "public.ünï☂", 'public.{x="y"} 1', "public. "]
+    committed(meter, events={**{(name, "c"): 1 for name in names}, ("public.\udcff", "c"): 1})
+    shown = {dict(at)["table"] for (name, at), _ in samples(server).items() if name == "cdc_source_events_total"}
+    assert shown == {*names, "public.?"}
+    assert ask(server, "/metrics", Accept="application/openmetrics-text")[0] == 200
+
+
 def test_only_looking_is_allowed(server: MetricsServer) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"):
         status, _, headers = ask(server, "/metrics", method)
@@ -259,24 +268,67 @@ def test_health(server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytes
         status, text, _ = ask(server, "/readyz")
         assert (status, text) == (ready, f"{state.value}\n")
         assert ask(server, "/startupz")[0] == started
-    monkeypatch.setattr(health, "STILL_S", 0.3)
-    pending = [0]
-    meter.opened(STATE, lambda: (pending[0], 0))
-    time.sleep(1.0)
+    monkeypatch.setattr(health, "STILL_S", 0.0)
+    monkeypatch.setattr(health, "KAFKA_S", 0.0)
+    meter.moves()
+    time.sleep(0.02)
     status, text, _ = ask(server, "/livez")
     assert status == 503
     assert "the loop has not moved for" in text
-    pending[0] += 1
-    time.sleep(0.7)  # it is looked at every half second
-    meter.looks()
-    pending[0] += 1
-    meter.looks()
-    assert ask(server, "/livez")[0] == 200
     meter.waits()
-    time.sleep(0.5)
     assert ask(server, "/livez")[0] == 200
     meter.moves()
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 503
+    monkeypatch.setattr(health, "STILL_S", 1000.0)
     assert ask(server, "/livez")[0] == 200
+
+
+def test_a_loop_moves_by_what_it_says_and_by_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One large transaction moves it, record by record; a wait ends with the next move."""
+    now, pending = [1000.0], [0]
+    monkeypatch.setattr(health.time, "monotonic", lambda: now[0])
+    pulse = health.Pulse(lambda: pending[0])
+    pulse.looks()
+    now[0] += health.STILL_S + 1
+    pulse.looks()
+    assert not pulse.verdict().ok
+    assert pulse.verdict(kafka=True).ok
+    pending[0] += 1
+    pulse.looks()
+    assert pulse.verdict().ok
+    pulse.waits()
+    now[0] += 10_000
+    pulse.looks()
+    assert (pulse.verdict().ok, pulse.still_s()) == (True, 0.0)
+    pulse.moves()
+    now[0] += health.STILL_S
+    assert pulse.verdict().ok
+    now[0] += 1
+    assert not pulse.verdict().ok
+
+
+def test_kafka_is_waited_for_longer(
+    server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With records that are not committed yet, and while a session begins: a broker that is away ends no process."""
+    monkeypatch.setattr(health, "STILL_S", 0.0)
+    pending = [1]
+    meter.becomes(RunState.STREAMING)
+    meter.opened(STATE, lambda: (pending[0], 0))
+    meter.looks()
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 200
+    pending[0] = 0
+    meter.looks()
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 503
+    meter.becomes(RunState.STARTING)
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 200
+    monkeypatch.setattr(health, "KAFKA_S", 0.0)
+    time.sleep(0.02)
+    assert ask(server, "/livez")[0] == 503
 
 
 def test_an_address_that_cannot_be_had_is_refused(server: MetricsServer, meter: ConnectorMeter) -> None:

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 import cdc.capture.commands
+import cdc.capture.commit_pace
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 import cdc.capture.session
@@ -384,7 +385,7 @@ def test_commits_that_take_long_come_later_also_where_much_is_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, commit_s: float, apart_s: float
 ) -> None:
     """What would be committed at once by its number of records waits as long."""
-    monkeypatch.setattr(cdc.capture.session, "CUT_RECORDS", 1)
+    monkeypatch.setattr(cdc.capture.commit_pace, "CUT_RECORDS", 1)
     assert max(abs(found - apart_s) for found in _apart(bench, monkeypatch, commit_s)) <= 0.025
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import cdc.cli.run
 from cdc.capture.pipeline import Report
 from cdc.cli.apply import Told
-from cdc.cli.run import _Shown, _supervise, run
+from cdc.cli.run import _How, _Shown, _supervise, run
 from cdc.cli.status import _source_ms
 from cdc.cli.terminal import Alive, UtcFormatter, instant
 from cdc.model.errors import OperatorError
@@ -41,6 +42,25 @@ def test_wait_may_have_a_time_or_none(words: list[str], waits: float | None, fil
     assert context.params["wait_s"] == waits
     assert [str(path) for path in context.params["files"]] == files
     assert context.params["take_over"] is ("--take-over" in words)
+
+
+def test_processes_of_several_files_are_given_the_options() -> None:
+    assert _How(True, 90.0, True, True, "json").flags() == [
+        "--until-caught-up", "--wait=90.000s", "--take-over", "--verbose", "--log-format=json"
+    ]  # fmt: skip
+    assert _How(False, None, False, False, "text").flags() == []
+
+
+def test_two_files_of_one_address_of_metrics_are_refused(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.yaml" for name in "ab"]
+    for file in files:
+        file.write_text(
+            f"name: {file.stem}\nsource: {{type: postgres, url: 'postgresql://h/d', tables: [public.t]}}\n"
+            "sink: {bootstrap_servers: 'k:1'}\nmetrics: {listen: '127.0.0.1:9187'}\n"
+        )
+    done = CliRunner().invoke(run, [str(file) for file in files])
+    assert done.exit_code == 2
+    assert "two files name the address of their metrics 127.0.0.1:9187" in done.stderr
 
 
 def _scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *scripts: str) -> tuple[Path, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import cdc.capture.commit_pace
 import cdc.capture.session
 import cdc.capture.throttle
 from cdc.capture.pipeline import Pipeline, Settings

@@ -25,6 +25,7 @@ from psycopg import pq
 from cdc.model.change import Change
 from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
 from connectors.postgres import settings
+from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
@@ -309,6 +310,11 @@ class ReplicationConnection:
         self._sent_at_s = clock_s
         if reply and self._asked_at_s is None:
             self._asked_at_s = clock_s
+
+    def require_open(self) -> None:
+        """Raise RetryableError if the server has hung up, where nothing is read that would say so."""
+        if self._streaming and hung_up(self._pg.socket):
+            raise RetryableError(f"PostgreSQL at {self._endpoint}: the replication connection was lost", hint=GO_ON)
 
     def close(self) -> None:
         self._streaming = False

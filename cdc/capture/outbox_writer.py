@@ -1,0 +1,67 @@
+"""Writes the messages of an outbox: each insert of the log is one, and all of a transaction are committed together."""
+
+from __future__ import annotations
+
+import logging
+
+from cdc.config.outbox import OutboxConfig
+from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
+from cdc.encode.envelope import Frame, TableEncoder
+from cdc.model.change import Change, Described, Op, Row, Table, Xid
+from cdc.model.interfaces import Sink
+from cdc.rules.outbox import NotRoutedError, route
+
+log = logging.getLogger("cdc")
+
+
+class OutboxWriter:
+    """Writes to the sink's open transaction."""
+
+    def __init__(self, outbox: OutboxConfig, sink: Sink, letters: DeadLetters) -> None:
+        self.table = outbox.table
+        self._prefix = outbox.topic_prefix
+        self._sink = sink
+        self._letters = letters
+        self._topics: dict[str, str] = {}
+        """By aggregate type."""
+        self._told = False
+
+    def write(self, change: Change | Described, frame: Frame, xid: Xid) -> None:
+        """Publish an insert. A delete is the application's way to tidy up, an update is no message.
+
+        A READ says that rows may have changed without events, mostly by DDL. What is inserted without its row in the
+        log (MySQL: a session with another binlog_format) cannot be told from what was published, so it is warned of.
+        """
+        if isinstance(change, Described):
+            return
+        if change.op is Op.READ:
+            log.warning(
+                "table %s: DDL, or a statement in the place of rows: rows of the outbox that came so are not "
+                "published; source: {on_hole: stop} stops at such a statement", self.table,
+            )  # fmt: skip
+        if change.op is Op.CREATE and change.after is not None:
+            self._publish(change.table, change.after, change, frame, xid)
+        elif change.op is Op.UPDATE and not self._told:
+            self._told = True
+            log.warning("table %s: rows of the outbox are updated: an update is not published", self.table)
+        frame.skip()
+
+    def _publish(self, table: Table, row: Row, change: Change, frame: Frame, xid: Xid) -> None:
+        try:
+            message = route(table, row)
+            topic = self._topic(message.aggregate_type)
+        except ValueError as exc:
+            cause = UnwritableError(str(exc), exc.columns) if isinstance(exc, NotRoutedError) else exc
+            bad = PoisonRecord(change.op, None, row, frame.next_position(), change.lsn, xid)
+            encoder = TableEncoder(table, connector="", prefix="", database="", version=0, topic="")
+            self._letters.add(encoder, bad, cause)
+            return
+        self._sink.write(topic, message.key, message.value, message.headers)
+
+    def _topic(self, aggregate_type: str) -> str:
+        if aggregate_type not in self._topics:
+            try:
+                self._topics[aggregate_type] = self._sink.routed_topic(self._prefix, aggregate_type)
+            except ValueError as exc:
+                raise NotRoutedError(str(exc), ("aggregatetype",)) from exc
+        return self._topics[aggregate_type]

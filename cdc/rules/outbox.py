@@ -1,0 +1,77 @@
+"""The outbox: what an application inserts into a table is published as its message, by Debezium's columns. Pure.
+
+| column | becomes |
+|---|---|
+| `aggregatetype` | the topic's name, behind `outbox.event.` |
+| `aggregateid` | the record's key |
+| `payload` | the record's value; NULL is null |
+| `id`, `type` | the headers `id` and `eventType` |
+
+https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html
+
+Why each insert is published exactly once. Only the log's inserts are published, and the log is followed from the place
+where the connector began, each transaction once and whole. Rows that are read are not: of a row that a view has, its
+event may have been published already, and of one that was deleted by then there is nothing to read. So what a snapshot
+hides elsewhere is not hidden here, and an insert is published although its row is gone at the end of its transaction.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from cdc.config.outbox import OutboxConfig
+from cdc.model.change import UNCHANGED, Row, Table
+from cdc.model.errors import OperatorError
+from cdc.model.interfaces import Headers
+from cdc.rules.capture_rules import plain
+
+COLUMNS: Final = ("id", "aggregatetype", "aggregateid", "type", "payload")
+
+
+class Routed(NamedTuple):
+    """What a row of the outbox becomes."""
+
+    aggregate_type: str
+    key: bytes
+    value: bytes | None
+    headers: Headers
+
+
+class NotRoutedError(ValueError):
+    """Says that a row cannot be published."""
+
+    def __init__(self, reason: str, columns: tuple[str, ...]) -> None:
+        super().__init__(reason)
+        self.columns = columns
+
+
+def route(table: Table, row: Row) -> Routed:
+    """Return what a row becomes. Raises NotRoutedError where a part of it is missing, ValueError as encoders do."""
+    found: dict[str, bytes | None] = {}
+    for column, value in zip(table.columns, row, strict=True):
+        if column.name not in COLUMNS or value is UNCHANGED:
+            continue
+        text = None if value is None else plain(column.encode(value))
+        if text is not None and column.kind.name == "bytes":
+            text = b64decode(text)
+        found[column.name] = text
+    missing = tuple(name for name in ("id", "aggregatetype", "aggregateid") if not found.get(name))
+    if missing:
+        raise NotRoutedError(f"a message of the outbox without {', '.join(missing)}", missing)
+    headers = [("id", found["id"] or b""), ("eventType", found.get("type") or b"")]
+    aggregate_type = (found["aggregatetype"] or b"").decode()
+    return Routed(aggregate_type, found["aggregateid"] or b"", found.get("payload"), headers)
+
+
+def refusals(outbox: OutboxConfig | None, tables: Sequence[Table]) -> Iterator[OperatorError]:
+    """Give why a captured table cannot be the outbox."""
+    for table in tables if outbox is not None else ():
+        names = [column.name for column in table.columns]
+        missing = [name for name in COLUMNS if name not in names]
+        if outbox is not None and table.qualified == outbox.table and missing:
+            yield OperatorError(
+                f"source.outbox: table {table.qualified} has no column {', '.join(missing)}",
+                hint=f"an outbox has the columns {', '.join(COLUMNS)}, as Debezium's outbox event router wants them",
+            )

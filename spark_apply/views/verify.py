@@ -1,0 +1,198 @@
+"""Compares views with Spark's batch answer over the tables' topics, at the position and the clock of what is published.
+
+Nothing of the job's state is read: tables are folded from their topics up to the position that the view job has
+published, Spark runs the views' SQL over them, and each view's topic is folded up to the same step. A job that goes on
+meanwhile does not disturb it, unless compaction removes what it has replaced: then it is looked at again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.config import registry
+from cdc.config.views import ViewsConfig
+from cdc.model.change import Position
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.state import State
+from spark_apply.events import kafka_source
+from spark_apply.events.latest import latest
+from spark_apply.events.projected import project
+from spark_apply.events.typed import OP
+from spark_apply.model.target_table import target
+from spark_apply.model.types import spark_type
+from spark_apply.spark.names import quoted
+from spark_apply.spark.session import open_session
+from spark_apply.views.job import plan_views
+from spark_apply.views.output import last_position
+from spark_apply.views.output_types import spark_text
+from spark_apply.views.status import sink_config
+from spark_apply.views.view import View
+
+NAMED: Final = 20
+"""So many keys of each view are named."""
+
+_TRIES: Final = 3
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - timestamps without a zone, in UTC
+_HOW: Final = "_cdc_how"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was found of a view."""
+
+    view: str
+    position: str
+    rows: int
+    """That Spark's answer has."""
+    missing: int
+    """Rows of the answer that the topic does not have."""
+    extra: int
+    """Rows of the topic that the answer does not have."""
+    different: int
+    keys: tuple[tuple[str, str], ...]
+    """Of the first ones: what is wrong, and the key as JSON."""
+    failed: str | None = None
+    """Why Spark has no answer; then nothing was compared."""
+
+    @property
+    def agrees(self) -> bool:
+        return not (self.missing or self.extra or self.different or self.failed)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the stable JSON of ``cdc view verify --json``."""
+        return {
+            "view": self.view,
+            "position": self.position,
+            "rows": self.rows,
+            "missing": self.missing,
+            "extra": self.extra,
+            "different": self.different,
+            "failed": self.failed,
+            "keys": [{"how": how, "key": key} for how, key in self.keys],
+        }
+
+
+def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Progress | None = None) -> list[Verified]:
+    """Compare each view, or one. Raises OperatorError before anything is published, ConfigError for a wrong file."""
+    tell = progress or (lambda _line: None)
+    if only is not None and only not in config.views:
+        raise ConfigError(f"views: there is no view {only}", hint=f"views of this file: {', '.join(config.views)}")
+    spark = open_session(config.name, config.spark)
+    planned = plan_views(config, spark)
+    found: list[Verified] = []
+    for _ in range(_TRIES):
+        state = _standing(config)
+        found = _Look(config, spark, state, tell).compare(planned.views, planned.tables, only)
+        if all(of.agrees for of in found) or _standing(config) == state:
+            break
+    return found
+
+
+def _standing(config: ViewsConfig) -> State:
+    topic = kafka_source.position_topic(config.source.topic_prefix, config.name)
+    state = None
+    if topic in kafka_source.topics(config.source):
+        with closing(registry.sink(sink_config(config), config.name)) as sink:
+            state = sink.peek()
+    if state is None:
+        msg = f"view job {config.name} has published nothing yet"
+        raise OperatorError(msg, hint="run it: cdc view run VIEWS.yaml")
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One comparison, at one state of the view job."""
+
+    config: ViewsConfig
+    spark: SparkSession
+    state: State
+    tell: Progress
+
+    def compare(self, views: tuple[View, ...], tables: tuple[str, ...], only: str | None) -> list[Verified]:
+        stand_ins: dict[str, str] = {}
+        found = []
+        for table in tables:
+            self.tell(f"reading {table}")
+            rows = self._rows(table, str(self.state.offset["position"]), "<")
+            self._register(stand_ins, table, rows)
+        clock = _EPOCH + dt.timedelta(milliseconds=self.state.source_ms)
+        for view in views:
+            if view.relation not in self.state.tables:
+                continue  # a view that is new since then
+            kinds = dict(view.columns)
+            answer = self.spark.sql(spark_text(view.sql, stand_ins, clock))
+            answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds)).cache()
+            self._register(stand_ins, view.relation, answer)
+            if only in (None, view.name):
+                self.tell(f"comparing {view.name}")
+                found.append(self._contained(view, answer))
+        for name in stand_ins.values():
+            self.spark.catalog.dropTempView(name)
+        return found
+
+    def _register(self, stand_ins: dict[str, str], relation: str, rows: DataFrame) -> None:
+        stand_ins[relation] = f"_cdc_verified_{len(stand_ins)}"
+        rows.createOrReplaceTempView(stand_ins[relation])
+
+    def _rows(self, table: str, limit: str, compare: str) -> DataFrame:
+        """Return a table's rows as its topic has them up to a position."""
+        source = self.config.source
+        made = target(kafka_source.schema_versions(source)[table], {})
+        end = kafka_source.committed_ends(source, made.topic)
+        events = kafka_source.parse(kafka_source.read(self.spark, source, made.topic, {}, end))
+        before = F.col("position") < limit if compare == "<" else F.col("position") <= limit
+        rows = project(latest(events.where(F.col("valid") & before)), made).where(F.col(OP) != "d")
+        return rows.select(*(F.col(quoted(column.name)) for column in made.columns))
+
+    def _contained(self, view: View, answer: DataFrame) -> Verified:
+        """Compare a view; what Spark cannot compute is told of it, and the others are compared."""
+        try:
+            return self._compared(view, answer)
+        except PySparkException as exc:
+            why = f"Spark cannot compute it: {exc.getCondition() or type(exc).__name__}"
+            return Verified(view.name, str(self.state.offset["position"]), 0, 0, 0, 0, (), why)
+
+    def _compared(self, view: View, answer: DataFrame) -> Verified:
+        commit = Position(self.state.epoch, self.state.commit, 0)
+        there = self._rows(view.relation, last_position(commit, int(self.state.offset["seq"])).text, "<=")
+        kinds: Mapping[str, object] = dict(view.columns)
+        there = there.select(*(F.col(quoted(name)) for name in kinds))
+        key = [name for name, _ in view.key]
+        same = F.lit(True)  # noqa: FBT003 - a literal column
+        for name in key:
+            same &= F.col(f"a.{quoted(name)}").eqNullSafe(F.col(f"t.{quoted(name)}"))
+        equal = F.lit(True)  # noqa: FBT003 - a literal column
+        for name in kinds:
+            equal &= F.col(f"a.{quoted(name)}").eqNullSafe(F.col(f"t.{quoted(name)}"))
+        joined = (
+            answer.withColumn("_cdc_a", F.lit(1))
+            .alias("a")
+            .join(there.withColumn("_cdc_t", F.lit(1)).alias("t"), same, "full_outer")
+        )
+        how = (
+            F.when(F.col("_cdc_t").isNull(), "missing")
+            .when(F.col("_cdc_a").isNull(), "extra")
+            .when(~equal, "different")
+        )
+        named = F.to_json(
+            F.struct(*(F.coalesce(F.col(f"a.{quoted(n)}"), F.col(f"t.{quoted(n)}")).alias(n) for n in key)),
+            {"ignoreNullFields": "false"},
+        )
+        wrong = joined.select(how.alias(_HOW), named.alias("key")).where(F.col(_HOW).isNotNull()).cache()
+        counts = {row[_HOW]: row["count"] for row in wrong.groupBy(_HOW).count().collect()}
+        keys = tuple((row[_HOW], row["key"]) for row in wrong.orderBy(_HOW, "key").limit(NAMED).collect())
+        rows = answer.count()
+        wrong.unpersist()
+        missing, extra, different = (int(counts.get(name, 0)) for name in ("missing", "extra", "different"))
+        return Verified(view.name, str(self.state.offset["position"]), rows, missing, extra, different, keys)

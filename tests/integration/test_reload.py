@@ -1,0 +1,86 @@
+"""A connector reads its file again while it runs, on real servers: a table is added; a wrong file changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.model.errors import RetryableError
+from tests.conftest import Database, MySQLDatabase
+from tests.integration.connector import Connector
+from tests.integration.mysql_work import connector_of
+from tests.integration.running import Running, eventually
+
+
+def _write(connector: Connector, **changes: Any) -> None:
+    file = json.loads(connector.file.read_text())
+    for key, value in changes.items():
+        file[key] = {**file.get(key, {}), **value} if isinstance(value, dict) else value
+    connector.file.write_text(json.dumps(file))
+    connector.mend()  # the owner publishes, and grants
+
+
+def _rows(connector: Connector, table: str) -> int:
+    """How many the topic has; none before there is one."""
+    with contextlib.suppress(RetryableError):
+        return len(connector.fold(table))
+    return 0
+
+
+def _added(connector: Connector, database: Database | MySQLDatabase, schema: str) -> None:
+    with Running(connector) as running:
+        running.await_following()
+        _write(connector, source={"tables": [f"{schema}.t", f"{schema}.u"]}, snapshot={"max_rows_per_second": 1000})
+        assert connector.here("reload", "FILE").returncode == 0
+        running.await_line("its file is read again")
+        eventually(lambda: _rows(connector, f"{schema}.u") == 1, "the new table is read")
+        database.execute("INSERT INTO u VALUES (2)", "INSERT INTO t VALUES (2)")
+        for name in "tu":
+            eventually(lambda n=name: len(connector.fold(f"{schema}.{n}")) == 2, f"{name} is followed")  # type: ignore[misc]
+        assert "trying again" not in running.stderr
+        running.process.send_signal(signal.SIGTERM)
+        assert running.ended() == 0
+
+
+def test_a_table_is_added_while_the_connector_runs(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    for name in "tu":
+        postgres18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
+    _added(Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"]), postgres18, "public")
+
+
+@pytest.mark.full
+@pytest.mark.every_server
+def test_a_table_is_added_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    for name in "tu":
+        mysql_database.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
+    _added(connector_of(tmp_path, prefix, mysql_database, kafka, "t"), mysql_database, mysql_database.name)
+
+
+def test_a_file_that_is_refused_changes_nothing(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """By SIGHUP: one that is no YAML, one that changes the sink, one that names a table that is not there."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    good = connector.file.read_text()
+    with Running(connector) as running:
+        running.await_following()
+        wrong = (
+            ("{", "the file is not taken up"),
+            (good.replace('"partitions": 3', '"partitions": 4'), "sink cannot be changed while the connector runs"),
+            (good.replace('"public.t"', '"public.t", "public.gone"'), "the file as it is now is refused"),
+        )
+        for number, (text, told) in enumerate(wrong, 1):
+            connector.file.write_text(text)
+            running.process.send_signal(signal.SIGHUP)
+            running.await_line(told)
+            postgres18.execute(f"INSERT INTO t VALUES ({number})")
+            eventually(lambda n=number: len(connector.fold("public.t")) == n, "it goes on")  # type: ignore[misc]
+        connector.file.write_text(good)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.ended() == 0

@@ -1,0 +1,240 @@
+"""The outbox: each insert of the log is a message, once, in order, with all of its transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config.config import SourceConfig, load_connector
+from cdc.config.outbox import OutboxConfig
+from cdc.model.change import Change, Column, Kind, Op, Row, Table
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.interfaces import Log
+from cdc.testing import (
+    POINTS,
+    At,
+    Faults,
+    Killed,
+    MemoryKafka,
+    MemoryLog,
+    MemorySink,
+    MemorySnapshotter,
+    MemorySource,
+    Record,
+    delete,
+    insert,
+    nothing,
+    truncate,
+    update,
+)
+from tests.text_tables import text_column, text_table
+
+_JSON = Column("payload", "jsonb", Kind("json"), text_column("payload").encode, toastable=True)
+OUTBOX = text_table("outbox", ["id", "aggregatetype", "aggregateid", "type", _JSON])
+ORDERS = text_table("orders", ["id", "note"])
+CONFIG = OutboxConfig(table="s.outbox")
+LETTERS: frozenset[Log] = frozenset(["dead-letter"])
+
+
+def _row(number: int, *, of: bytes = b"order", who: bytes | None = b"7", payload: bytes | None = b'{"a": 1}') -> Row:
+    return (b"%d" % number, of, who, b"Created", payload)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.log, self.kafka = MemoryLog(), MemoryKafka()
+
+    def run(
+        self,
+        *tables: Table,
+        at: At = nothing,
+        logs: frozenset[Log] = frozenset(),
+        outbox: OutboxConfig | None = CONFIG,
+    ) -> None:
+        Pipeline(
+            Settings(connector="c", prefix="p", chunk_rows=1, outbox=outbox, logs=logs),
+            open_source=lambda: MemorySource(self.log, tables or [OUTBOX, ORDERS], at=at),
+            open_snapshotter=lambda: MemorySnapshotter(self.log, rows_each=1, at=at),
+            sink=MemorySink(self.kafka, "c", "p", at=at),
+        ).run(until_caught_up=True)
+
+    def messages(self, of: str = "order") -> list[Record]:
+        return self.kafka.committed(f"outbox.event.{of}")
+
+    def ids(self, of: str = "order") -> list[int]:
+        return [int(dict(record.headers)["id"]) for record in self.messages(of)]
+
+
+def test_an_insert_is_a_message() -> None:
+    """Topic, key, value, headers by Debezium's columns; nothing else of the table is published."""
+    bench = Bench()
+    bench.run()
+    bench.log.commit(insert(OUTBOX, _row(1)), insert(ORDERS, (b"1", b"a")), insert(OUTBOX, _row(2, of=b"bill")))
+    bench.log.commit(insert(OUTBOX, _row(3, payload=None)))
+    bench.run()
+    first, third = bench.messages()
+    assert (first.key, first.value) == (b"7", b'{"a": 1}')
+    assert first.headers == (("id", b"1"), ("eventType", b"Created"))
+    assert (third.value, bench.ids("bill")) == (None, [2])
+    (order,) = bench.kafka.committed("p.s.orders")
+    assert first.transaction == order.transaction == bench.messages("bill")[0].transaction
+    assert not bench.kafka.committed("p.s.outbox")
+    assert [orjson.loads(r.value or b"")["table"] for r in bench.kafka.committed("p.schema")] == ["orders"]
+
+
+def test_bytes_are_published_as_they_are() -> None:
+    """A payload of bytes is no base64."""
+    payload = Column("payload", "bytea", Kind("bytes"), lambda _: b'"AP8="')
+    table = text_table("outbox", ["id", "aggregatetype", "aggregateid", "type", payload])
+    bench = Bench()
+    bench.run(table)
+    bench.log.commit(insert(table, _row(1)))
+    bench.run(table)
+    assert bench.messages()[0].value == b"\0\xff"
+
+
+def test_what_is_tidied_up_at_once_is_published_too(caplog: pytest.LogCaptureFixture) -> None:
+    """In the same transaction, or by TRUNCATE; an update is warned of, once."""
+    bench = Bench()
+    bench.run()
+    bench.log.commit(insert(OUTBOX, _row(1)), delete(OUTBOX, (b"1",)))
+    bench.log.commit(insert(OUTBOX, _row(2)), update(OUTBOX, _row(2)), update(OUTBOX, _row(2)), truncate(OUTBOX))
+    with caplog.at_level(logging.WARNING):
+        bench.run()
+    assert bench.ids() == [1, 2]
+    assert caplog.text.count("an update is not published") == 1
+
+
+def test_rows_that_were_there_before_are_not_published() -> None:
+    """Neither by the first snapshot nor when they are read again: what a message was, the log alone tells."""
+    bench = Bench()
+    bench.log.commit(insert(OUTBOX, _row(1)))
+    bench.run()
+    bench.log.commit(insert(OUTBOX, _row(2)))
+    bench.run(ORDERS)
+    bench.run()
+    assert bench.ids() == []
+    bench.log.commit(insert(OUTBOX, _row(3)))
+    bench.run()
+    assert bench.ids() == [3]
+
+
+def test_a_table_that_is_no_outbox_any_more_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    """Then it is a table as others: its rows are events, those of before too; and back again."""
+    bench = Bench()
+    bench.run()
+    bench.log.commit(insert(OUTBOX, _row(1)))
+    bench.run()
+    assert "outbox" not in caplog.text
+    for _ in range(2):
+        bench.run(outbox=None)
+    bench.log.commit(insert(OUTBOX, _row(2)))
+    bench.run(outbox=None)
+    events = [orjson.loads(r.value or b"") for r in bench.kafka.committed("p.s.outbox")]
+    assert [(e["op"], e["after"]["id"]) for e in events] == [("r", "1"), ("c", "2")]
+    bench.run()
+    bench.log.commit(insert(OUTBOX, _row(3)))
+    bench.run()
+    assert bench.ids() == [1, 3]
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("nth", [1, 2, 4])
+def test_each_message_once_whatever_is_killed(point: str, nth: int) -> None:
+    """At every step, also while the snapshot reads and hides events of other tables: all from where the log is held."""
+    bench = Bench()
+    bench.log.commit(insert(ORDERS, (b"1", b"a")), insert(ORDERS, (b"2", b"a")))
+    faults = Faults((point, nth), error=Killed)
+    coming = iter(range(10, 18))
+
+    def come() -> None:
+        for number in islice(coming, 1):
+            row, key = _row(number), b"%d" % number
+            bench.log.commit(insert(OUTBOX, row), update(ORDERS, (b"1", key)), delete(OUTBOX, (key,)))
+
+    def at(name: str) -> None:
+        if name in {"source.held", "snapshot.chunk", "source.idle", "sink.commit"}:
+            come()
+        faults(name)
+
+    for _ in range(3):
+        with contextlib.suppress(Killed):
+            bench.run(at=at)
+    for _ in range(8):
+        come()
+    bench.run()
+    held = [logged for logged in bench.log.transactions if logged.commit >= (bench.log.held_from or 0)]
+    changes = [change for logged in held for change in logged.changes if isinstance(change, Change)]
+    inserted = [change.after for change in changes if change.table is OUTBOX and change.op is Op.CREATE]
+    assert bench.ids() == [int(bytes(row[0] or b"")) for row in inserted if row is not None]  # type: ignore[arg-type]
+    assert len(inserted) > 1
+
+
+def test_a_message_without_its_parts_is_a_dead_letter() -> None:
+    """Or stops the connector; others go on."""
+    bench = Bench()
+    bench.run(logs=LETTERS)
+    bench.log.commit(insert(OUTBOX, _row(1, who=None)), insert(OUTBOX, _row(2, of=b"")), insert(OUTBOX, _row(3)))
+    bench.run(logs=LETTERS)
+    assert bench.ids() == [3]
+    letters = [orjson.loads(r.value or b"") for r in bench.kafka.committed("p.dead-letter-c")]
+    assert [letter["columns"] for letter in letters] == [["aggregateid"], ["aggregatetype"]]
+    bench.log.commit(insert(OUTBOX, _row(4, who=None)))
+    with pytest.raises(OperatorError, match="a message of the outbox without aggregateid"):
+        bench.run()
+
+
+def test_what_the_log_does_not_tell_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """DDL, or rows without events: what is in the table may have been published, or not."""
+    bench = Bench()
+    bench.run()
+    bench.log.commit(insert(OUTBOX, _row(1)))
+    logged = bench.log.transactions[-1]
+    hole = Change(Op.READ, OUTBOX, None, None, 1)
+    bench.log.transactions[-1] = replace(logged, changes=(hole, *logged.changes))
+    with caplog.at_level(logging.WARNING):
+        bench.run()
+    assert "a statement in the place of rows" in caplog.text
+    assert bench.ids() == [1]
+
+
+def test_a_table_that_is_no_outbox_is_refused() -> None:
+    """Before anything is made."""
+    bench = Bench()
+    with pytest.raises(OperatorError, match="has no column aggregatetype, payload"):
+        bench.run(text_table("outbox", ["id", "aggregateid", "type"]))
+    assert not bench.kafka.topics
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"outbox": OutboxConfig(table="s.other")}, "outbox.table: “s.other” is not captured"),
+        ({"outbox": OutboxConfig(table="s.*")}, "is not captured"),
+        ({"outbox": CONFIG, "where": {"s.*": "id = 1"}}, "s.outbox is the outbox, and has rules"),
+    ],
+)
+def test_files_that_are_refused(more: dict[str, object], why: str) -> None:
+    """Before anything is connected."""
+    with pytest.raises(ConfigError, match=why):
+        SourceConfig(type="postgres", url="postgresql://h/d", tables=("s.outbox",), **more)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot begin the name of a topic"):
+        OutboxConfig(table="s.outbox", topic_prefix="a b")
+
+
+def test_topics_that_look_like_tables_are_refused(tmp_path: Path) -> None:
+    """Of this prefix: an apply job would take them for tables."""
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "{name: c, source: {type: postgres, url: 'postgresql://h/d', tables: [s.outbox], outbox: {table: s.outbox}},"
+        " sink: {bootstrap_servers: 'h:1', topic_prefix: outbox}}"
+    )
+    with pytest.raises(ConfigError, match="would look like tables"):
+        load_connector(file)
