@@ -38,7 +38,7 @@ class SmallEngine:
         self.plan = plan
         self.relations = relations
         self.rows: dict[str, list[Row]] = {}
-        self.recomputed: dict[str, int] = {}
+        self.changed: dict[str, bool] = {}
         self.clock = START
         self.duck = duckdb.connect()
         self.duck.execute("SET threads = 1; SET TimeZone = 'UTC'")
@@ -101,13 +101,14 @@ class SmallEngine:
             union = " UNION ".join(f"SELECT * FROM ({statement})" for statement in (*node.touched, *node.due))
             units = self._rows(union, before)
             self._fill(f"units.{quoted(node.name)}", units)
-            self.recomputed[node.name] = len(units)
             found = self._rows(node.restricted)
             at = set(units)
             assert {tuple(row[i] for i in places) for row in found} <= at, "rows of units that were not asked for"
             new = [row for row in old if tuple(row[i] for i in places) not in at] + found
+        elif any(self.changed[name] for name in node.reads) or any(self._rows(each, before) for each in node.due):
+            new = self._rows(node.whole)
         else:
-            new = self._rows(node.restricted)
+            new = old
         differing = _differing(old, new)
         changed = (
             {tuple(row[i] for i in places) for row in differing} if node.units else {(True,)} if differing else set()
@@ -118,6 +119,7 @@ class SmallEngine:
         self._fill(f"before.{quoted(name)}", self.rows.get(name, []))
         self._fill(f"after.{quoted(name)}", new)
         self._fill(f"changed.{quoted(name)}", list(changed))
+        self.changed[name] = bool(changed)
         self.rows[name] = new
 
     def view(self) -> Counter[Row]:

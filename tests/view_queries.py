@@ -33,6 +33,8 @@ def queries(draw: Any, depth: int = 2) -> Query:
         return draw(unions(depth))
     froms, numbers, keys, times = draw(from_clauses(depth))
     where = draw(st.lists(conditions(numbers, times), max_size=2))
+    if draw(st.integers(0, 4)) == 0:
+        where.append(f"{draw(st.sampled_from(numbers))} IN (SELECT {draw(st.sampled_from(['k', 'z']))} FROM public.b)")
     tail = f" FROM {froms}" + (f" WHERE {' AND '.join(where)}" if where else "")
     kind = draw(st.sampled_from(["plain", "plain", "group", "group", "distinct", "window"]))
     if kind == "plain":
@@ -48,6 +50,9 @@ def queries(draw: Any, depth: int = 2) -> Query:
         window = f"{function} OVER (PARTITION BY {unit} ORDER BY {order})"
         names = tuple(f"q{i}" for i in range(len(keys) + 1))
         return Query(f"SELECT {named}, {window} AS w{tail}", (*names, "w"), names)
+    if times and draw(st.integers(0, 3)) == 0:
+        aggregate = f"count_if({draw(clocks(times))})"
+        return Query(f"SELECT {numbers[0]} AS q0, {aggregate} AS q1{tail} GROUP BY 1", ("q0", "q1"), ("q0",))
     group = draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=2, unique=True))
     names = tuple(f"q{i}" for i in range(len(group)))
     if kind == "distinct":

@@ -44,6 +44,9 @@ semi join: id
 exists: id
     SELECT a.id, a.g FROM public.a a WHERE a.n > 0 AND EXISTS (SELECT 1 FROM public.b b WHERE b.k = a.k AND b.z > 0)
 
+exists, by names of its own: id
+    SELECT id, g FROM public.a WHERE EXISTS (SELECT 1 FROM public.b WHERE k = a.n AND z > 0 AND n < 3)
+
 not exists: id
     SELECT a.id, a.g FROM public.a a LEFT JOIN public.c c ON c.x = a.id AND c.y = 0
     WHERE NOT EXISTS (SELECT 1 FROM public.b b WHERE b.k <=> coalesce(c.y, a.k))

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.blocks import Block, Input, Side, Source, aliases, column, conjuncts, has_clock
 from spark_apply.views.sql.names import Names, Visible, find
+from spark_apply.views.sql.subqueries import OWN_FIRST
 from spark_apply.views.sql.written import FULL, Written, as_written
 
 _JOINED = ("this", "side", "kind", "on", "using", "method")
@@ -137,7 +138,8 @@ class FromClause:
             return (), seen
         on = join.args.get("on")
         if on is not None:
-            return conjuncts(Names(self._written, [*self.tables, seen]).resolve(on)), seen
+            first = seen.alias if OWN_FIRST in join.meta else None
+            return conjuncts(Names(self._written, [*self.tables, seen], first=first).resolve(on)), seen
         found, merged = [], set()
         for each in join.args.get("using") or ():
             name = find(each.name, seen.columns)

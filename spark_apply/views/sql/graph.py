@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from spark_apply.views.sql.blocks import Block, Input, Side, Source, column
+from spark_apply.views.sql.expressions.carried import carried
+from spark_apply.views.sql.expressions.types import type_of
 from spark_apply.views.sql.from_clause import FromClause, Item
 from spark_apply.views.sql.names import find
 from spark_apply.views.sql.node import common_types, node_of
 from spark_apply.views.sql.select import block_of
 from spark_apply.views.sql.total_order import check_orders, unique_outputs
-from spark_apply.views.sql.types import type_of
 from spark_apply.views.sql.units import internal_units
-from spark_apply.views.sql.values import carried
 from spark_apply.views.sql.view_plan import Node, Relation
 from spark_apply.views.sql.written import Written, as_written, did_you_mean
 

@@ -36,9 +36,11 @@ def find(name: str, names: Iterable[str]) -> str | None:
 class Names:
     """Resolves the columns of one SELECT."""
 
-    def __init__(self, written: Written, tables: Sequence[Visible]) -> None:
+    def __init__(self, written: Written, tables: Sequence[Visible], *, first: str | None = None) -> None:
+        """`first`: the table whose columns are meant where others have a column of the name too."""
         self._written = written
         self._tables = tables
+        self._first = first
 
     def resolve(self, expression: exp.Expr, outputs: Mapping[str, exp.Expr] | None = None) -> exp.Expr:
         """Return an expression over sources; `outputs` are resolved outputs that may be called by their alias too."""
@@ -72,6 +74,8 @@ class Names:
             for each in candidates
             if (name := find(column.name, each.columns)) is not None and not (not table and name in each.merged)
         ]
+        if len(found) > 1 and self._first is not None and not table:
+            found = [each for each in found if each[0].alias == self._first] or found
         if len(found) > 1:
             owners = " and ".join(each.alias for each, _ in found)
             raise self._written.refuse(

@@ -10,8 +10,8 @@ from sqlglot import exp
 from spark_apply.views.sql import statements as to
 from spark_apply.views.sql.blocks import Block, aliases
 from spark_apply.views.sql.deadlines import deadlines, due, next_due
+from spark_apply.views.sql.expressions.types import common_type
 from spark_apply.views.sql.rule import Units, restriction, touched
-from spark_apply.views.sql.types import common_type
 from spark_apply.views.sql.view_plan import Node
 from spark_apply.views.sql.written import Written
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot.errors import SqlglotError
 
+from spark_apply.views.sql.expressions.types import INTERVALS, NULL
 from spark_apply.views.sql.graph import Graph
 from spark_apply.views.sql.node import Branch, common_types, node_of
 from spark_apply.views.sql.total_order import undetermined
-from spark_apply.views.sql.types import INTERVALS, NULL
 from spark_apply.views.sql.units import Made, last_units
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 from spark_apply.views.sql.written import Written, did_you_mean

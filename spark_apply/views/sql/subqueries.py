@@ -11,7 +11,8 @@ from sqlglot import exp
 from spark_apply.views.sql.blocks import conjuncts
 from spark_apply.views.sql.written import Written, as_written
 
-_VALUE = "value"
+OWN_FIRST = "own names first"
+"""In the meta of a join made of EXISTS: a name without a table is one of the subquery's table, if that has it."""
 _OF_EXISTS = frozenset({"expressions", "from_", "where", "hint"})
 
 
@@ -49,9 +50,9 @@ def _join(condition: exp.Expr, number: int, written: Written) -> exp.Join | None
             at=query,
             hint="write NOT EXISTS (SELECT 1 FROM … WHERE … = …), or a LEFT ANTI JOIN",
         )
-    alias = f"in_{number}"
-    names = exp.TableAlias(this=exp.to_identifier(alias), columns=[exp.to_identifier(_VALUE)])
-    equal = exp.EQ(this=exp.paren(asked.this), expression=exp.column(_VALUE, table=alias))
+    alias, value = f"in_{number}", f"value_of_in_{number}"
+    names = exp.TableAlias(this=exp.to_identifier(alias), columns=[exp.to_identifier(value)])
+    equal = exp.EQ(this=exp.paren(asked.this), expression=exp.column(value, table=alias))
     return exp.Join(this=exp.Subquery(this=query.unnest(), alias=names), side="LEFT", kind="SEMI", on=equal)
 
 
@@ -63,4 +64,6 @@ def _exists(asked: exp.Exists, kind: str) -> exp.Join | None:
         return None
     if any(each.find(exp.AggFunc, exp.Query) for each in query.expressions) or query.args["where"].find(exp.Query):
         return None
-    return exp.Join(this=query.args["from_"].this, side="LEFT", kind=kind, on=query.args["where"].this)
+    join = exp.Join(this=query.args["from_"].this, side="LEFT", kind=kind, on=query.args["where"].this)
+    join.meta[OWN_FIRST] = True
+    return join

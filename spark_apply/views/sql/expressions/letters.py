@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.carrier import Carrier, Rules, Typed, call, case, failing
+from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, failing
 
 LETTERS: Final = Rules()
 

@@ -11,14 +11,14 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.aggregates import AGGREGATES
 from spark_apply.views.sql.blocks import Block
-from spark_apply.views.sql.carrier import Carrier, Rule
-from spark_apply.views.sql.casts import CASTS
-from spark_apply.views.sql.functions import FUNCTIONS
-from spark_apply.views.sql.instants import INSTANT_FUNCTIONS
-from spark_apply.views.sql.letters import LETTERS
-from spark_apply.views.sql.operators import OPERATORS
+from spark_apply.views.sql.expressions.aggregates import AGGREGATES
+from spark_apply.views.sql.expressions.carrier import Carrier, Rule
+from spark_apply.views.sql.expressions.casts import CASTS
+from spark_apply.views.sql.expressions.functions import FUNCTIONS
+from spark_apply.views.sql.expressions.instants import INSTANT_FUNCTIONS
+from spark_apply.views.sql.expressions.letters import LETTERS
+from spark_apply.views.sql.expressions.operators import OPERATORS
 from spark_apply.views.sql.written import Written
 
 _RULES: Final[dict[type[exp.Expr], Rule]] = {

@@ -7,8 +7,8 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.blocks import operand
-from spark_apply.views.sql.carrier import Carrier, Rule, Rules, Typed, call, cast, integer
-from spark_apply.views.sql.types import INSTANTS
+from spark_apply.views.sql.expressions.carrier import Carrier, Rule, Rules, Typed, call, cast, integer
+from spark_apply.views.sql.expressions.types import INSTANTS
 
 INSTANT_FUNCTIONS: Final = Rules()
 

@@ -9,7 +9,15 @@ from typing import Final, NamedTuple
 from sqlglot import exp
 
 from spark_apply.views.sql.blocks import CLOCK
-from spark_apply.views.sql.types import INSTANTS, INTEGERS, INTERVALS, NULL, common_type, engine_type, is_number
+from spark_apply.views.sql.expressions.types import (
+    INSTANTS,
+    INTEGERS,
+    INTERVALS,
+    NULL,
+    common_type,
+    engine_type,
+    is_number,
+)
 from spark_apply.views.sql.written import Written, as_written
 
 ELSEWHERE = "write it in another way, or say `engine: spark`, which runs it"

@@ -8,8 +8,8 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.blocks import CLOCK, operand
-from spark_apply.views.sql.carrier import Carrier, Rules, Typed, as_type, call, case, cast, failing
-from spark_apply.views.sql.types import (
+from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, failing
+from spark_apply.views.sql.expressions.types import (
     DAYS,
     FLOATS,
     INSTANTS,

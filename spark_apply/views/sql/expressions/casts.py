@@ -8,8 +8,17 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.blocks import operand
-from spark_apply.views.sql.carrier import Carrier, Rules, Typed, call, case, cast, failing
-from spark_apply.views.sql.types import FLOATS, INSTANTS, INTEGERS, NULL, decimal, is_decimal, is_exact, precision_scale
+from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, failing
+from spark_apply.views.sql.expressions.types import (
+    FLOATS,
+    INSTANTS,
+    INTEGERS,
+    NULL,
+    decimal,
+    is_decimal,
+    is_exact,
+    precision_scale,
+)
 
 CASTS: Final = Rules()
 

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from sqlglot import exp
 
 from spark_apply.views.sql.blocks import operand
-from spark_apply.views.sql.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer
-from spark_apply.views.sql.types import (
+from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer
+from spark_apply.views.sql.expressions.types import (
     FLOATS,
     INSTANTS,
     INTEGERS,
