@@ -173,6 +173,9 @@ def test_every_block_does_what_the_page_says(shell: Shell) -> None:
     assert "Sally Thomas" in printed["look"]
     assert "George Bailey" not in printed["look"], "the search finds her alone"
 
+    assert printed["cdc view run views.yaml --once"].startswith("2 events in 1 steps")
+    assert re.search(r"turnover +2 +0 +0 +0", printed["cdc view verify views.yaml"])
+
     running = shell.processes()
     assert any("postgres" in each for each in running)
     assert any("kafka" in each for each in running)
