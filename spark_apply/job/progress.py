@@ -8,15 +8,20 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from cdc.config.config import ApplyConfig
+from cdc.config.config import ApplyConfig, ApplySource
+from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.state_records import StateReader
 from spark_apply.events import kafka_source
 from spark_apply.events.projection import projected_table
 from spark_apply.events.topic_identity import difference, identities
 from spark_apply.model.completeness import Complete, Mark, lowest
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable, choose
+
+ORIGIN = "origin"
+"""What the identity in a view job's position calls the connector that its positions are of."""
 
 _LOOK_S = 0.05
 
@@ -43,6 +48,7 @@ class Reader:
         self._followed: dict[str, dict[str, list[TargetTable]]] = {name: {} for name in config.stores}
         versions = kafka_source.schema_versions(config.source)
         self._unusable: dict[str, dict[str, list[str]]] = {name: {} for name in config.stores}
+        roots: dict[str, str] = {}
         for table, settings in sorted(choose(config.tables, versions).items()):
             try:
                 made = projected_table(versions[table], settings)
@@ -50,13 +56,16 @@ class Reader:
                 for store in settings.stores:
                     self._unusable[store].setdefault(versions[table][-1].connector, []).append(table)
                 continue
+            connector = made.connector
+            if made.schema == VIEW_SCHEMA:
+                connector = roots.setdefault(connector, origin_of(config.source, connector))
             for store in settings.stores:
-                self._followed[store].setdefault(made.connector, []).append(made)
+                self._followed[store].setdefault(connector, []).append(made)
         followed = (table for of in self._followed.values() for tables in of.values() for table in tables)
         self._topics = identities(config.source, [table.topic for table in followed])
 
     def stores(self) -> dict[str, list[str]]:
-        """Return by store the connectors whose tables it follows."""
+        """Return by store the connectors whose tables it follows; a view's is the one that its tables come from."""
         both = {store: {*connectors, *self._unusable[store]} for store, connectors in self._followed.items()}
         return {store: sorted(connectors) for store, connectors in both.items() if connectors}
 
@@ -112,6 +121,16 @@ class Reader:
             prefix = self._config.source.topic_prefix
             self._open[name] = open_store(self._config.stores[name], name=name, prefix=prefix, spark=None)
         return self._open[name]
+
+
+def origin_of(source: ApplySource, connector: str) -> str:
+    """Return the connector that a view job's positions are of, over other view jobs; another connector's own name."""
+    topic, states = kafka_source.position_topic(source.topic_prefix, connector), StateReader(connector)
+    if topic in kafka_source.topics(source):
+        for message in kafka_source.committed(source, topic, 1):
+            states.hear(message.key(), message.value())
+    state = states.state(where=f"topic {topic}")
+    return state.identity.get(ORIGIN, connector) if state is not None else connector
 
 
 def _reached(complete: Complete | None, position: str) -> bool:

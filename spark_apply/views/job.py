@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import ViewConfig, ViewsConfig
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import ConfigError
 from spark_apply.events import kafka_source
 from spark_apply.job.job import run_apply
+from spark_apply.job.progress import origin_of
 from spark_apply.model.target_table import Version, target
 from spark_apply.spark.session import open_session
 from spark_apply.views.output import ViewOutput
@@ -66,6 +67,8 @@ class Planned:
 
     views: tuple[View, ...]
     tables: tuple[str, ...]
+    connector: str
+    """The one that writes their topics."""
 
 
 def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
@@ -88,7 +91,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     own = {view.relation for view in views}
     tables = tuple(sorted({read for view in views for read in view.plan.reads if read not in own}))
     _require_one_connector(captured, tables)
-    return Planned(tuple(views), tables)
+    return Planned(tuple(views), tables, captured[tables[0]][-1].connector)
 
 
 def describe_views(config: ViewsConfig) -> dict[str, object]:
@@ -135,6 +138,8 @@ def in_order(views: Mapping[str, ViewConfig]) -> list[str]:
 
 
 def _require_one_connector(versions: Mapping[str, Sequence[Version]], tables: Sequence[str]) -> None:
+    if not tables:
+        raise ConfigError("views: they read no captured table", hint="name one: SELECT … FROM public.orders")
     of = {versions[table][-1].connector: table for table in tables}
     if len(of) > 1:
         said = ", ".join(f"{table} is of {connector}" for connector, table in sorted(of.items()))
@@ -179,14 +184,9 @@ def open_state(config: ViewsConfig, planned: Planned, tell: Progress) -> ViewSto
     state = ViewState(folder, memory=config.memory)
     if state.set_aside is not None:
         tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
-    output = ViewOutput(
-        registry.sink(sink_config(config), config.name),
-        config.name,
-        config.source.topic_prefix,
-        state,
-        planned.views,
-        tell,
-    )
+    prefix, origin = config.source.topic_prefix, origin_of(config.source, planned.connector)
+    sink = registry.sink(sink_config(config), config.name)
+    output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin)
     try:
         output.begin()
         if not output.knows(state):
@@ -202,8 +202,6 @@ def open_state(config: ViewsConfig, planned: Planned, tell: Progress) -> ViewSto
 
 
 def _apply_config(config: ViewsConfig, planned: Planned, store: ViewStore) -> ApplyConfig:
-    if not planned.tables:
-        raise OperatorError("views: they read no captured table", hint="name one: SELECT … FROM public.orders")
     return ApplyConfig(
         name=config.name,
         source=config.source,

@@ -24,6 +24,7 @@ from cdc.model.change import Position
 from cdc.model.errors import BugError, FencedError, OperatorError, RetryableError
 from cdc.model.interfaces import Sink
 from cdc.model.state import Phase, State
+from spark_apply.job.progress import ORIGIN
 from spark_apply.views.state import ViewState
 from spark_apply.views.view import View
 
@@ -46,6 +47,8 @@ class ViewOutput:
     state: ViewState
     views: Sequence[View]
     tell: Progress
+    origin: str
+    """The connector that the positions are of."""
     _last: State | None = None
     _clear: bool = True
     """Whether the outcome of the last transaction is known; otherwise fencing comes first."""
@@ -157,7 +160,7 @@ class ViewOutput:
                     self.sink.write(encoder.topic, key.encode(), None)
         state = State(
             connector=self.job,
-            identity={"kind": SOURCE},
+            identity={"kind": SOURCE, ORIGIN: self.origin},
             phase=Phase.STREAM,
             epoch=at.epoch,
             offset={"seq": about["seq"], "step": about["step"], "position": about["position"]},

@@ -28,6 +28,7 @@ from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
 from spark_apply.events.kafka_source import schema_versions
 from spark_apply.job.job import run_apply
+from spark_apply.job.progress import Reader, origin_of
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
 from spark_apply.views.job import run_views
@@ -306,6 +307,10 @@ def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, 
     assert mark is not None
     assert mark.complete is not None
     assert mark.complete.position == position(bench.commit + 1, 0)
+    with Reader(copies) as reader:
+        assert reader.stores() == {"copy": [bench.prefix]}, "a token of the source reaches through views"
+        assert reader.await_position(bench.prefix, position(bench.commit + 1, 0), ["copy"], timeout_s=0) == {}
+    assert origin_of(bench.config.source, "more-views") == bench.prefix
     assert bench.events("sizes")[-2:] == [("d", ("ann",), None), ("u", ("dan",), {"follower": "dan", "n": 1})]
 
 
