@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
+from cdc.config.views import ViewsConfig
 from cdc.model.errors import CdcError
 from cdc.model.meter import NO_METER, Meter
 from cdc.monitoring.apply_meter import ApplyMeter
@@ -39,8 +40,8 @@ def monitored_connector(config: ConnectorConfig) -> Iterator[Meter]:
 
 
 @contextmanager
-def monitored_job(config: ApplyConfig, place: Place, tell: Callable[[str], None]) -> Iterator[ApplyMeter]:
-    """Give the meter of an apply job, shown while the block runs if its file gives an address.
+def monitored_job(config: ApplyConfig | ViewsConfig, place: Place, tell: Callable[[str], None]) -> Iterator[ApplyMeter]:
+    """Give the meter of an apply job, or of a view job, shown while the block runs if its file gives an address.
 
     Raises OperatorError, before anything else is done, for an address that cannot be listened on.
     """

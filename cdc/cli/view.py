@@ -13,8 +13,10 @@ from typing import Any
 import click
 
 from cdc.cli.apply import Told, stopping
+from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progress
 from cdc.model.errors import ConfigError
+from cdc.monitoring.json_log import Place
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
@@ -45,19 +47,24 @@ def plan(file: Path, *, as_json: bool) -> None:
 @_FILE
 @click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
 @_JSON
-def run(file: Path, *, once: bool, as_json: bool) -> int:
+@LOG_FORMAT
+def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
     """Keep the views of FILE (views.yaml) up to date, and publish what changes in them, exactly once.
 
     Reads the tables' topics and follows them until Ctrl-C. May be stopped, killed and started again at any time. Exit
     code 1 if a view is stopped at the end.
     """
-    stop = threading.Event()
-    with stopping(stop):  # before anything slow is imported
+    place, stop = Place(), threading.Event()
+    with errors_logged(log_format, place), stopping(stop):  # before anything slow is imported
+        from cdc.cli.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
+
         config = _load(file)
-        told = Told(config.name, live=sys.stderr.isatty())
-        with Alive(told.say, every_s=ALIVE_S):
+        place.is_of(apply=config.name, connector=config.source.topic_prefix)
+        as_lines = log_format == JSON
+        told = Told(config.name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
+        with Alive(told.say, every_s=ALIVE_S), monitored_job(config, place, told) as meter:
             run_views = importlib.import_module("spark_apply.views.job").run_views
-            summary = run_views(config, once=once, progress=told, stop=stop).as_json()
+            summary = run_views(config, once=once, meter=meter, progress=told, stop=stop).as_json()
         told.done()
     if as_json:
         click.echo(json.dumps(summary))

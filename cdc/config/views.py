@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.config.config import DEBEZIUM_NAMES, ApplySource, KafkaConfig, QuarantineConfig
+from cdc.config.metrics_config import MetricsConfig
 from cdc.config.yaml_binding import load, top_level_keys
 from cdc.model.errors import ConfigError
 
@@ -72,6 +73,8 @@ class ViewsConfig:
     """The most that the engine keeps in memory; beyond it, it uses the disk beside the state."""
     sink: ViewSink = field(default_factory=ViewSink)
     quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    """Where figures and health are shown."""
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Spark properties, added to the job's own."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cdc.config.config import ApplyConfig
+from cdc.config.views import ViewsConfig
 from cdc.model.errors import CdcError
 from cdc.model.meter import JobState, StoreStanding
 from cdc.monitoring.figures import Figures, Labels, Tables, Values
@@ -28,7 +29,7 @@ class ApplyMeter:
 
     wanted = True
 
-    def __init__(self, config: ApplyConfig, place: Place) -> None:
+    def __init__(self, config: ApplyConfig | ViewsConfig, place: Place) -> None:
         """`place` is told the newest position, for the log."""
         self._place = place
         self.figures = Figures(APPLY, {"apply": config.name, "connector": config.source.topic_prefix})

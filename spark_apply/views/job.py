@@ -14,6 +14,7 @@ from cdc.config import registry
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.model.errors import ConfigError
+from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events import kafka_source
 from spark_apply.job.job import run_apply
 from spark_apply.job.progress import origin_of
@@ -151,6 +152,7 @@ def run_views(
     config: ViewsConfig,
     *,
     once: bool,
+    meter: JobMeter = NO_JOB_METER,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> ViewSummary:
@@ -169,7 +171,7 @@ def run_views(
     store = open_state(config, planned, tell)
     first = store.output.sent
     try:
-        run_apply(_apply_config(config, planned, store), once=once, progress=tell, stop=stop)
+        run_apply(_apply_config(config, planned, store), once=once, meter=meter, progress=tell, stop=stop)
     finally:
         store.close()
     stopped = {name: failed.error.message for name, failed in store.failed.items()}
