@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import shutil
@@ -21,6 +22,7 @@ import yaml
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+import spark_apply.views.step
 from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import ViewConfig
@@ -137,7 +139,11 @@ def _in_any_order(records: list[Record], rng: random.Random) -> list[Record]:
     return found
 
 
-def test_cases_batch_by_batch(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+def test_cases_batch_by_batch(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unit by unit, however much of these small tables has changed."""
+    monkeypatch.setattr(spark_apply.views.step, "_MOST_TOUCHED", math.inf)
     cases = Cases(kafka, tmp_path)
     for batch in range(_BATCHES):
         cases.publish(batch)
