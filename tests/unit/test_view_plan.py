@@ -113,6 +113,11 @@ REFUSED: list[tuple[str, str, str]] = [
         "SUM(t.n) has no total order",
         "t.id",
     ),
+    (
+        "SELECT id, sum(n) OVER (PARTITION BY id ORDER BY n RANGE BETWEEN 2 AND CURRENT ROW) AS r FROM public.t",
+        "neither PRECEDING nor FOLLOWING",
+        "engine: spark",
+    ),
     # functions and types
     (
         "SELECT id\nFROM public.t\nWHERE n > 1\n AND own(g) = 'x'",

@@ -254,6 +254,10 @@ def _frame(carry: Carrier, node: exp.Expr, spec: exp.Expr) -> exp.Expr:
         raise carry.unknown(node)
     for side in ("start", "end"):
         bound = made.args.get(side)
+        if bound is None or bound == "CURRENT ROW":
+            continue
+        if str(made.args.get(f"{side}_side")).upper() not in ("PRECEDING", "FOLLOWING"):
+            raise carry.differs(node, "a side of its frame is neither PRECEDING nor FOLLOWING")
         if isinstance(bound, exp.Expr):
             made.set(side, carry(bound).sql)
     return made
