@@ -83,6 +83,10 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     views: list[View] = []
     for name in in_order(config.views):
         view = config.views[name]
+        if relation_of(name) in captured:
+            of = captured[relation_of(name)][-1].connector
+            msg = f"views.{name}: {of} publishes a table or a view of that name, {relation_of(name)}, already"
+            raise ConfigError(msg, hint="give the view another name: its topic would be the same")
         plan = plan_view(name, view.sql, view.key, relations, refresh_full=view.refresh == "full")
         columns = output_columns(
             spark, name, view.sql, {read: list(relations[read].columns.items()) for read in plan.reads}
