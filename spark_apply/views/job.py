@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events import kafka_source
 from spark_apply.job.job import run_apply
 from spark_apply.job.progress import origin_of
-from spark_apply.model.target_table import Version, target
+from spark_apply.model.target_table import TargetTable, Version, target
 from spark_apply.spark.session import open_session
 from spark_apply.views.output import ViewOutput
 from spark_apply.views.output_types import output_columns
@@ -78,14 +79,13 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     captured = {name: of for name, of in versions.items() if of[-1].connector != config.name}
     relations: dict[str, Relation] = {}
     for name, of in captured.items():
-        made = target(of, {})
-        relations[name] = Relation(name, {column.name: column.kind for column in made.columns}, made.key)
+        relations[name] = _relation(target(of, {}))
     views: list[View] = []
     for name in in_order(config.views):
         view = config.views[name]
         if relation_of(name) in captured:
-            of = captured[relation_of(name)][-1].connector
-            msg = f"views.{name}: {of} publishes a table or a view of that name, {relation_of(name)}, already"
+            writer = captured[relation_of(name)][-1].connector
+            msg = f"views.{name}: {writer} publishes a table or a view of that name, {relation_of(name)}, already"
             raise ConfigError(msg, hint="give the view another name: its topic would be the same")
         plan = plan_view(name, view.sql, view.key, relations, refresh_full=view.refresh == "full")
         columns = output_columns(
@@ -97,6 +97,25 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     tables = tuple(sorted({read for view in views for read in view.plan.reads if read not in own}))
     _require_one_connector(captured, tables)
     return Planned(tuple(views), tables, captured[tables[0]][-1].connector)
+
+
+def _relation(table: TargetTable) -> Relation:
+    """Return what SQL may read of a table: the columns that it has now. Those that it had have no new values."""
+    now = [c for c in table.columns if any(table.version in numbers for _, numbers in c.versions)]
+    return Relation(table.qualified, {column.name: column.kind for column in now}, table.key)
+
+
+def _cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]) -> str | None:
+    """Say why a view cannot be computed from tables as they are now; None where it can."""
+    relations = {name: _relation(table) for name, table in tables.items()}
+    for other in planned.views:
+        relations[other.relation] = Relation(other.relation, dict(other.columns), other.plan.key)
+    full = not view.last.units
+    try:
+        plan_view(view.name, view.sql, view.plan.key, relations, refresh_full=full)
+    except ConfigError as exc:
+        return exc.message
+    return None
 
 
 def describe_views(config: ViewsConfig) -> dict[str, object]:
@@ -198,7 +217,9 @@ def open_state(config: ViewsConfig, planned: Planned, tell: Progress) -> ViewSto
         if not output.knows(state):
             tell("the state is older or newer than the topics say: it is made again from the topics")
             state.begin_again(seq=output.sent, step=output.sent_step)
-        store = ViewStore(state, output, planned.views, frozenset(planned.tables), folder)
+        store = ViewStore(
+            state, output, planned.views, frozenset(planned.tables), folder, partial(_cannot_read, planned)
+        )
         store.begin()
     except BaseException:
         output.sink.close()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, cast
@@ -63,6 +64,8 @@ class ViewStore:
     """The captured tables that the views read."""
     folder: Path
     """Where others find what is known of the views."""
+    cannot_read: Callable[[View, Mapping[str, TargetTable]], str | None]
+    """Says why a view cannot be computed from tables as they are; None where it can."""
     whole: bool = True
     failed: dict[str, _Failed] = field(default_factory=dict)
     """By view, those that are stopped."""
@@ -87,9 +90,22 @@ class ViewStore:
                 "INSERT INTO tables VALUES (?, NULL, false, NULL) ON CONFLICT DO NOTHING", [table.qualified]
             )
         self._tables[table.qualified] = table
+        if self._tables.keys() == self.tables:
+            self._stop_readers(table)
         if self._tables.keys() == self.tables and self._stale:
             self._begin_views()
         return self.state.get("identity") or ""
+
+    def _stop_readers(self, table: TargetTable) -> None:
+        """Stop views that use what a table has no more, for good: only another SQL helps, and a new start.
+
+        Tables may have changed since the views were planned, even before the job has opened them.
+        """
+        for view in self.views:
+            why = self.cannot_read(view, self._tables) if view.name not in self.failed else None
+            if why is not None:
+                message = f"view {view.name}: table {table.qualified} has changed: {why}"
+                self._stop(ViewError(view.name, message), math.inf)
 
     def _begin_views(self) -> None:
         """Compute views that are new or changed at the position where the state is, whether or not events follow."""
@@ -246,9 +262,10 @@ class ViewStore:
             }
         note_status(self.folder, noted)
 
-    def _stop(self, error: ViewError) -> None:
+    def _stop(self, error: ViewError, wait_s: float | None = None) -> None:
         before = self.failed.get(error.view)
-        wait_s = min(2 * before.wait_s, _LONGEST_WAIT_S) if before is not None else _FIRST_WAIT_S
+        if wait_s is None:
+            wait_s = min(2 * before.wait_s, _LONGEST_WAIT_S) if before is not None else _FIRST_WAIT_S
         self.failed[error.view] = _Failed(error, wait_s, time.monotonic() + wait_s)
         self._stale.add(error.view)
         if before is None or before.error.message != error.message:

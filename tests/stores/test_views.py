@@ -316,7 +316,7 @@ def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, 
     with Reader(copies) as reader:
         assert reader.stores() == {"copy": [bench.prefix]}, "a token of the source reaches through views"
         assert reader.await_position(bench.prefix, position(bench.commit + 1, 0), ["copy"], timeout_s=0) == {}
-    with pytest.raises(ConfigError, match="publishes a table or a view of that name, view.timeline, already"):
+    with pytest.raises(ConfigError, match=r"publishes a table or a view of that name, view\.timeline, already"):
         run_views(replace(more, views={"timeline": more.views["sizes"]}), once=True)
     assert origin_of(bench.config.source, "more-views") == bench.prefix
     assert bench.events("sizes")[-2:] == [("d", ("ann",), None), ("u", ("dan",), {"follower": "dan", "n": 1})]
@@ -400,6 +400,37 @@ def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp
     bench.transaction(("x", "d", {"id": 0}))
     bench.run()
     assert (bench.signs("rows"), bench.signs("counts"), bench.signs("sums")) == (["-0"], ["~g0"], [])
+
+
+def test_a_column_that_is_dropped_stops_the_views_that_use_it(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """It has no new values: to go on with null would be to answer wrong. What they showed stays; the others go on."""
+    views = {
+        "groups": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
+        "sizes": ViewConfig(sql="SELECT n, count(*) AS m FROM view.groups GROUP BY n", key=("n",)),
+        "numbers": ViewConfig(sql="SELECT id, v FROM public.x", key=("id",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views)
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
+    bench.run()
+    table = replace(bench.tables["x"], columns={"id": INT, "v": INT}, version=2)
+    stop, ended, told = threading.Event(), list[Any](), list[str]()
+    run = partial(run_views, bench.config, once=False, progress=told.append, stop=stop)
+    job = threading.Thread(target=lambda: ended.append(run()))
+    job.start()
+    until(lambda: any(line.startswith("following") for line in told), within_s=120)
+    bench.tables["x"] = table
+    bench.publisher.versions([table])
+    bench.transaction(("x", "c", {"id": 2, "v": 2}))
+    until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
+    stop.set()
+    job.join(60)
+    assert set(ended[0].stopped) == {"groups"}
+    assert "public.x has changed" in ended[0].stopped["groups"]
+    assert (bench.signs("groups"), bench.signs("sizes"), bench.signs("numbers")) == (["+a"], ["+1"], ["+1", "+2"])
+    with pytest.raises(ConfigError, match=r"views\.groups\.sql"):
+        bench.run()
 
 
 def test_a_state_that_cannot_be_used_is_made_again(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
