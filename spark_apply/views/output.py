@@ -148,11 +148,16 @@ class ViewOutput:
             transaction=(f"{about['position']}:{about['step']}", 0),
             where=b'"step":%d' % about["step"],
         )
+        for view in self.views:  # one without rows is described, too: who reads it must know its columns
+            if view.name not in self._encoders:
+                self._encoders[view.name] = self._encoder(view, before_first)
         for rows in self.state.batches(
             f"SELECT seq, view, op, key, before, after FROM outbox WHERE seq > {self.sent} ORDER BY seq"
         ):
             for seq, name, op, key, before, after in rows:
-                encoder = self._encoders.get(name) or self._encoder(name, before_first)
+                encoder = self._encoders.get(name)
+                if encoder is None:
+                    continue  # the file has this view no more
                 frame.events = last_position(at, seq).number - 1
                 value = frame.event(encoder, op.encode(), _json(before), _json(after), ())  # type: ignore[arg-type]
                 self.sink.write(encoder.topic, key.encode(), value)
@@ -172,15 +177,11 @@ class ViewOutput:
         self.sink.commit(state)
         self._last = state
 
-    def _encoder(self, name: str, at: Position) -> TableEncoder:
-        view = next((view for view in self.views if view.name == name), None)
-        if view is None or self._versions is None:
-            raise BugError(f"the outbox has events of view {name}, which this job does not have")
-        table = view.table
-        topic = self.sink.topic(table)
-        encoder = self._versions.add(table, topic, at, self.sink.schema, lambda _table, _reason: None)
-        self._encoders[name] = encoder
-        return encoder
+    def _encoder(self, view: View, at: Position) -> TableEncoder:
+        if self._versions is None:
+            raise BugError(f"events of view {view.name} are written before its topics were looked at")
+        topic = self.sink.topic(view.table)
+        return self._versions.add(view.table, topic, at, self.sink.schema, lambda _table, _reason: None)
 
 
 def last_position(at: Position, seq: int) -> Position:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.views import ViewConfig
+from spark_apply.views.verify import verify_views
 from tests.spark_records import Record
 from tests.view_bench import ViewBench
 from tests.view_cases import at
@@ -40,6 +41,7 @@ def test_the_page_shows_what_the_recipes_give(apply_spark: SparkSession, kafka: 
         assert bench.run().stopped == {}
         for number, of in enumerate(found):
             of.append(_rows(bench, f"r{number}"))
+    assert {of.view: of.agrees for of in verify_views(bench.config)} == dict.fromkeys(views, True)
     made = page(found)
     assert PAGE.read_text(encoding="utf-8") == made, made
 

@@ -160,7 +160,6 @@ def test_cases_at_once_in_any_order_again_and_without_the_state(
     cases.publish(*range(_BATCHES), shuffled=5)
     cases.bench.run()
     assert cases.rows() == cases.answers(apply_spark)
-    assert [of.view for of in verify_views(cases.bench.config) if not of.agrees] == []
     cases.found()
     cases.bench.commit = 10  # every event comes again, under its old position
     cases.publish(*range(_BATCHES), shuffled=6)
