@@ -369,7 +369,7 @@ def test_a_row_that_was_read_again_is_not_taken_for_unseen() -> None:
 
     world.at = at  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cdc.capture.pipeline.COMMANDS_S", 0.0)
+        patched.setattr("cdc.capture.commands.COMMANDS_S", 0.0)
         world.run(rules)
     assert done[-1] == "gone"
     assert world.fold() == {}
