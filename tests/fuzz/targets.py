@@ -599,7 +599,7 @@ TARGETS: Final[dict[str, Target]] = {
     "small_transactions": Target(small_transactions),
     "result_rows": Target(result_rows),
     "record_batches": Target(record_batches),
-    "first_records": Target(first_records, (IndexError, UnicodeDecodeError)),  # of our own records alone: it is never given others
+    "first_records": Target(first_records, (IndexError, UnicodeDecodeError)),  # it is given records of our own alone
     "produce_answers": Target(produce_answers, (IndexError, ValueError)),  # the connection is given up
     "produce_requests": Target(produce_requests),
     "varints": Target(numbers, (IndexError, ValueError)),
