@@ -132,7 +132,7 @@ def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
                 if isinstance(command, click.Group):
                     yield from below(command, inner, full)
 
-    yield from below(cdc, click.Context(cdc, info_name="cdc"), "")
+    yield from below(cdc, click.Context(cdc, info_name="cdc", **cdc.context_settings), "")
 
 
 def page() -> str:

@@ -74,7 +74,7 @@ def place(servers: Callable[[str], str], kafka: str) -> Iterator[Place]:
             f"ALTER TABLE orders OWNER TO {role}",
         )
         try:
-            yield Place(database, role, kafka, AdminClient({"bootstrap.servers": kafka}))
+            yield Place(database, role, kafka, AdminClient({"bootstrap.servers": kafka, "log_level": 0}))
         finally:
             database.execute(*(f"DROP OWNED BY {r} CASCADE; DROP ROLE {r}" for r in roles))
 

@@ -207,7 +207,7 @@ def test_every_command_and_option_that_is_named_exists() -> None:
     assert len(found) >= 8
     for words in found:
         command: click.Command = cdc
-        context = click.Context(command, info_name="cdc")
+        context = click.Context(command, info_name="cdc", **command.context_settings)  # click keeps the help option
         for word in words.split()[1:]:
             if isinstance(command, click.Group):
                 inner = command.get_command(context, word)

@@ -86,12 +86,12 @@ def test_commands_of_a_page_exist(alert: dict[str, Any]) -> None:
     section = page.partition(f"\n#### {alert['alert']}\n")[2].partition("\n#")[0]
     for told in re.findall(r"`cdc ([^`]*\.yaml[^`]*)`", section):
         words, group = told.split(), cdc
-        context = click.Context(group)
+        context = click.Context(group, **group.context_settings)  # click keeps the help option that it makes first
         while isinstance(group, click.Group):
             found = group.get_command(context, words.pop(0))
             assert found is not None, told
             group = found  # type: ignore[assignment]
-        group.make_context(told, words)
+        group.make_context(told, words, parent=context)
 
 
 def test_every_metric_of_weight_is_on_the_dashboard() -> None:
