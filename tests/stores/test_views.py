@@ -315,8 +315,9 @@ def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, 
     with Reader(copies) as reader:
         assert reader.stores() == {"copy": [bench.prefix]}, "a token of the source reaches through views"
         assert reader.await_position(bench.prefix, position(bench.commit + 1, 0), ["copy"], timeout_s=0) == {}
+    taken = ViewConfig(sql="SELECT id FROM public.t", key=("id",))
     with pytest.raises(ConfigError, match=r"publishes a table or a view of that name, view\.timeline, already"):
-        run_views(replace(more, views={"timeline": more.views["sizes"]}), once=True)
+        run_views(replace(more, views={"timeline": taken}), once=True)
     assert origin_of(bench.config.source, "more-views") == bench.prefix
     assert bench.events("sizes")[-2:] == [("d", ("ann",), None), ("u", ("dan",), {"follower": "dan", "n": 1})]
 
