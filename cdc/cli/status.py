@@ -15,7 +15,8 @@ import orjson
 from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, describes_apply, load_apply, load_connector
-from cdc.model.errors import CdcError
+from cdc.config.views import describes_views
+from cdc.model.errors import CdcError, ConfigError
 from cdc.model.state import Phase, State
 
 
@@ -28,6 +29,8 @@ def status(file: Path, *, as_json: bool) -> None:
     Exit code 0 also while it is down: of a connector, `running` says whether something reads the slot, or the tables
     for a snapshot. FILE is connector.yaml or apply.yaml: its keys tell.
     """
+    if describes_views(file):
+        raise ConfigError(f"{file} is the file of a view job", hint=f"cdc view status {file}")
     if describes_apply(file):
         _show_stores(load_apply(file), as_json=as_json)
         return

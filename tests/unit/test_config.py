@@ -6,8 +6,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cdc.cli.status import status
 from cdc.config.config import GUARANTEED, ConnectorConfig, load_apply, load_connector
+from cdc.config.views import describes_views
 from cdc.model.errors import CdcError, ConfigError
 
 GOOD = """
@@ -280,3 +283,12 @@ def test_a_log_is_of_the_tables_it_names(tmp_path: Path) -> None:
         log = _load(tmp_path, GOOD + f"  log: {{tables: ['public.item*'], retention: {retention}}}\n").sink.log
         assert log is not None
         assert (log.retention_ms, log.has("public.items"), log.has("public.orders")) == (ms, True, False)
+
+
+def test_a_file_of_views_is_known_by_its_keys(tmp_path: Path) -> None:
+    file = tmp_path / "views.yaml"
+    file.write_text("name: v\nviews: {}\n")
+    assert describes_views(file)
+    done = CliRunner().invoke(status, [str(file)])
+    assert isinstance(done.exception, ConfigError)
+    assert done.exception.hint == f"cdc view status {file}"
