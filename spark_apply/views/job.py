@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,6 +94,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
         )
         views.append(View(plan, columns, view.sql))
         relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
+    _require_names_apart(relations, {read for view in views for read in view.plan.reads})
     own = {view.relation for view in views}
     tables = tuple(sorted({read for view in views for read in view.plan.reads if read not in own}))
     _require_one_connector(captured, tables)
@@ -159,6 +161,17 @@ def in_order(views: Mapping[str, ViewConfig]) -> list[str]:
             raise ConfigError(msg, hint="a view may read views that do not, over others, read it")
         found.append(ready[0])
     return found
+
+
+def _require_names_apart(relations: Mapping[str, Relation], read: Collection[str]) -> None:
+    """Raise ConfigError for names that the engine takes for one: it does not tell upper from lower case."""
+    places = [("tables that views read", sorted(read))]
+    places += [(f"columns of {name}", sorted(relations[name].columns)) for name in sorted(read)]
+    for what, names in places:
+        for one, other in itertools.combinations(names, 2):
+            if one.casefold() == other.casefold():
+                msg = f"views: {what} differ in upper and lower case alone: {one}, {other}"
+                raise ConfigError(msg, hint="the engine cannot tell them apart: views can read only one of them")
 
 
 def _require_one_connector(versions: Mapping[str, Sequence[Version]], tables: Sequence[str]) -> None:

@@ -18,11 +18,14 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
+from cdc.capture.startup import restored
+from cdc.capture.verdicts import of_topics
 from cdc.encode.envelope import PlainFrame, TableEncoder
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Position
-from cdc.model.errors import BugError, FencedError, OperatorError, RetryableError
+from cdc.model.errors import FencedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Sink
+from cdc.model.ledger import loss, to_record
 from cdc.model.state import Phase, State
 from spark_apply.job.progress import ORIGIN
 from spark_apply.views.state import ViewState
@@ -49,6 +52,8 @@ class ViewOutput:
     tell: Progress
     origin: str
     """The connector that the positions are of."""
+    lost: set[str] = field(default_factory=set)
+    """Views whose topics do not hold any more what was written to them."""
     _last: State | None = None
     _clear: bool = True
     """Whether the outcome of the last transaction is known; otherwise fencing comes first."""
@@ -66,20 +71,52 @@ class ViewOutput:
         self.sink.check(tables)
         self.sink.create(tables)
         self._fence()
-        if self._last is None:
+        raise_first(of_topics(self.sink.recorded(), self.sink.found()))
+        if self._last is not None:
+            self._compare(self._last)
+        else:
             occupied = self.sink.occupied(tables)
             if occupied:
                 msg = f"topic {occupied[0]} holds records, and no position of the view job {self.job} knows of them"
                 raise OperatorError(msg, hint="another job's view? Give this job another name, or the view another one")
         return self._last
 
+    def _compare(self, state: State) -> None:
+        """Find the views whose topics are not what was written; refuse positions of another connector."""
+        was = state.identity.get(ORIGIN, self.origin)
+        if was != self.origin:
+            now = self.origin
+            msg = f"view job {self.job} has published positions of connector {was}, and its tables are of {now} now"
+            hint = "positions of two connectors cannot be compared: give the view job another name, and its views too"
+            raise OperatorError(msg, hint=hint)
+        for view in self.views:
+            topic = self.sink.topic(view.table)
+            what = loss(self.sink.recorded().get(topic), self.sink.found()[topic], keeps=True)
+            if what is not None and view.relation in state.tables:
+                self.lost.add(view.name)
+                self.tell(f"warning: topic {topic} {what.value}: what it lost is published again")
+
     def _fence(self) -> None:
         self._last = self.sink.fence()
-        self._clear = True
-        self._versions = SchemaVersions(
-            self.sink.schemas(), connector=self.job, source=SOURCE, prefix=self.prefix, database=""
-        )
+        self._clear, self._versions = True, None
         self._encoders.clear()
+
+    def _describe(self, at: Position) -> None:
+        """Add to the open transaction what readers must know of the views, and what is relied on of their topics."""
+        topics = {view.name: self.sink.topic(view.table) for view in self.views}
+        if self._versions is None:
+            published = list(self.sink.schemas())
+            self._versions = SchemaVersions(
+                [*published, *restored(self.sink, published, frozenset(topics.values()))],
+                connector=self.job, source=SOURCE, prefix=self.prefix, database="",
+            )  # fmt: skip
+        for topic, facts in to_record(self.sink.recorded(), self.sink.found()).items():
+            self.sink.rely(topic, facts)
+        for view in self.views:  # one without rows is described, too: who reads it must know its columns
+            if view.name not in self._encoders:
+                self._encoders[view.name] = self._versions.add(
+                    view.table, topics[view.name], at, self.sink.schema, lambda _table, _reason: None
+                )
 
     @property
     def sent(self) -> int:
@@ -106,6 +143,9 @@ class ViewOutput:
 
         Raises FencedError if another copy has taken over.
         """
+        if self.sink.moved():
+            msg = f"a topic of view job {self.job} was deleted, made again or given partitions while the job runs"
+            raise OperatorError(msg, hint="start it again: what a topic has lost is published again")
         if self.state.get("outbox") is None:
             return
         until = time.monotonic() + _PATIENCE_S
@@ -148,9 +188,7 @@ class ViewOutput:
             transaction=(f"{about['position']}:{about['step']}", 0),
             where=b'"step":%d' % about["step"],
         )
-        for view in self.views:  # one without rows is described, too: who reads it must know its columns
-            if view.name not in self._encoders:
-                self._encoders[view.name] = self._encoder(view, before_first)
+        self._describe(before_first)
         for rows in self.state.batches(
             f"SELECT seq, view, op, key, before, after FROM outbox WHERE seq > {self.sent} ORDER BY seq"
         ):
@@ -176,12 +214,6 @@ class ViewOutput:
         )
         self.sink.commit(state)
         self._last = state
-
-    def _encoder(self, view: View, at: Position) -> TableEncoder:
-        if self._versions is None:
-            raise BugError(f"events of view {view.name} are written before its topics were looked at")
-        topic = self.sink.topic(view.table)
-        return self._versions.add(view.table, topic, at, self.sink.schema, lambda _table, _reason: None)
 
 
 def last_position(at: Position, seq: int) -> Position:

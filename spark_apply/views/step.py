@@ -127,7 +127,7 @@ class Step:
         stale = view.name in self.stale
         for node in view.plan.nodes[:-1]:
             if stale or self._is_touched(node):
-                self._compute_node(view, node, stale=stale)
+                self._compute_node(node, stale=stale)
             else:
                 self._clear(node.name)
         if stale or self._is_touched(view.last):
@@ -173,7 +173,7 @@ class Step:
         }
         return found or None
 
-    def _compute_node(self, view: View, node: Node, *, stale: bool) -> None:
+    def _compute_node(self, node: Node, *, stale: bool) -> None:
         whole = self._is_whole(node, stale=stale)
         if not whole and not self._find_units(node):
             self._clear(node.name)
@@ -202,7 +202,6 @@ class Step:
         )
         state.make_states(node.name, columns, node.units)
         self._note(node.name, before)
-        del view
 
     def _select(self, node: Node, new: str, *, whole: bool, types: Columns = ()) -> None:
         statement = node.whole if whole else node.restricted
@@ -254,7 +253,7 @@ class Step:
             f"SELECT DISTINCT {unit} AS unit, 'a column of the key is null' FROM {new} n WHERE {nulls} UNION ALL "
             f"SELECT any_value({unit}), 'the key is not unique' FROM {new} n GROUP BY {keys} HAVING count(*) > 1"
         )
-        recomputed = "" if whole else f" AND unit IN (SELECT {_unit_of(node, 'u')} FROM {place('units', node.name)} u)"
+        recomputed = "" if whole else f" AND unit IN (SELECT {_unit(view, 'u')} FROM {place('units', node.name)} u)"
         state.execute(f"DELETE FROM quarantine WHERE view = ?{recomputed}", [view.name])
         if found:
             rows = [[view.name, at, reason, self.limit] for at, reason in dict(found).items()]
@@ -347,16 +346,12 @@ def _in_units(node: Node, row: str) -> str:
 
 
 def _unit(view: View, row: str) -> str:
-    """Return an expression for the name of a row's unit, as the quarantine has it."""
-    return _unit_of(view.last, row)
-
-
-def _unit_of(node: Node, row: str) -> str:
-    if not node.units:
+    """Return an expression for the name of a row's unit, as the quarantine has it, by the view's types."""
+    if not view.last.units:
         return "'[]'"
-    return (
-        "CAST(to_json([" + ", ".join(f"CAST({row}.{quoted(name)} AS VARCHAR)" for name in node.units) + "]) AS VARCHAR)"
-    )
+    kinds = dict(view.columns)
+    units = (f"CAST(CAST({row}.{quoted(n)} AS {engine_type(kinds[n])}) AS VARCHAR)" for n in view.last.units)
+    return f"CAST(to_json([{', '.join(units)}]) AS VARCHAR)"
 
 
 def _literal(value: str) -> str:

@@ -80,6 +80,7 @@ class ViewStore:
         """Publish what a killed job has left, and find out which views are to be computed whole."""
         known = dict(self.state.rows("SELECT name, fingerprint FROM views"))
         self._stale = {view.name for view in self.views if known.get(view.name) != view.fingerprint}
+        self._stale |= self.output.lost
         self.output.flush()
 
     def open(self, table: TargetTable) -> str:
@@ -184,12 +185,14 @@ class ViewStore:
 
     def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
         """Take the state to a position, with all views that can be computed; the others wait, and are told."""
+        loaded: set[str] = set()
         while True:
             views = self._going_on(clock_ms)
             stale = {view.name for view in views} & self._stale
             for view in views:
-                if view.name in stale:
+                if view.name in stale - loaded:
                     self._load_published(view)
+            loaded |= stale
             try:
                 with self.state.transaction():
                     self._compute(Step(self.state, limit, before_ms, clock_ms, stale), views, stale)

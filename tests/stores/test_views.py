@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 import spark_apply.views.step
@@ -46,6 +47,7 @@ from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
+_COUNTS = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",))
 _BATCHES = max(len(case.batches) for case in CASES.values())
 
 
@@ -431,6 +433,28 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     assert (bench.signs("groups"), bench.signs("sizes"), bench.signs("numbers")) == (["+a"], ["+1"], ["+1", "+2"])
     with pytest.raises(ConfigError, match=r"views\.groups\.sql"):
         bench.run()
+
+
+def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """The state says that its rows were published: what the broker has is compared with what was recorded of it."""
+    views = {"kept": ViewConfig(sql="SELECT id FROM public.x", key=("id",)), "lost": _COUNTS}
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views)
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}), ("x", "c", {"id": 2, "g": "b", "v": 1}))
+    bench.run()
+    assert (bench.signs("kept"), bench.signs("lost")) == (["+1", "+2"], ["+a", "+b"])
+    admin = AdminClient({"bootstrap.servers": kafka})
+    topic = f"{bench.prefix}.view.lost"
+    admin.delete_topics([topic])[topic].result(30)
+    until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    assert bench.run().events == 2
+    bench.seen["lost"] = 0
+    assert (bench.signs("kept"), bench.signs("lost")) == ([], ["+a", "+b"])
+    bench.transaction(("x", "d", {"id": 1}))
+    bench.run()
+    assert (bench.signs("kept"), bench.signs("lost")) == (["-1"], ["-a"])
+    assert bench.run().events == 0
 
 
 def test_a_state_that_cannot_be_used_is_made_again(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:

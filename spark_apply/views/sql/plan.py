@@ -35,7 +35,7 @@ def plan_view(
     written = Written(name, sql)
     try:
         return _plan(written, key, relations, full=refresh_full)
-    except _BROKEN as error:  # the parser takes many a broken SQL, whose tree then lacks a part that each has
+    except _BROKEN as error:  # the parser takes many a broken SQL, whose tree then has parts missing
         raise written.refuse(
             f"the SQL cannot be taken apart ({type(error).__name__})",
             hint="look for a missing word or comma; if Spark runs it as it is, report it, please",
