@@ -94,8 +94,8 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
         )
         views.append(View(plan, columns, view.sql))
         relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
-    _require_names_apart(relations, {read for view in views for read in view.plan.reads})
     own = {view.relation for view in views}
+    _require_names_apart(relations, own.union(*(view.plan.reads for view in views)))
     tables = tuple(sorted({read for view in views for read in view.plan.reads if read not in own}))
     _require_one_connector(captured, tables)
     return Planned(tuple(views), tables, captured[tables[0]][-1].connector)
@@ -210,9 +210,8 @@ def run_views(
         run_apply(_apply_config(config, planned, store), once=once, meter=meter, progress=tell, stop=stop)
     finally:
         store.close()
-    stopped = {name: failed.error.message for name, failed in store.failed.items()}
     return ViewSummary(
-        config.name, time.monotonic() - begun, store.steps, store.output.sent - first, store.reached, stopped
+        config.name, time.monotonic() - begun, store.steps, store.output.sent - first, store.reached, store.stopped
     )
 
 

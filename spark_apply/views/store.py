@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.config import StoreConfig
+from cdc.config.views import VIEW_SCHEMA
 from cdc.model.errors import BugError, OperatorError
 from spark_apply.events import typed
 from spark_apply.model.completeness import Mark
@@ -75,6 +76,19 @@ class ViewStore:
     _tables: dict[str, TargetTable] = field(default_factory=dict)
     _limits: dict[str, str] = field(default_factory=dict)
     _stale: set[str] = field(default_factory=set)
+
+    @property
+    def stopped(self) -> dict[str, str]:
+        """Why views are stopped, by view: those that failed, and those that read them."""
+        found: dict[str, str] = {}
+        for view in self.views:  # in the order of what they read
+            failed = self.failed.get(view.name)
+            others = [name for name in view.plan.reads if name.removeprefix(f"{VIEW_SCHEMA}.") in found]
+            if failed is not None:
+                found[view.name] = failed.error.message
+            elif others:
+                found[view.name] = f"view {view.name}: it reads {others[0]}, which is stopped"
+        return found
 
     def begin(self) -> None:
         """Publish what a killed job has left, and find out which views are to be computed whole."""
@@ -250,9 +264,8 @@ class ViewStore:
     def _note_status(self) -> None:
         there = {row[0] for row in self.state.rows("SELECT name FROM views")}
         held = dict(self.state.rows("SELECT view, count(*) FROM quarantine GROUP BY view"))
-        noted = {}
+        noted, stopped = {}, self.stopped
         for view in self.views:
-            failed = self.failed.get(view.name)
             rows = (
                 self.state.rows(f"SELECT count(*) FROM {place('before', view.relation)}")
                 if view.name in there
@@ -261,7 +274,7 @@ class ViewStore:
             noted[view.name] = {
                 "rows": rows[0][0] if rows else None,
                 "quarantined": held.get(view.name, 0),
-                "stopped": failed.error.message if failed is not None else None,
+                "stopped": stopped.get(view.name),
             }
         note_status(self.folder, noted)
 

@@ -250,7 +250,7 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(apply_spark: SparkSession, 
         ("t", "c", {"id": 4, "sender": None, "likes": 4}),
     )
     summary = bench.run()
-    assert list(summary.stopped) == ["number"]
+    assert list(summary.stopped) == ["number", "of_number"]
     assert "secret" not in summary.stopped["number"]
     assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (
         ["+secret"],
@@ -428,7 +428,7 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
     stop.set()
     job.join(60)
-    assert set(ended[0].stopped) == {"groups"}
+    assert set(ended[0].stopped) == {"groups", "sizes"}
     assert "public.x has changed" in ended[0].stopped["groups"]
     assert (bench.signs("groups"), bench.signs("sizes"), bench.signs("numbers")) == (["+a"], ["+1"], ["+1", "+2"])
     with pytest.raises(ConfigError, match=r"views\.groups\.sql"):
@@ -564,3 +564,7 @@ def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> N
     file.write_text(yaml.safe_dump({**made, "views": {"timeline": {**view, "sql": "SELECT * FROM public.tt"}}}))
     with pytest.raises(ConfigError, match=r"views\.timeline\.sql"):
         CliRunner().invoke(command, ["view", "run", str(file)], standalone_mode=False, catch_exceptions=False)
+    twice = {"sql": "SELECT id, likes AS v, sender AS V FROM public.t", "key": ["id"]}
+    file.write_text(yaml.safe_dump({**made, "views": {"twice": twice}}))
+    with pytest.raises(ConfigError, match=r"columns of view\.twice differ in upper and lower case alone: V, v|twice"):
+        CliRunner().invoke(command, ["view", "check", str(file)], standalone_mode=False, catch_exceptions=False)
