@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,14 +123,14 @@ class Publisher:
         )
         self._producer.init_transactions(30)
 
-    def create(self, tables: Iterable[SourceTable], partitions: int = 3, *, logs: bool = False) -> None:
-        """Make the topics, those of the tables' logs if asked to, and publish the tables' versions."""
+    def create(self, tables: Iterable[SourceTable], partitions: int = 3, *, logs: Container[str] = ()) -> None:
+        """Make the topics, and those of the logs of tables that `logs` names, and publish the tables' versions."""
         config = {"cleanup.policy": "compact"}
         tables = list(tables)
         ours = (f"{self.prefix}.schema", f"{self.prefix}.position-{self.prefix}")
         wanted = [NewTopic(name, 1, 1, config=config) for name in ours]
         wanted += [NewTopic(table.topic, partitions, 1, config=config) for table in tables]
-        wanted += [NewTopic(log_of(table.topic), partitions, 1) for table in tables if logs]
+        wanted += [NewTopic(log_of(table.topic), partitions, 1) for table in tables if table.name in logs]
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         futures = admin.create_topics(wanted)
         for future in futures.values():

@@ -20,7 +20,7 @@ from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.model.state import Phase
 from spark_apply.events.kafka_source import committed
 from spark_apply.views.job import ViewSummary, run_views
-from tests.spark_records import Publisher, Record, SourceTable, position
+from tests.spark_records import Publisher, Record, SourceTable, logged, position
 
 _COUNTER = itertools.count(int(time.time()))
 Row = Mapping[str, Any]
@@ -40,6 +40,8 @@ class ViewBench:
     job: str = "shop-views"
     prefix: str = field(default_factory=lambda: f"v{next(_COUNTER)}")
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    logs: frozenset[str] = frozenset()
+    """The tables that have a log."""
     commit: int = 10
     seen: dict[str, int] = field(default_factory=dict)
 
@@ -49,7 +51,7 @@ class ViewBench:
             name: SourceTable(self.prefix, name, columns, key=tuple(self.keys.get(name, list(columns)[:1])))
             for name, columns in self.columns.items()
         }
-        self.publisher.create(self.tables.values())
+        self.publisher.create(self.tables.values(), logs=self.logs)
 
     @property
     def config(self) -> ViewsConfig:
@@ -60,18 +62,19 @@ class ViewBench:
             views=self.views,
         )
 
-    def records(self, changes: Iterable[Change], number: int = 1) -> list[Record]:
-        """The records of one source transaction."""
+    def records(self, changes: Iterable[Change], number: int = 1, *, at_ms: int = 0) -> list[Record]:
+        """The records of one source transaction, committed at `at_ms`."""
         self.commit += 2
-        return [
-            record
-            for at, (table, op, row) in enumerate(changes, number)
-            for record in self.tables[table].event(op, row, position(self.commit, at))
-        ]
+        more = {"at_ms": at_ms} if at_ms else {}
+        found: list[Record] = []
+        for at, (table, op, row) in enumerate(changes, number):
+            made = self.tables[table].event(op, row, position(self.commit, at), **more)
+            found += logged(made) if table in self.logs else made
+        return found
 
     def transaction(self, *changes: Change, at_ms: int = 0) -> None:
         """Commit a source transaction, with the position behind it; `at_ms` is the source's clock then."""
-        self.stand(self.records(changes), at_ms=at_ms)
+        self.stand(self.records(changes, at_ms=at_ms), at_ms=at_ms)
 
     def stand(self, records: Iterable[Record] = (), *, at_ms: int = 0) -> None:
         more = {"source_ms": at_ms} if at_ms else {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cdc.config.views import ViewConfig
+from cdc.config.views import ReadConfig, ViewConfig
 
 INT, TEXT = {"kind": "int64"}, {"kind": "string"}
 TIME = {"kind": "timestamp_micros"}
@@ -19,6 +19,8 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     "b": {"id": INT, "k": INT, "z": INT},
     "s": {"id": INT, "at": TIME},
     "c": {"id": INT, "search_id": INT, "at": TIME},
+    "sale": {"id": INT, "country": TEXT, "at": TIME},
+    "rate": {"country": TEXT, "pct": INT},
 }
 
 TIMELINE = "SELECT f.follower, t.id AS tweet FROM public.t t JOIN public.f f ON f.followee = t.sender"
@@ -32,6 +34,11 @@ SELECT s.id, CASE WHEN min(c.at) IS NOT NULL THEN 'clicked' ELSE 'not clicked' E
 FROM public.s s LEFT JOIN public.c c ON c.search_id = s.id AND c.at BETWEEN s.at AND s.at + INTERVAL 30 MINUTES
 GROUP BY s.id, s.at HAVING min(c.at) IS NOT NULL OR s.at + INTERVAL 40 MINUTES <= clock()
 """
+
+SALES = (
+    "SELECT s.id, coalesce(r.pct, -1) AS pct FROM public.sale s LEFT JOIN public.rate r ON r.country = s.country"
+    " WHERE s.country IS NOT NULL"
+)
 
 Change = tuple[str, str, tuple[Any, ...]]
 """Table, op and values; of a delete the key alone."""
@@ -48,6 +55,12 @@ class Case:
 
 def view(sql: str, *key: str, **more: Any) -> ViewConfig:
     return ViewConfig(sql=sql, key=key, **more)
+
+
+def lookup(at: str) -> ViewConfig:
+    """Sales with their rate, as of a time."""
+    reads = {"public.sale": ReadConfig(time="at"), "public.rate": ReadConfig(at=at)}
+    return view(SALES, "id", "pct", reads=reads)
 
 
 def tx(*changes: Change) -> Sequence[Change]:
@@ -67,6 +80,23 @@ _timeline = view(TIMELINE, "follower", "tweet")
 _left = view(LEFT, "a", "b")
 _groups = view(GROUPS, "g")
 _outcome = view(OUTCOME, "id")
+_kept = {f"public.{name}": ReadConfig(time="at", keep="30m") for name in ("s", "c")}
+_RATES = [
+    [
+        tx(("rate", "r", ("de", 7)), ("rate", "r", ("fr", 5))),
+        tx(("sale", "c", (1, "de", at("09:00"))), ("sale", "c", (2, "fr", at("10:00")))),
+    ],
+    [tx(("rate", "u", ("de", 8)), ("rate", "c", ("it", 1)))],
+    [tx(("sale", "c", (3, "de", at("10:10"))), ("sale", "c", (4, "it", at("10:38"))), ("rate", "d", ("fr",)))],
+    [tx(("rate", "u", ("de", 9)), ("rate", "u", ("it", 1)))],
+    [tx(("sale", "c", (5, "de", at("10:40"))), ("sale", "c", (6, "fr", at("10:59"))), ("rate", "c", ("fr", 6)))],
+]
+"""Rates of 7 %, from 10:39 on of 8 and from 10:59 on of 9; the sales of 10:10 and of 10:38 are known at 10:40."""
+
+
+def _rates(*expected: Sequence[str]) -> Sequence[tuple[Sequence[Sequence[Change]], Sequence[str]]]:
+    return list(zip(_RATES, expected, strict=True))
+
 
 CLOCKS = ("10:00", "10:39", "10:40", "10:59", "11:00")
 """The source's clock at the end of each batch."""
@@ -200,6 +230,40 @@ CASES: Mapping[str, Case] = {
             ([tx()], []),
             ([tx(("c", "c", (1, 1, at("10:20"))))], ["~1"]),
         ],
+    ),
+    "30 what comes later than keep is left out": Case(
+        view(OUTCOME, "id", reads=_kept),
+        [
+            ([tx(("s", "c", (1, at("10:00"))), ("s", "c", (2, at("10:00"))), ("c", "c", (1, 2, at("10:05"))))], ["+2"]),
+            ([tx(("s", "c", (3, at("10:10"))))], []),
+            ([tx(("s", "u", (2, at("10:01"))), ("c", "u", (1, 1, at("10:39"))))], ["+1"]),
+            ([tx(("c", "c", (2, 1, at("10:20"))), ("s", "d", (1,))), tx(("s", "u", (1, at("10:58"))))], ["+3"]),
+            ([tx(("c", "c", (3, 3, at("10:31")))), tx(("c", "d", (1,))), tx(("c", "d", (3,)))], []),
+        ],
+    ),
+    "37 at: event": Case(
+        lookup("event"),
+        _rates(["+1,7", "+2,5"], [], ["+3,7", "+4,-1"], [], ["+5,8", "+6,-1"]),
+    ),
+    "37 at: arrival": Case(
+        lookup("arrival"),
+        _rates(
+            ["+1,7", "+2,5"],
+            [],
+            ["+3,8", "+4,1"],
+            [],
+            ["+5,9", "+6,-1"],
+        ),
+    ),
+    "37 at: now": Case(
+        lookup("now"),
+        _rates(
+            ["+1,7", "+2,5"],
+            ["+1,8", "-1,7"],
+            ["+2,-1", "+3,8", "+4,1", "-2,5"],
+            ["+1,9", "+3,9", "-1,8", "-3,8"],
+            ["+2,6", "+5,9", "+6,6", "-2,-1"],
+        ),
     ),
     "33 a tumbling window and a straggler": Case(
         view(

@@ -16,15 +16,17 @@ import time
 from pathlib import Path
 
 from cdc.model.change import Kind
+from spark_apply.views.fold import SourceTable
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.state import ViewState, place
-from spark_apply.views.step import SourceTable, Step
+from spark_apply.views.step import Step
+from spark_apply.views.uses import TableUse
 from spark_apply.views.view import View
 
 INT, TEXT = Kind("int64"), Kind("string")
-TWEETS = SourceTable("public.tweets", [("id", INT), ("sender", INT), ("text", TEXT)], ("id",))
-FOLLOWS = SourceTable("public.follows", [("id", INT), ("follower", INT), ("followee", INT)], ("id",))
+TWEETS = SourceTable(TableUse("public.tweets"), [("id", INT), ("sender", INT), ("text", TEXT)], ("id",))
+FOLLOWS = SourceTable(TableUse("public.follows"), [("id", INT), ("follower", INT), ("followee", INT)], ("id",))
 TABLES = [TWEETS, FOLLOWS]
 TIMELINE = """SELECT f.id AS follow, f.follower, t.id AS tweet, t.sender, t.text
 FROM public.tweets t JOIN public.follows f ON f.followee = t.sender"""
@@ -42,7 +44,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.state = ViewState(folder, memory="400MB")
-        relations = {of.name: Relation(of.name, dict(of.columns), of.key) for of in TABLES}
+        relations = {of.relation: Relation(of.relation, dict(of.columns), of.key) for of in TABLES}
         timeline = plan_view("timeline", TIMELINE, ["follow", "tweet"], relations)
         counts = plan_view("counts", COUNTS, ["sender"], relations)
         self.views = [
@@ -55,7 +57,7 @@ class Bench:
         ]
         with self.state.transaction():
             for of in TABLES:
-                self.state.prepare_table(of.name, of.columns, of.key)
+                self.state.prepare_table(of.relation, of.columns, (), of.key)
             self.state.execute("CREATE TABLE work.published (view VARCHAR, key VARCHAR, row VARCHAR)")
         self.commit = 1
 
@@ -63,7 +65,7 @@ class Bench:
         """Let events wait: `rows` selects the columns of a table, after the key's JSON."""
         columns = ", ".join(name for name, _ in table.columns)
         self.state.execute(
-            f"INSERT INTO {place('pending', table.name)} (_cdc_key, _cdc_position, _cdc_op, {columns}) "
+            f"INSERT INTO {place('pending', table.relation)} (_cdc_key, _cdc_position, _cdc_op, {columns}) "
             f"SELECT '{{\"id\":' || id || '}}', ?, 'u', * FROM ({rows})",
             [_position(self.commit)],
         )

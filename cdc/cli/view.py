@@ -90,9 +90,9 @@ def status(file: Path, *, as_json: bool) -> None:
         return
     fresh = "-" if found["freshness_seconds"] is None else f"{found['freshness_seconds']:,} s behind the source"
     click.echo(f"{'position':<12}{found['position'] or '-'}\n{'freshness':<12}{fresh}")
-    rows = [("view", "topic", "rows", "quarantined units", "state")]
+    rows = [("view", "topic", "rows", "quarantined units", "late events", "state")]
     for name, of in found["views"].items():
-        cells = ("-" if of[part] is None else f"{of[part]:,}" for part in ("rows", "quarantined"))
+        cells = ("-" if of[part] is None else f"{of[part]:,}" for part in ("rows", "quarantined", "late"))
         rows.append((name, of["topic"], *cells, f"stopped: {of['stopped']}" if of["stopped"] else "running"))
     click.echo("\n".join(aligned(rows)))
 

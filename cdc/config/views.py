@@ -10,17 +10,50 @@ from typing import Final
 
 from cdc.config.config import DEBEZIUM_NAMES, ApplySource, KafkaConfig, QuarantineConfig
 from cdc.config.metrics_config import MetricsConfig
-from cdc.config.yaml_binding import load, top_level_keys
+from cdc.config.yaml_binding import WRITTEN, load, top_level_keys
 from cdc.model.errors import ConfigError
 
 VIEW_SCHEMA: Final = "view"
 """The schema that views are tables of: their topics are ``<prefix>.view.<name>``."""
 
+READS_AT: Final = ("now", "event", "arrival")
 REFRESHES: Final = ("units", "full")
 ENGINES: Final = ("duckdb",)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _VIEW: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_TIME: Final = re.compile(r"([1-9]\d{0,8})([smhd])")
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MEMORY: Final = re.compile(r"[1-9]\d*(MB|GB)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfig:
+    """How a view reads a table: what time its rows have, how late they may come, as of when it is looked up."""
+
+    time: str | None = None
+    """The column that says when a row happened."""
+    keep: str | None = None
+    """How long after its time a row may still come or change: ``7d``, ``12h``, ``90m``, ``30s``. None: without end."""
+    at: str = "now"
+    """Which version of a row is joined: that of now, that of the other side's time, or of the position where it came."""
+
+    def __post_init__(self) -> None:
+        _require(self.time is None or self.time.strip(), "time is empty", "time: placed_at  # a column of the table")
+        _require(self.at in READS_AT, f"at: “{self.at}” is not known", f"one of {', '.join(READS_AT)}")
+        if self.keep is not None:
+            _require(_TIME.fullmatch(self.keep), f"keep: “{self.keep}” is no time", "keep: 7d, or 12h, 90m, 30s")
+            _require(self.time, "keep: it needs the time of a row", "{time: placed_at, keep: 7d}")
+        _require(
+            self.at == "now" or self.time is None,
+            f"at: {self.at} is for the table that is looked up, time for the one that looks it up",
+            "from: {public.sales: {time: sold_at}, public.rates: {at: event}}",
+        )
+
+    @property
+    def keep_ms(self) -> int | None:
+        """`keep` in milliseconds."""
+        found = _TIME.fullmatch(self.keep) if self.keep is not None else None
+        return int(found[1]) * _UNITS_MS[found[2]] if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +65,8 @@ class ViewConfig:
     key: tuple[str, ...]
     refresh: str = "units"
     """``units``: what a change can touch is computed again; ``full``: everything, after each change."""
+    reads: Mapping[str, ReadConfig] = field(default_factory=dict, metadata={WRITTEN: "from"})
+    """By table, how it is read. Tables that it does not name are read as they are."""
 
     def __post_init__(self) -> None:
         _require(self.sql.strip(), "sql is empty", "sql: SELECT id, status FROM public.orders")

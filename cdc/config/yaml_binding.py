@@ -26,6 +26,9 @@ T = TypeVar("T")
 BOUND_AS: Final = "bound as"
 """A key of a field's metadata: the type that its YAML is bound to, if the class converts it; None: it has no YAML."""
 
+WRITTEN: Final = "written"
+"""A key of a field's metadata: its name in YAML, where Python keeps that word for itself."""
+
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
 
@@ -128,7 +131,7 @@ class _Binder:
 
     def _dataclass(self, node: yaml.Node, cls: type[object], at: str) -> object:
         hints = typing.get_type_hints(cls)
-        fields = {f.name: f for f in _fields(cls)}
+        fields = {name_in_yaml(f): f for f in _fields(cls)}
         values: dict[str, object] = {}
         for written, key_node, child in self._items(node, at):
             key = self._aliases.get(written, written)
@@ -138,13 +141,14 @@ class _Binder:
                 raise self._error(key_node, _join(at, written), "unknown key", hint)
             if key in values:
                 raise self._error(key_node, _join(at, written), f"given twice (as {key})", "keep one of them")
-            values[key] = self.bind(child, fields[key].metadata.get(BOUND_AS, hints[key]), _join(at, key))
+            field = fields[key]
+            values[key] = self.bind(child, field.metadata.get(BOUND_AS, hints[field.name]), _join(at, key))
         for name, field in fields.items():
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             if required and name not in values:
                 raise self._error(node, _join(at, name), "this key is missing", None)
         try:
-            return cls(**values)
+            return cls(**{fields[key].name: value for key, value in values.items()})
         except ConfigError as exc:
             raise self._error(node, at, exc.message, exc.hint) from exc
 
@@ -213,7 +217,12 @@ _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or 
 
 
 def _names(cls: type) -> str:
-    return ", ".join(f.name for f in _fields(cls))
+    return ", ".join(map(name_in_yaml, _fields(cls)))
+
+
+def name_in_yaml(field: dataclasses.Field[Any]) -> str:
+    """Return what a field is called in a file."""
+    return str(field.metadata.get(WRITTEN, field.name))
 
 
 def _fields(cls: type) -> list[dataclasses.Field[Any]]:

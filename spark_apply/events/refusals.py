@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cdc.config.config import ApplyConfig, ApplyTable
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.model.store import HISTORIES
+from spark_apply.model.store import HISTORIES, STORES
 from spark_apply.model.target_table import TargetTable
 
 
@@ -14,8 +14,9 @@ def refuse_histories(config: ApplyConfig, tables: Mapping[str, tuple[ApplyTable,
     """Raise ConfigError for a history in a store that keeps none; `tables` by ``schema.table``."""
     for name, (settings, table) in tables.items():
         for store in settings.stores:
-            if table.history and config.stores[store].type not in HISTORIES:
-                msg = f"tables.{name}: store {store} ({config.stores[store].type}) keeps no history"
+            kind = config.stores[store].type
+            if table.history and kind in STORES and kind not in HISTORIES:
+                msg = f"tables.{name}: store {store} ({kind}) keeps no history"
                 raise ConfigError(msg, hint=f"mode: history is kept by stores of type {', '.join(HISTORIES)}")
 
 

@@ -108,7 +108,7 @@ class Applier:
         if not any(route.stores for route in self.routes.values()):
             return
         limits = {topic: visible.limit for (topic, _), visible in visibility.items()}
-        every = {topic: "" for topic, route in self.routes.items() if route.table.history}
+        every = {topic: "" for topic, route in self.routes.items() if _takes_every_event(route)}
         with ExitStack() as stack:
             apart = {**limits, **every}
             alone = self._in_one_pass(stack, records, apart) if self._is_alone else None
@@ -336,6 +336,12 @@ def _read_alone(records: DataFrame, table: TargetTable, apart: Mapping[str, str]
     events = parse(records, columns_read(table))
     found = latest(events, apart) if apart else latest_alone(events)
     return project(found.select(*_marked()), table, *_ALSO, parsed=True)
+
+
+def _takes_every_event(route: Route) -> bool:
+    """Whether the newest event of each key is not enough for a store."""
+    name = route.table.qualified
+    return route.table.history or any(is_whole(s) and name in s.every_event_of for s in route.stores.values())
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:

@@ -208,6 +208,10 @@ class WholeStore(Store, Protocol):
     whole: bool
     """True."""
 
+    @property
+    def every_event_of(self) -> Collection[str]:
+        """The tables, as ``schema.table``, of which a batch holds every event, as it does of histories."""
+
     def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> Mapping[str, Applied]:
         """Take batches in, show what lies before each table's limit, and set the marks, in one transaction.
 

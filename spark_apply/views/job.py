@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +14,15 @@ from pyspark.sql import SparkSession
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.config.views import ViewConfig, ViewsConfig
+from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig
+from cdc.encode.table_log import log_of
 from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events import kafka_source
+from spark_apply.events.refusals import without_log
 from spark_apply.job.job import run_apply
 from spark_apply.job.progress import origin_of
+from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, Version, target
 from spark_apply.spark.session import open_session
 from spark_apply.views.output import ViewOutput
@@ -30,6 +33,7 @@ from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.state import ViewState
 from spark_apply.views.status import sink_config
 from spark_apply.views.store import ViewStore
+from spark_apply.views.uses import TIMES, TableUse, Way, uses_of
 from spark_apply.views.view import View, relation_of
 
 STORE = "views"
@@ -69,9 +73,15 @@ class Planned:
     """The views of a file, in the order of what they read, and the captured tables that they read."""
 
     views: tuple[View, ...]
-    tables: tuple[str, ...]
+    uses: tuple[TableUse, ...]
+    """How views read captured tables."""
     connector: str
     """The one that writes their topics."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The captured tables that are read, sorted."""
+        return tuple(sorted({use.table for use in self.uses}))
 
 
 def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
@@ -88,17 +98,64 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
             writer = captured[relation_of(name)][-1].connector
             msg = f"views.{name}: {writer} publishes a table or a view of that name, {relation_of(name)}, already"
             raise ConfigError(msg, hint="give the view another name: its topic would be the same")
-        plan = plan_view(name, view.sql, view.key, relations, refresh_full=view.refresh == "full")
-        columns = output_columns(
-            spark, name, view.sql, {read: list(relations[read].columns.items()) for read in plan.reads}
-        )
-        views.append(View(plan, columns, view.sql))
+        uses = uses_of(view.reads)
+        _check_uses(name, uses, relations)
+        read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
+        plan = plan_view(name, view.sql, view.key, read, uses=uses, refresh_full=view.refresh == "full")
+        columns = output_columns(spark, name, view.sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)
+        views.append(View(plan, columns, view.sql, uses))
         relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
     own = {view.relation for view in views}
-    _require_names_apart(relations, own.union(*(view.plan.reads for view in views)))
-    tables = tuple(sorted({read for view in views for read in view.plan.reads if read not in own}))
-    _require_one_connector(captured, tables)
-    return Planned(tuple(views), tables, captured[tables[0]][-1].connector)
+    named = {use.relation: use for view in views for use in view.uses.values()}
+    reads = sorted({read for view in views for read in view.plan.reads if read not in own})
+    planned = Planned(tuple(views), tuple(named.get(read) or TableUse(read) for read in reads), "")
+    _require_names_apart(relations, own.union(planned.tables))
+    _require_one_connector(captured, planned.tables)
+    _require_histories(config, captured, planned.uses)
+    return replace(planned, connector=captured[planned.tables[0]][-1].connector)
+
+
+def _check_uses(name: str, uses: Mapping[str, TableUse], relations: Mapping[str, Relation]) -> None:
+    """Raise ConfigError for a table of a view's ``from:`` that cannot be read as it says."""
+    for table, use in uses.items():
+        where = f"views.{name}.from.{table}"
+        if table not in relations or table.startswith(f"{VIEW_SCHEMA}."):
+            captured = [one for one in relations if not one.startswith(f"{VIEW_SCHEMA}.")]
+            raise ConfigError(
+                f"{where}: it is no captured table",
+                hint=did_you_mean(table, captured, "captured are: " + ", ".join(captured)),
+            )
+        columns = relations[table].columns
+        if use.time is None:
+            continue
+        if use.time not in columns:
+            hint = did_you_mean(use.time, columns, f"columns: {', '.join(columns)}")
+            raise ConfigError(f"{where}.time: there is no column {use.time}", hint=hint)
+        if columns[use.time].name not in TIMES:
+            msg = f"{where}.time: {use.time} is {columns[use.time].name}, which is no time"
+            raise ConfigError(msg, hint="name a column of type timestamp, timestamptz, datetime or date")
+
+
+def _used(relation: Relation, use: TableUse) -> Relation:
+    return Relation(use.relation, {**relation.columns, **dict(use.hidden)}, use.key(tuple(relation.change_columns)))
+
+
+def _require_histories(
+    config: ViewsConfig, versions: Mapping[str, Sequence[Version]], uses: Sequence[TableUse]
+) -> None:
+    """Raise ConfigError for a table that is read in two ways that need two topics, and for one without a log."""
+    there = kafka_source.topics(config.source)
+    histories = {use.table for use in uses if use.way is Way.HISTORY}
+    for use in uses:
+        if use.table in histories and use.way is not Way.HISTORY:
+            msg = f"views: {use.table} is looked up as it was, and read as it is now by another view or part of one"
+            raise ConfigError(msg, hint="write these views into a views.yaml of their own, with another name and state")
+    for table in sorted(histories):
+        topic = log_of(versions[table][-1].topic)
+        if topic not in there:
+            error = without_log(table, topic)
+            msg = f"views: {table} is looked up as it was, which takes its log, topic {topic}: it does not exist"
+            raise ConfigError(msg, hint=error.hint)
 
 
 def _relation(table: TargetTable) -> Relation:
@@ -110,11 +167,14 @@ def _relation(table: TargetTable) -> Relation:
 def _cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]) -> str | None:
     """Say why a view cannot be computed from tables as they are now; None where it can."""
     relations = {name: _relation(table) for name, table in tables.items()}
+    for table, use in view.uses.items():
+        relations[use.relation] = _used(relations[table], use)
     for other in planned.views:
         relations[other.relation] = Relation(other.relation, dict(other.columns), other.plan.key)
     full = not view.last.units
     try:
-        plan_view(view.name, view.sql, view.plan.key, relations, refresh_full=full)
+        _check_uses(view.name, view.uses, relations)
+        plan_view(view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full)
     except ConfigError as exc:
         return exc.message
     return None
@@ -123,12 +183,13 @@ def _cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]
 def describe_views(config: ViewsConfig) -> dict[str, object]:
     """Return the stable JSON of ``cdc view plan --json``, changing nothing. Raises what `plan_views` does."""
     planned = plan_views(config, open_session(config.name, config.spark))
+    tables = {use.relation: use.table for use in planned.uses}
     return {
         "name": config.name,
         "tables": list(planned.tables),
         "views": {
             view.name: {
-                "reads": list(view.plan.reads),
+                "reads": sorted({tables.get(read, read) for read in view.plan.reads}),
                 "key": list(view.plan.key),
                 "columns": {name: kind.name for name, kind in view.columns},
                 "uses_clock": view.plan.uses_clock,
@@ -136,7 +197,7 @@ def describe_views(config: ViewsConfig) -> dict[str, object]:
                 "nodes": [
                     {
                         "name": node.name,
-                        "reads": list(node.reads),
+                        "reads": sorted({tables.get(read, read) for read in node.reads}),
                         "units": list(node.units),
                         "deadlines": bool(node.due),
                     }
@@ -229,9 +290,7 @@ def open_state(config: ViewsConfig, planned: Planned, tell: Progress) -> ViewSto
         if not output.knows(state):
             tell("the state is older or newer than the topics say: it is made again from the topics")
             state.begin_again(seq=output.sent, step=output.sent_step)
-        store = ViewStore(
-            state, output, planned.views, frozenset(planned.tables), folder, partial(_cannot_read, planned)
-        )
+        store = ViewStore(state, output, planned.views, planned.uses, folder, partial(_cannot_read, planned))
         store.begin()
     except BaseException:
         output.sink.close()
@@ -245,7 +304,10 @@ def _apply_config(config: ViewsConfig, planned: Planned, store: ViewStore) -> Ap
         name=config.name,
         source=config.source,
         stores={STORE: StoreConfig(type="spark_apply.views.store:open_store", options={"store": store})},
-        tables={table: ApplyTable(stores=(STORE,)) for table in planned.tables},
+        tables={
+            use.table: ApplyTable(stores=(STORE,), mode="history" if use.way is Way.HISTORY else "latest")
+            for use in planned.uses
+        },
         checkpoint=str(Path(config.state) / "checkpoint"),
         quarantine=config.quarantine,
         spark=config.spark,

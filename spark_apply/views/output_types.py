@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from typing import cast
 
 import sqlglot
 from pyspark.errors import PySparkException
@@ -15,14 +16,19 @@ from cdc.model.errors import ConfigError
 from spark_apply.model.types import kind_of, spark_type
 from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.names import quoted
+from spark_apply.views.sql.lookups import as_read
+from spark_apply.views.sql.written import Written
+from spark_apply.views.uses import TableUse
 from spark_apply.views.values import Columns, may_be_published
 
 _ANY_TIME = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps without a zone, in UTC
 
 
-def spark_text(sql: str, stand_ins: Mapping[str, str], clock: dt.datetime) -> str:
+def spark_text(
+    sql: str, stand_ins: Mapping[str, str], clock: dt.datetime, uses: Mapping[str, TableUse] | None = None
+) -> str:
     """Return a view's SQL over temporary views in place of its relations, by name, at one time of the clock."""
-    tree = sqlglot.parse_one(sql, read="spark")
+    tree = as_read(cast("exp.Query", sqlglot.parse_one(sql, read="spark")), uses or {}, Written("", sql))
     for found in list(tree.find_all(exp.Table)):
         stand_in = stand_ins.get(f"{found.db}.{found.name}")
         if stand_in is not None:
@@ -33,14 +39,20 @@ def spark_text(sql: str, stand_ins: Mapping[str, str], clock: dt.datetime) -> st
     return tree.sql(dialect="spark")
 
 
-def output_columns(spark: SparkSession, view: str, sql: str, relations: Mapping[str, Columns]) -> Columns:
+def output_columns(
+    spark: SparkSession,
+    view: str,
+    sql: str,
+    relations: Mapping[str, Columns],
+    uses: Mapping[str, TableUse] | None = None,
+) -> Columns:
     """Return the columns of a view. Raises ConfigError for SQL that Spark refuses, and for a type that events lack."""
     stand_ins = {name: _stand_in(number) for number, name in enumerate(sorted(relations))}
     for relation, columns in relations.items():
         stand_in = spark.range(0).select(*(F.lit(None).cast(spark_type(kind)).alias(name) for name, kind in columns))
         stand_in.createOrReplaceTempView(stand_ins[relation])
     try:
-        found = spark.sql(spark_text(sql, stand_ins, _ANY_TIME)).schema
+        found = spark.sql(spark_text(sql, stand_ins, _ANY_TIME, uses)).schema
     except PySparkException as exc:
         msg = f"views.{view}.sql: Spark does not take it: {spark_failure(exc) or type(exc).__name__}"
         raise ConfigError(msg, hint="correct the SQL; it is Spark's dialect") from exc

@@ -7,6 +7,7 @@
     before."R"           rows of R at the position
     changed."R", coming."R", units."N"   of the step that is being computed: see `spark_apply.views.sql.view_plan`
     outbox               events of the last step, until they are in Kafka
+    late                 by relation, how many events came too late to count: see `spark_apply.views.uses`
     quarantine           units whose rows cannot be published: a key that is null or not unique
 
 One process writes the file. What a step changes is one transaction, so the file is always at one position.
@@ -26,10 +27,10 @@ import pyarrow as pa
 from cdc.model.errors import OperatorError
 from spark_apply.views.values import Columns, engine_type, quoted
 
-SHAPE: Final = "1"
+SHAPE: Final = "2"
 """The version of the file's shape: a file of another one is set aside, and made again from the topics."""
 
-KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
+KEY, POSITION, OP, SOURCE_MS = "_cdc_key", "_cdc_position", "_cdc_op", "_cdc_source_ms"
 
 _SCHEMAS: Final = ("pending", "before", "after", "both", "changed", "coming", "units", "work")
 _TABLES: Final = """
@@ -40,6 +41,7 @@ CREATE TABLE outbox (
     seq BIGINT NOT NULL, view VARCHAR NOT NULL, op VARCHAR NOT NULL, key VARCHAR NOT NULL,
     before VARCHAR, after VARCHAR
 );
+CREATE TABLE late (relation VARCHAR PRIMARY KEY, events BIGINT NOT NULL);
 CREATE TABLE quarantine (
     view VARCHAR NOT NULL, unit VARCHAR NOT NULL, reason VARCHAR NOT NULL, position VARCHAR NOT NULL
 )
@@ -180,19 +182,20 @@ class ViewState:
             for schema in _SCHEMAS:
                 self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
                 self.execute(f"CREATE SCHEMA {quoted(schema)}")
-            for table in ("tables", "views", "outbox", "quarantine"):
+            for table in ("tables", "views", "outbox", "late", "quarantine"):
                 self.execute(f"DELETE FROM {table}")
             self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
 
-    def prepare_table(self, relation: str, columns: Columns, key: Sequence[str]) -> None:
-        """Make a captured table's place, or add the columns that it does not have."""
-        own = f"{quoted(KEY)} VARCHAR, {quoted(POSITION)} VARCHAR, {quoted(OP)} VARCHAR"
-        for schema, ours in (("pending", own), ("before", f"{quoted(POSITION)} VARCHAR")):
-            self._make_or_widen(place(schema, relation), schema, relation, columns, ours)
-        self._make_or_widen(place("coming", relation), "coming", relation, columns, f"{quoted(POSITION)} VARCHAR")
-        keyed = [(name, kind) for name, kind in columns if name in key]
+    def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
+        """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones."""
+        own = f"{quoted(KEY)} VARCHAR, {quoted(POSITION)} VARCHAR, {quoted(OP)} VARCHAR, {quoted(SOURCE_MS)} BIGINT"
+        self._make_or_widen(place("pending", relation), "pending", relation, columns, own)
+        every = [*columns, *hidden]
+        for schema in ("before", "coming"):
+            self._make_or_widen(place(schema, relation), schema, relation, every, f"{quoted(POSITION)} VARCHAR")
+        keyed = [(name, kind) for name, kind in every if name in key]
         self._make_or_widen(place("changed", relation), "changed", relation, keyed, "")
-        self.make_states(relation, [name for name, _ in columns], key)
+        self.make_states(relation, [name for name, _ in every], key)
 
     def _make_or_widen(self, at: str, schema: str, relation: str, columns: Columns, ours: str) -> None:
         found = dict(

@@ -61,6 +61,7 @@ def view_status(config: ViewsConfig) -> dict[str, Any]:
                 "topic": topic,
                 "rows": noted.get(name, {}).get("rows"),
                 "quarantined": noted.get(name, {}).get("quarantined"),
+                "late": noted.get(name, {}).get("late"),
                 "stopped": noted.get(name, {}).get("stopped"),
                 "published": state is not None and relation_of(name) in state.tables,
             }

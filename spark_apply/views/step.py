@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import duckdb
 
 from cdc.model.errors import OperatorError
+from spark_apply.views.fold import SourceTable, find_changes, move_on
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Node
-from spark_apply.views.state import KEY, OP, POSITION, ViewState, place
-from spark_apply.views.values import Columns, engine_type, object_of, quoted
+from spark_apply.views.state import POSITION, ViewState, place
+from spark_apply.views.values import Columns, engine_type, object_of, quoted, text
 from spark_apply.views.view import View
 
 _MOST_TOUCHED = 0.3
@@ -30,15 +31,6 @@ class ViewError(OperatorError):
     def __init__(self, view: str, message: str) -> None:
         super().__init__(message, hint="correct the view's SQL, or the rows: the other views go on")
         self.view = view
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A captured table, as the state keeps it."""
-
-    name: str
-    columns: Columns
-    key: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -55,46 +47,25 @@ class Step:
     """The relations that the step has changed so far."""
     whole: set[str] = field(default_factory=set)
     """Those of which so much has changed that what reads them is computed whole."""
+    late: dict[str, int] = field(default_factory=dict)
+    """By relation, how many events of it came too late to count."""
 
     def fold(self, table: SourceTable, *, reload: bool) -> None:
         """Find out what the waiting events before the limit change in a table.
 
         With `reload` the table's topic was read from its beginning: a row that it does not have is gone.
         """
-        state, relation = self.state, table.name
-        waiting, before = place("pending", relation), place("before", relation)
-        if not reload and not state.rows(f"SELECT 1 FROM {waiting} WHERE {POSITION} < ? LIMIT 1", [self.limit]):
-            self._clear(relation)
-            return
-        key = [quoted(name) for name in table.key]
-        every = [quoted(name) for name, _ in table.columns]
-        joined = " AND ".join(f"n.{name} = b.{name}" for name in key)
-        differs = " OR ".join(f"n.{name} IS DISTINCT FROM b.{name}" for name in every if name not in key) or "false"
-        newest = place("work", relation)
-        state.execute(
-            f"CREATE OR REPLACE TABLE {newest} AS SELECT n.*, b.{POSITION} IS NOT NULL AS there, "
-            f"CASE WHEN n.{OP} = 'd' THEN b.{POSITION} IS NOT NULL "
-            f"ELSE b.{POSITION} IS NULL OR {differs} END AS differs "
-            f"FROM (SELECT * FROM {waiting} WHERE {POSITION} < ? "
-            f"QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {POSITION} DESC) = 1) n "
-            f"LEFT JOIN {before} b ON {joined} WHERE b.{POSITION} IS NULL OR n.{POSITION} >= b.{POSITION}",
-            [self.limit],
-        )
-        keys, values = ", ".join(key), ", ".join(every)
-        gone = ""
-        if reload:
-            gone = (
-                f" UNION ALL SELECT {keys} FROM {before} b WHERE NOT EXISTS "
-                f"(SELECT 1 FROM {waiting} n WHERE {joined} AND n.{POSITION} < {_literal(self.limit)})"
-            )
-        state.execute(
-            f"CREATE OR REPLACE TABLE {place('changed', relation)} AS SELECT {keys} FROM {newest} WHERE differs{gone}"
-        )
-        state.execute(
-            f"CREATE OR REPLACE TABLE {place('coming', relation)} AS "
-            f"SELECT {POSITION}, {values} FROM {newest} WHERE differs AND {OP} <> 'd'"
-        )
-        self._note(relation, before)
+        if reload or self._is_waiting(table):
+            late = find_changes(table, self.state, limit=self.limit, clock_ms=self.clock_after_ms, reload=reload)
+            if late:
+                self.late[table.relation] = late
+            self._note(table.relation, place("before", table.relation))
+        else:
+            self._clear(table.relation)
+
+    def _is_waiting(self, table: SourceTable) -> bool:
+        waiting = f"SELECT 1 FROM {place('pending', table.relation)} WHERE {POSITION} < ? LIMIT 1"
+        return bool(self.state.rows(waiting, [self.limit]))
 
     def _clear(self, relation: str) -> None:
         for schema in ("changed", "coming"):
@@ -222,7 +193,7 @@ class Step:
             state.execute(f"CREATE OR REPLACE TABLE {before} AS SELECT * FROM {new} WHERE false")
         self._leave_out_bad(view, whole=whole)
         listed, keys = (", ".join(quoted(name) for name, _ in of) for of in (view.columns, view.key))
-        bad = f"SELECT unit FROM quarantine WHERE view = {_literal(view.name)}"
+        bad = f"SELECT unit FROM quarantine WHERE view = {text(view.name)}"
         here = [] if whole else [_in_units(node, "b")]
         here += [f"{_unit(view, 'b')} NOT IN ({bad})"]
         old = f"(SELECT {listed} FROM {before} b WHERE {' AND '.join(here)})"
@@ -278,7 +249,7 @@ class Step:
         (seq,) = self.state.rows(
             "SELECT coalesce(max(seq), (SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'seq')) FROM outbox"
         )[0]
-        name = _literal(view.name)
+        name = text(view.name)
         if stale:
             pairs = (
                 f"SELECT coalesce(p.key, n.key) AS key, p.row AS before, n.row AS after FROM "
@@ -288,11 +259,12 @@ class Step:
             )
         else:
             before, after = (
-                f"(SELECT {by}, {row} AS row FROM {of} r WHERE EXISTS (SELECT 1 FROM {changed} k WHERE {same('r')}))"
+                f"(SELECT {by}, {row} AS _cdc_row FROM {of} r "
+                f"WHERE EXISTS (SELECT 1 FROM {changed} k WHERE {same('r')}))"
                 for of in (old, new)
             )
             pairs = (
-                f"SELECT {key} AS key, b.row AS before, a.row AS after FROM {changed} k "
+                f"SELECT {key} AS key, b._cdc_row AS before, a._cdc_row AS after FROM {changed} k "
                 f"LEFT JOIN {before} b ON {same('b')} LEFT JOIN {after} a ON {same('a')}"
             )
         self.state.execute(
@@ -305,11 +277,11 @@ class Step:
         """Make the rows after the step the rows before the next one."""
         state = self.state
         for table in tables:
-            relation = table.name
+            relation = table.relation
             if relation in self.changed:
-                self._replace(relation, table.key)
-            if state.rows(f"SELECT 1 FROM {place('pending', relation)} WHERE {POSITION} < ? LIMIT 1", [self.limit]):
-                self._move_on(table)
+                self._replace(relation, table.row_key)
+            if self._is_waiting(table):
+                move_on(table, state)
                 state.execute(f"DELETE FROM {place('pending', relation)} WHERE {POSITION} < ?", [self.limit])
         for view in views:
             for node in view.plan.nodes[:-1]:
@@ -329,16 +301,6 @@ class Step:
         )
         self.state.execute(f"INSERT INTO {before} BY NAME SELECT * FROM {coming}")
 
-    def _move_on(self, table: SourceTable) -> None:
-        """Note the position of events that have changed nothing: an older one that comes again is then known as old."""
-        joined = " AND ".join(f"n.{quoted(name)} = b.{quoted(name)}" for name in table.key)
-        newest, before = place("work", table.name), place("before", table.name)
-        if self.state.rows(f"SELECT 1 FROM {newest} WHERE NOT differs AND there LIMIT 1"):
-            self.state.execute(
-                f"UPDATE {before} b SET {POSITION} = n.{POSITION} FROM {newest} n "
-                f"WHERE {joined} AND NOT n.differs AND n.there"
-            )
-
 
 def _in_units(node: Node, row: str) -> str:
     same = " AND ".join(f"u.{quoted(name)} IS NOT DISTINCT FROM {row}.{quoted(name)}" for name in node.units)
@@ -352,10 +314,6 @@ def _unit(view: View, row: str) -> str:
     kinds = dict(view.columns)
     units = (f"CAST(CAST({row}.{quoted(n)} AS {engine_type(kinds[n])}) AS VARCHAR)" for n in view.last.units)
     return f"CAST(to_json([{', '.join(units)}]) AS VARCHAR)"
-
-
-def _literal(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _without_values(exc: Exception) -> str:

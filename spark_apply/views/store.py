@@ -28,10 +28,12 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Store, StoredRow, Visibility
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark import names
+from spark_apply.views.fold import SourceTable
 from spark_apply.views.output import ViewOutput, outbox_note
 from spark_apply.views.state import POSITION, ViewState, place
 from spark_apply.views.status import note_status
-from spark_apply.views.step import SourceTable, Step, ViewError
+from spark_apply.views.step import Step, ViewError
+from spark_apply.views.uses import TableUse
 from spark_apply.views.values import engine_type, quoted
 from spark_apply.views.view import View
 
@@ -61,8 +63,8 @@ class ViewStore:
     state: ViewState
     output: ViewOutput
     views: tuple[View, ...]
-    tables: frozenset[str]
-    """The captured tables that the views read."""
+    uses: tuple[TableUse, ...]
+    """How the views read captured tables."""
     folder: Path
     """Where others find what is known of the views."""
     cannot_read: Callable[[View, Mapping[str, TargetTable]], str | None]
@@ -76,6 +78,19 @@ class ViewStore:
     _tables: dict[str, TargetTable] = field(default_factory=dict)
     _limits: dict[str, str] = field(default_factory=dict)
     _stale: set[str] = field(default_factory=set)
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The captured tables that the views read."""
+        return frozenset(use.table for use in self.uses)
+
+    @property
+    def every_event_of(self) -> frozenset[str]:
+        """The tables of which the newest event of each key is not enough."""
+        return frozenset(use.table for use in self.uses if use.needs_every_event)
+
+    def _uses_of(self, table: str) -> list[TableUse]:
+        return [use for use in self.uses if use.table == table]
 
     @property
     def stopped(self) -> dict[str, str]:
@@ -100,7 +115,8 @@ class ViewStore:
     def open(self, table: TargetTable) -> str:
         columns = [(column.name, column.kind) for column in table.columns]
         with self.state.transaction():
-            self.state.prepare_table(table.qualified, columns, table.key)
+            for use in self._uses_of(table.qualified):
+                self.state.prepare_table(use.relation, columns, use.hidden, use.key(table.key))
             self.state.execute(
                 "INSERT INTO tables VALUES (?, NULL, false, NULL) ON CONFLICT DO NOTHING", [table.qualified]
             )
@@ -162,14 +178,16 @@ class ViewStore:
         mark, reload = self._known(name)
         if mark is not None and mark.complete is not None and not reload:
             rows = rows.where(F.col(POSITION) >= mark.complete.late_before)
-        ours = (typed.KEY, typed.POSITION, typed.OP)
+        ours = (typed.KEY, typed.POSITION, typed.OP, typed.SOURCE_MS)
         arrow = rows.select(*ours, *(F.col(names.quoted(c)) for c, _ in columns)).toArrow()
         listed = ", ".join(quoted(column) for column in (*ours, *(c for c, _ in columns)))
         read = ", ".join(
             [*ours, *(f"CAST({quoted(column)} AS {engine_type(kind)}) AS {quoted(column)}" for column, kind in columns)]
         )
         with self.state.registered("incoming", arrow):
-            self.state.execute(f"INSERT INTO {place('pending', name)} ({listed}) SELECT {read} FROM incoming")
+            for use in self._uses_of(name):
+                waiting = place("pending", use.relation)
+                self.state.execute(f"INSERT INTO {waiting} ({listed}) SELECT {read} FROM incoming")
         self.state.execute(
             "UPDATE tables SET position = greatest(coalesce(position, ''), ?) WHERE name = ?", [batch.position, name]
         )
@@ -208,14 +226,19 @@ class ViewStore:
                     self._load_published(view)
             loaded |= stale
             try:
+                step = Step(self.state, limit, before_ms, clock_ms, stale)
                 with self.state.transaction():
-                    self._compute(Step(self.state, limit, before_ms, clock_ms, stale), views, stale)
+                    self._compute(step, views, stale)
             except ViewError as exc:
                 self._stop(exc)
             else:
                 break
         self.steps += 1
         self.reached = limit
+        for use in self.uses:
+            late = step.late.get(use.relation)
+            if late:
+                self.output.tell(f"warning: {late:,} events of {use.table} came later than keep: they are left out")
         for view in views:
             self._stale.discard(view.name)
             if self.failed.pop(view.name, None) is not None:
@@ -223,11 +246,12 @@ class ViewStore:
 
     def _compute(self, step: Step, views: list[View], stale: set[str]) -> None:
         tables = [
-            SourceTable(table.qualified, [(c.name, c.kind) for c in table.columns], table.key)
+            SourceTable(use, [(c.name, c.kind) for c in table.columns], table.key)
             for table in self._tables.values()
+            for use in self._uses_of(table.qualified)
         ]
         for table in tables:
-            step.fold(table, reload=self._known(table.name)[1])
+            step.fold(table, reload=self._known(table.use.table)[1])
         for view in views:
             step.compute(view)
         step.apply(tables, views)
@@ -264,6 +288,7 @@ class ViewStore:
     def _note_status(self) -> None:
         there = {row[0] for row in self.state.rows("SELECT name FROM views")}
         held = dict(self.state.rows("SELECT view, count(*) FROM quarantine GROUP BY view"))
+        late = dict(self.state.rows("SELECT relation, events FROM late"))
         noted, stopped = {}, self.stopped
         for view in self.views:
             rows = (
@@ -274,6 +299,7 @@ class ViewStore:
             noted[view.name] = {
                 "rows": rows[0][0] if rows else None,
                 "quarantined": held.get(view.name, 0),
+                "late": sum(late.get(use.relation, 0) for use in view.uses.values()),
                 "stopped": stopped.get(view.name),
             }
         note_status(self.folder, noted)
@@ -325,7 +351,8 @@ class ViewStore:
         name = table.qualified
         with self.state.transaction():
             if not mark.ends:  # the topic is read from its beginning
-                self.state.execute(f"DELETE FROM {place('pending', name)}")
+                for use in self._uses_of(name):
+                    self.state.execute(f"DELETE FROM {place('pending', use.relation)}")
                 self.state.execute("UPDATE tables SET reload = true WHERE name = ?", [name])
                 self._limits[name] = ""
             self._write_mark(name, mark)

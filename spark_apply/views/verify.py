@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config import registry
+from cdc.config.config import ApplyTable
 from cdc.config.views import ViewsConfig
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
@@ -26,14 +27,16 @@ from spark_apply.events import kafka_source
 from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.events.typed import OP
-from spark_apply.model.target_table import target
+from spark_apply.model.target_table import TargetTable, derived, target
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 from spark_apply.spark.session import open_session
 from spark_apply.views.job import plan_views
 from spark_apply.views.output import last_position
 from spark_apply.views.output_types import spark_text
+from spark_apply.views.reading import as_used
 from spark_apply.views.status import sink_config
+from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.view import View
 
 NAMED: Final = 20
@@ -92,7 +95,7 @@ def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Prog
     found: list[Verified] = []
     for _ in range(_TRIES):
         state = _standing(config)
-        found = _Look(config, spark, state, tell).compare(planned.views, planned.tables, only)
+        found = _Look(config, spark, state, tell).compare(planned.views, planned.uses, only)
         if all(of.agrees for of in found) or _standing(config) == state:
             break
     return found
@@ -119,19 +122,18 @@ class _Look:
     state: State
     tell: Progress
 
-    def compare(self, views: tuple[View, ...], tables: tuple[str, ...], only: str | None) -> list[Verified]:
+    def compare(self, views: tuple[View, ...], uses: tuple[TableUse, ...], only: str | None) -> list[Verified]:
         stand_ins: dict[str, str] = {}
         found = []
-        for table in tables:
-            self.tell(f"reading {table}")
-            rows = self._rows(table, str(self.state.offset["position"]), "<")
-            self._register(stand_ins, table, rows)
+        for use in uses:
+            self.tell(f"reading {use.table}")
+            self._register(stand_ins, use.relation, self._used(use))
         clock = _EPOCH + dt.timedelta(milliseconds=self.state.source_ms)
         for view in views:
             if view.relation not in self.state.tables:
                 continue  # a view that is new since then
             kinds = dict(view.columns)
-            answer = self.spark.sql(spark_text(view.sql, stand_ins, clock))
+            answer = self.spark.sql(spark_text(view.sql, stand_ins, clock, view.uses))
             answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds)).cache()
             self._register(stand_ins, view.relation, answer)
             if only in (None, view.name):
@@ -145,15 +147,27 @@ class _Look:
         stand_ins[relation] = f"_cdc_verified_{len(stand_ins)}"
         rows.createOrReplaceTempView(stand_ins[relation])
 
-    def _rows(self, table: str, limit: str, compare: str) -> DataFrame:
-        """Return a table's rows as its topic has them up to a position."""
-        source = self.config.source
-        made = target(kafka_source.schema_versions(source)[table], {})
-        end = kafka_source.committed_ends(source, made.topic)
-        events = kafka_source.parse(kafka_source.read(self.spark, source, made.topic, {}, end))
-        before = F.col("position") < limit if compare == "<" else F.col("position") <= limit
-        rows = project(latest(events.where(F.col("valid") & before)), made).where(F.col(OP) != "d")
+    def _used(self, use: TableUse) -> DataFrame:
+        """Return the rows that views read of a table, up to the position that is published."""
+        limit = str(self.state.offset["position"])
+        if use.way is Way.ROWS and not use.arrival:
+            return self._rows(use.table, F.col("position") < limit)
+        versions = kafka_source.schema_versions(self.config.source)[use.table]
+        made = derived(versions, ApplyTable(stores=(), mode="history" if use.way is Way.HISTORY else "latest"))
+        events = self._events(made).where(F.col("valid") & (F.col("position") < limit))
+        rows = project(latest(events, {made.topic: ""}), made)
+        return as_used(rows, use, [column.name for column in made.columns], made.key)
+
+    def _rows(self, table: str, before: Column) -> DataFrame:
+        """Return a table's newest rows, by the events that meet a condition."""
+        made = target(kafka_source.schema_versions(self.config.source)[table], {})
+        rows = project(latest(self._events(made).where(F.col("valid") & before)), made).where(F.col(OP) != "d")
         return rows.select(*(F.col(quoted(column.name)) for column in made.columns))
+
+    def _events(self, table: TargetTable) -> DataFrame:
+        source = self.config.source
+        end = kafka_source.committed_ends(source, table.topic)
+        return kafka_source.parse(kafka_source.read(self.spark, source, table.topic, {}, end))
 
     def _contained(self, view: View, answer: DataFrame) -> Verified:
         """Compare a view; what Spark cannot compute is told of it, and the others are compared."""
@@ -165,7 +179,8 @@ class _Look:
 
     def _compared(self, view: View, answer: DataFrame) -> Verified:
         commit = Position(self.state.epoch, self.state.commit, 0)
-        there = self._rows(view.relation, last_position(commit, int(self.state.offset["seq"])).text, "<=")
+        last = last_position(commit, int(self.state.offset["seq"])).text
+        there = self._rows(view.relation, F.col("position") <= last)
         kinds: Mapping[str, object] = dict(view.columns)
         there = there.select(*(F.col(quoted(name)) for name in kinds))
         key = [name for name, _ in view.key]

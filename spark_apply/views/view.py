@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Column, Table
 from spark_apply.views.sql.view_plan import Node, ViewPlan
+from spark_apply.views.uses import TableUse
 from spark_apply.views.values import Columns
 
 
@@ -25,6 +27,8 @@ class View:
     columns: Columns
     """What its SQL gives, with the kinds that Spark gives it."""
     sql: str
+    uses: Mapping[str, TableUse] = field(default_factory=dict)
+    """By table, how it reads those that its ``from:`` names."""
 
     @property
     def name(self) -> str:

@@ -156,7 +156,7 @@ def test_any_order_and_any_repetition(setting: Setting, monkeypatch: pytest.Monk
     A row of now is what `cdc verify` compares: the newest values, those of untracked columns too.
     """
     publisher, config = setting.publisher(), _config(setting)
-    publisher.create([setting.table()], logs=True)
+    publisher.create([setting.table()], logs={setting.table().name})
     late = setting.table().event("u", {**order(1, "late"), "total": "9.00"}, position(250), at_ms=AT_MS + 2500)
     newest = setting.table().event("u", {**order(2, "back"), "total": "9.00"}, position(9000), at_ms=AT_MS + 9000)
     events = [record for record in (*_changes(setting), *late, *newest) if record[2] is not None]
@@ -191,7 +191,7 @@ def _stopped(*_: object) -> None:
 def test_another_writers_commit_is_folded_in(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """One between a fold and its MERGE, of a batch that adds a column."""
     table, publisher, config = setting.table(), setting.publisher(), _config(setting)
-    publisher.create([table], logs=True)
+    publisher.create([table], logs={table.name})
     events = table.event("c", order(2), position(19))
     publisher.publish(logged(events))
     setting.apply(config)
@@ -230,7 +230,7 @@ def test_a_history_is_complete_and_made_anew(setting: Setting) -> None:
     it is not begun unless told to lose it; nor is a rollback that would.
     """
     table, publisher, config = setting.table(), setting.publisher(), _config(setting)
-    publisher.create([table], logs=True)
+    publisher.create([table], logs={table.name})
     assert _prospect(config).what == "nothing: there is no copy yet"
     events = table.event("c", order(2), position(18)) + table.event("u", order(2, "paid"), position(19))
     publisher.stand(Phase.STREAM, 20, [table], logged(events), source_ms=1234)
@@ -292,7 +292,7 @@ def _prospect(config: ApplyConfig) -> RebuildLoss:
 def test_a_history_that_was_away_for_longer_than_its_log_is_kept(setting: Setting) -> None:
     """What its log forgot before it was read is missing for good: refused, until that is said to be known."""
     table, publisher, config = setting.table(), setting.publisher(), _config(setting)
-    publisher.create([table], logs=True)
+    publisher.create([table], logs={table.name})
     events = table.event("c", order(2), position(18))
     publisher.stand(Phase.STREAM, 20, [table], logged(events))
     setting.apply(config)
@@ -318,7 +318,7 @@ def test_versions_of_one_transaction_show_together(setting: Setting) -> None:
     Late events of transactions that are whole split an interval; a lake that follows beside it has all events, too.
     """
     one, other, publisher = setting.table(), setting.table("items"), setting.publisher()
-    publisher.create([one, other], logs=True)
+    publisher.create([one, other], logs={one.name, other.name})
     both = {"public.orders": replace(HISTORY, stores=("copy", "lake")), "public.items": replace(HISTORY, untracked=())}
     lake = StoreConfig(type="iceberg", path=str(setting.folder / "lake"))
     config = replace(setting.config(), tables=both, stores={**setting.config().stores, "lake": lake})

@@ -170,7 +170,7 @@ def test_a_history_lacks_the_event_until_it_is_applied(apply_spark: SparkSession
     store: Callable[[Path], StoreConfig] = lambda path: StoreConfig(type="iceberg", path=str(path))  # noqa: E731
     setting = Setting(apply_spark, kafka, tmp_path, store)
     table, publisher = setting.table(columns=COUNTED), setting.publisher()
-    publisher.create([table], partitions=1, logs=True)
+    publisher.create([table], partitions=1, logs={table.name})
     config = replace(setting.config(), tables={"public.orders": ApplyTable(stores=("copy",), mode="history")})
 
     def versions() -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from cdc.cli import reference
 from cdc.config import config, registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
 from cdc.config.views import ViewsConfig, load_views
-from cdc.config.yaml_binding import BOUND_AS
+from cdc.config.yaml_binding import BOUND_AS, name_in_yaml
 from cdc.model import errors
 from cdc.model.errors import CdcError, ConfigError
 from connectors.mysql import session as mysql_session
@@ -66,7 +66,7 @@ def keys_of(cls: type[Any], at: str, places: Mapping[str, str]) -> Iterator[Key]
         wanted = field.metadata.get(BOUND_AS, hints[field.name])
         if wanted is None:
             continue
-        path = f"{at}{field.name}"
+        path = f"{at}{name_in_yaml(field)}"
         forms = [one for one in typing.get_args(wanted) if one is not type(None)]
         origin = typing.get_origin(wanted)
         if (origin is not None and not isinstance(origin, type)) or type(None) in typing.get_args(wanted):  # X | None

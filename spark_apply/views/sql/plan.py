@@ -8,11 +8,13 @@ from sqlglot.errors import SqlglotError
 
 from spark_apply.views.sql.expressions.types import INTERVALS, NULL
 from spark_apply.views.sql.graph import Graph
+from spark_apply.views.sql.lookups import as_read
 from spark_apply.views.sql.node import Branch, common_types, node_of
 from spark_apply.views.sql.total_order import undetermined
 from spark_apply.views.sql.units import Made, last_units
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 from spark_apply.views.sql.written import Written, did_you_mean
+from spark_apply.views.uses import TableUse
 
 _NOT_UNIQUE = "rows with one key ({}) may differ in {}: where two are there at once, they go into quarantine"
 
@@ -25,16 +27,17 @@ def plan_view(
     key: Sequence[str],
     relations: Mapping[str, Relation],
     *,
+    uses: Mapping[str, TableUse] | None = None,
     refresh_full: bool = False,
 ) -> ViewPlan:
     """Return how a view is kept up to date; raises ConfigError where it cannot be, with the way out.
 
-    `relations` are the captured tables, and other views as ``view.<name>``. With `refresh_full` the whole view is one
-    unit, and may be what cannot be divided: ordered and limited, for one.
+    `relations` are the captured tables, other views as ``view.<name>``, and what `uses` make of tables. With
+    `refresh_full` the whole view is one unit, and may be what cannot be divided: ordered and limited, for one.
     """
     written = Written(name, sql)
     try:
-        return _plan(written, key, relations, full=refresh_full)
+        return _plan(written, key, relations, uses or {}, full=refresh_full)
     except _BROKEN as error:  # the parser takes many a broken SQL, whose tree then has parts missing
         raise written.refuse(
             f"the SQL cannot be taken apart ({type(error).__name__})",
@@ -42,9 +45,16 @@ def plan_view(
         ) from error
 
 
-def _plan(written: Written, key: Sequence[str], relations: Mapping[str, Relation], *, full: bool) -> ViewPlan:
+def _plan(
+    written: Written,
+    key: Sequence[str],
+    relations: Mapping[str, Relation],
+    uses: Mapping[str, TableUse],
+    *,
+    full: bool,
+) -> ViewPlan:
     graph = Graph(written, relations, full=full)
-    blocks = [graph.carry(each) for each in graph.branches(written.parse(), {}, top=True)]
+    blocks = [graph.carry(each) for each in graph.branches(as_read(written.parse(), uses, written), {}, top=True)]
     for column, kind in common_types(blocks, written).items():
         if kind in (*INTERVALS, NULL):
             what = "an interval" if kind in INTERVALS else "always NULL"

@@ -1,0 +1,202 @@
+"""Folds the events of a table that wait in the state: what changes in a relation is then in ``changed`` and ``coming``.
+
+Each way of reading a table folds in its own manner; see `spark_apply.views.uses` for what they mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_apply.views.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
+from spark_apply.views.uses import (
+    ARRIVAL,
+    FROM_POSITION,
+    SINCE_ALWAYS,
+    TO_POSITION,
+    VALID_FROM,
+    VALID_TO,
+    TableUse,
+    Way,
+)
+from spark_apply.views.values import Columns, quoted, text
+
+_DIFFERS, _THERE = "_cdc_differs", "_cdc_there"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A captured table as it is read in one way, and as the state keeps it."""
+
+    use: TableUse
+    columns: Columns
+    """The table's own."""
+    key: tuple[str, ...]
+    """The table's."""
+
+    @property
+    def relation(self) -> str:
+        return self.use.relation
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """What tells the relation's rows apart."""
+        return self.use.key(self.key)
+
+
+def find_changes(table: SourceTable, state: ViewState, *, limit: str, clock_ms: int | None, reload: bool) -> int:
+    """Fill in ``changed`` and ``coming`` of a relation by its events before `limit`; return how many were late.
+
+    With `reload` the table's topic was read from its beginning.
+    """
+    if table.use.way is Way.HISTORY:
+        _find_versions(table, state, limit)
+        return 0
+    late = _find_late(table, state, limit) if table.use.way is Way.STREAM else 0
+    _find_rows(table, state, limit, clock_ms if reload else None, reload=reload)
+    return late
+
+
+def _find_rows(table: SourceTable, state: ViewState, limit: str, clock_ms: int | None, *, reload: bool) -> None:
+    relation = table.relation
+    waiting, before, newest = (place(schema, relation) for schema in ("pending", "before", "work"))
+    key = [quoted(name) for name in table.key]
+    own = [quoted(name) for name, _ in table.columns]
+    joined = " AND ".join(f"n.{name} = b.{name}" for name in key)
+    differs = " OR ".join(f"n.{name} IS DISTINCT FROM b.{name}" for name in own if name not in key) or "false"
+    if table.use.arrival:
+        differs = f"n.{POSITION} IS DISTINCT FROM b.{POSITION}"
+    in_time = ""
+    if table.use.way is Way.STREAM:
+        in_time = f" AND {POSITION} NOT IN (SELECT {POSITION} FROM {place('work', _late(relation))})"
+    state.execute(
+        f"CREATE OR REPLACE TABLE {newest} AS SELECT n.*, b.{POSITION} IS NOT NULL AS {_THERE}, "
+        f"CASE WHEN n.{OP} = 'd' THEN b.{POSITION} IS NOT NULL "
+        f"ELSE b.{POSITION} IS NULL OR {differs} END AS {_DIFFERS} "
+        f"FROM (SELECT * FROM {waiting} WHERE {POSITION} < ?{in_time} "
+        f"QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {POSITION} DESC) = 1) n "
+        f"LEFT JOIN {before} b ON {joined} WHERE b.{POSITION} IS NULL OR n.{POSITION} >= b.{POSITION}",
+        [limit],
+    )
+    keys, values = ", ".join(key), ", ".join(own)
+    gone = ""
+    if reload:
+        gone = (
+            f" UNION ALL SELECT {keys} FROM {before} b WHERE NOT EXISTS "
+            f"(SELECT 1 FROM {waiting} n WHERE {joined} AND n.{POSITION} < {text(limit)})"
+        )
+        if table.use.way is Way.STREAM and clock_ms is not None:
+            gone += f" AND coalesce({_time(table, 'b')} > {_instant(clock_ms - (table.use.keep_ms or 0))}, true)"
+    state.execute(
+        f"CREATE OR REPLACE TABLE {place('changed', relation)} AS SELECT {keys} FROM {newest} WHERE {_DIFFERS}{gone}"
+    )
+    arrival = f", {POSITION} AS {quoted(ARRIVAL)}" if table.use.arrival else ""
+    state.execute(
+        f"CREATE OR REPLACE TABLE {place('coming', relation)} AS "
+        f"SELECT {POSITION}, {values}{arrival} FROM {newest} WHERE {_DIFFERS} AND {OP} <> 'd'"
+    )
+
+
+def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
+    """Find the positions of late events; return how many there are."""
+    relation = table.relation
+    late, before = place("work", _late(relation)), place("before", relation)
+    joined = " AND ".join(f"e.{quoted(name)} = b.{quoted(name)}" for name in table.key)
+    by_key = f"PARTITION BY {KEY} ORDER BY {POSITION}"
+    begin = f"make_timestamp_ms({SOURCE_MS} - {table.use.keep_ms})"
+    state.execute(
+        f"CREATE OR REPLACE TABLE {late} AS WITH "
+        f"event AS (SELECT DISTINCT ON (e.{POSITION}) e.{KEY}, e.{POSITION}, e.{OP}, {begin} AS begin, "
+        f"{_time(table, 'e')} AS time, {_time(table, 'b')} AS kept "
+        f"FROM {place('pending', relation)} e LEFT JOIN {before} b ON {joined} "
+        f"WHERE e.{POSITION} < ? AND (b.{POSITION} IS NULL OR e.{POSITION} > b.{POSITION})), "
+        f"own AS (SELECT *, {OP} NOT IN ('r', 'd') AND coalesce(time <= begin, false) AS own FROM event), "
+        f"had AS (SELECT *, CASE WHEN row_number() OVER w = 1 THEN kept ELSE lag(time) OVER w END AS was, "
+        f"count(*) FILTER (WHERE {OP} = 'r') OVER w AS reads FROM own WHERE NOT own WINDOW w AS ({by_key})), "
+        # a row whose time is over stays as it is, until a snapshot reads it again
+        f"over AS (SELECT {POSITION}, bool_or({OP} <> 'r' AND coalesce(was <= begin, false)) "
+        f"OVER (PARTITION BY {KEY}, reads ORDER BY {POSITION}) AS over FROM had) "
+        f"SELECT {POSITION} FROM own WHERE own UNION ALL SELECT {POSITION} FROM over WHERE over",
+        [limit],
+    )
+    ((found,),) = state.rows(f"SELECT count(*) FROM {late}")
+    if found:
+        state.execute(
+            "INSERT INTO late VALUES (?, ?) "
+            "ON CONFLICT (relation) DO UPDATE SET events = late.events + excluded.events",
+            [relation, found],
+        )
+    return int(found)
+
+
+def _late(relation: str) -> str:
+    return f"{relation} late"
+
+
+def _time(table: SourceTable, row: str) -> str:
+    return f"CAST({row}.{quoted(table.use.time or '')} AS TIMESTAMP)"
+
+
+def _instant(at_ms: int) -> str:
+    return f"make_timestamp_ms({at_ms})"
+
+
+def _find_versions(table: SourceTable, state: ViewState, limit: str) -> None:
+    """Find the versions that waiting events begin and end."""
+    relation = table.relation
+    waiting, before, found = (place(schema, relation) for schema in ("pending", "before", "work"))
+    key = ", ".join(quoted(name) for name in table.key)
+    values = ", ".join(quoted(name) for name, _ in table.columns)
+    same = " AND ".join(f"k.{quoted(name)} = e.{quoted(name)}" for name in table.key)
+    tracked = ", ".join(quoted(name) for name, _ in table.columns if name not in table.key) or "1"
+    by_key = f"PARTITION BY {key} ORDER BY {POSITION}"
+    committed = f"coalesce(make_timestamp_ms({SOURCE_MS}), {_instant(0)})"
+    state.execute(
+        f"CREATE OR REPLACE TABLE {found} AS WITH "
+        # what is known of the keys that have new events
+        f"known AS (SELECT {key}, max(greatest({POSITION}, coalesce({TO_POSITION}, ''))) AS _cdc_until, "
+        f"max(coalesce({VALID_TO}, {VALID_FROM})) AS _cdc_least FROM {before} e WHERE EXISTS "
+        f"(SELECT 1 FROM {waiting} k WHERE {same} AND k.{POSITION} < $limit) GROUP BY {key}), "
+        f"event AS (SELECT DISTINCT ON (e.{POSITION}) e.{POSITION}, e.{OP}, "
+        f"greatest({committed}, k._cdc_least) AS _cdc_at, k._cdc_until IS NULL AS _cdc_new, '' AS _cdc_begun, "
+        f"{', '.join('e.' + quoted(name) for name, _ in table.columns)} "
+        f"FROM {waiting} e LEFT JOIN known k ON {same} "
+        f"WHERE e.{POSITION} < $limit AND (k._cdc_until IS NULL OR e.{POSITION} > k._cdc_until)), "
+        # the last version of such a key, as if it were its first event
+        f"sequence AS (SELECT * FROM event UNION ALL BY NAME SELECT e.{POSITION}, 'o' AS {OP}, "
+        f"{VALID_FROM} AS _cdc_at, false AS _cdc_new, {FROM_POSITION} AS _cdc_begun, {values} "
+        f"FROM {before} e WHERE {TO_POSITION} IS NULL AND EXISTS (SELECT 1 FROM event k WHERE {same})), "
+        f"marked AS (SELECT *, _cdc_new AND {OP} = 'r' AND row_number() OVER w = 1 AS _cdc_always, "
+        f"{OP} <> 'd' AND lag({OP}) OVER w <> 'd' "
+        f"AND row({tracked}) IS NOT DISTINCT FROM lag(row({tracked})) OVER w AS _cdc_goes_on "
+        f"FROM sequence WINDOW w AS ({by_key})), "
+        f"timed AS (SELECT *, max(CASE WHEN NOT _cdc_always THEN _cdc_at END) OVER ({by_key} "
+        f"ROWS UNBOUNDED PRECEDING) AS _cdc_since FROM marked WHERE _cdc_goes_on IS NOT true) "
+        f"SELECT *, lead({POSITION}) OVER w AS _cdc_next, lead(_cdc_since) OVER w AS _cdc_ends "
+        f"FROM timed WINDOW w AS ({by_key})",
+        {"limit": limit},
+    )
+    begun = f"CASE WHEN _cdc_always THEN {text(SINCE_ALWAYS)} WHEN {OP} = 'o' THEN _cdc_begun ELSE {POSITION} END"
+    since = f"CASE WHEN _cdc_always THEN NULL WHEN {OP} = 'o' THEN _cdc_at ELSE _cdc_since END"
+    versions = f"{OP} <> 'd' AND ({OP} <> 'o' OR _cdc_next IS NOT NULL)"
+    state.execute(
+        f"CREATE OR REPLACE TABLE {place('coming', relation)} AS SELECT {POSITION}, {values}, "
+        f"{begun} AS {FROM_POSITION}, _cdc_next AS {TO_POSITION}, {since} AS {VALID_FROM}, _cdc_ends AS {VALID_TO} "
+        f"FROM {found} WHERE {versions}"
+    )
+    state.execute(
+        f"CREATE OR REPLACE TABLE {place('changed', relation)} AS "
+        f"SELECT {key}, {FROM_POSITION} FROM {place('coming', relation)}"
+    )
+
+
+def move_on(table: SourceTable, state: ViewState) -> None:
+    """Note the position of events that have changed nothing: an older one that comes again is then known as old."""
+    if table.use.way is Way.HISTORY:
+        return
+    joined = " AND ".join(f"n.{quoted(name)} = b.{quoted(name)}" for name in table.key)
+    newest, before = place("work", table.relation), place("before", table.relation)
+    if state.rows(f"SELECT 1 FROM {newest} WHERE NOT {_DIFFERS} AND {_THERE} LIMIT 1"):
+        state.execute(
+            f"UPDATE {before} b SET {POSITION} = n.{POSITION} FROM {newest} n "
+            f"WHERE {joined} AND NOT n.{_DIFFERS} AND n.{_THERE}"
+        )
