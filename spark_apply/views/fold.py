@@ -5,6 +5,8 @@ Each way of reading a table folds in its own manner; see `spark_apply.views.uses
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from spark_apply.views.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
@@ -99,33 +101,56 @@ def _find_rows(table: SourceTable, state: ViewState, limit: str, clock_ms: int |
 def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
     """Find the positions of late events; return how many there are."""
     relation = table.relation
-    late, before = place("work", _late(relation)), place("before", relation)
+    late, found = place("work", _late(relation)), place("work", f"{relation} events")
     joined = " AND ".join(f"e.{quoted(name)} = b.{quoted(name)}" for name in table.key)
-    by_key = f"PARTITION BY {KEY} ORDER BY {POSITION}"
-    begin = f"make_timestamp_ms({SOURCE_MS} - {table.use.keep_ms})"
     state.execute(
-        f"CREATE OR REPLACE TABLE {late} AS WITH "
-        f"event AS (SELECT DISTINCT ON (e.{POSITION}) e.{KEY}, e.{POSITION}, e.{OP}, {begin} AS begin, "
-        f"{_time(table, 'e')} AS time, {_time(table, 'b')} AS kept "
-        f"FROM {place('pending', relation)} e LEFT JOIN {before} b ON {joined} "
-        f"WHERE e.{POSITION} < ? AND (b.{POSITION} IS NULL OR e.{POSITION} > b.{POSITION})), "
-        f"own AS (SELECT *, {OP} NOT IN ('r', 'd') AND coalesce(time <= begin, false) AS own FROM event), "
-        f"had AS (SELECT *, CASE WHEN row_number() OVER w = 1 THEN kept ELSE lag(time) OVER w END AS was, "
-        f"count(*) FILTER (WHERE {OP} = 'r') OVER w AS reads FROM own WHERE NOT own WINDOW w AS ({by_key})), "
-        # a row whose time is over stays as it is, until a snapshot reads it again
-        f"over AS (SELECT {POSITION}, bool_or({OP} <> 'r' AND coalesce(was <= begin, false)) "
-        f"OVER (PARTITION BY {KEY}, reads ORDER BY {POSITION}) AS over FROM had) "
-        f"SELECT {POSITION} FROM own WHERE own UNION ALL SELECT {POSITION} FROM over WHERE over",
+        f"CREATE OR REPLACE TABLE {found} AS SELECT DISTINCT ON (e.{POSITION}) e.{KEY}, e.{POSITION}, e.{OP}, "
+        f"make_timestamp_ms(e.{SOURCE_MS} - {table.use.keep_ms}) AS begin, {_time(table, 'e')} AS time, "
+        f"{_time(table, 'b')} AS kept FROM {place('pending', relation)} e LEFT JOIN {place('before', relation)} b "
+        f"ON {joined} WHERE e.{POSITION} < ? AND (b.{POSITION} IS NULL OR e.{POSITION} > b.{POSITION})",
         [limit],
     )
-    ((found,),) = state.rows(f"SELECT count(*) FROM {late}")
-    if found:
+    state.execute(
+        f"CREATE OR REPLACE TABLE {late} AS SELECT {POSITION} FROM {found} WHERE {OP} <> 'r' AND "
+        f"(coalesce(kept <= begin, false) OR ({OP} <> 'd' AND coalesce(time <= begin, false))) "
+        f"QUALIFY count(*) OVER (PARTITION BY {KEY}) = 1"
+    )
+    several = state.execute(
+        f"SELECT {KEY}, {POSITION}, {OP}, begin, time, kept FROM {found} "
+        f"QUALIFY count(*) OVER (PARTITION BY {KEY}) > 1 ORDER BY {KEY}, {POSITION}"
+    )
+    positions = list(_late_in_turn(iter(several.fetchone, None)))
+    if positions:
+        state.insert(late, [POSITION], [[position] for position in positions])
+    ((number,),) = state.rows(f"SELECT count(*) FROM {late}")
+    if number:
         state.execute(
             "INSERT INTO late VALUES (?, ?) "
             "ON CONFLICT (relation) DO UPDATE SET events = late.events + excluded.events",
-            [relation, found],
+            [relation, number],
         )
-    return int(found)
+    return int(number)
+
+
+_Event = tuple[str, str, str, dt.datetime | None, dt.datetime | None, dt.datetime | None]
+"""Key, position, op, the least time that is not late, the row's time, and the time of the row that the state has."""
+
+
+def _late_in_turn(events: Iterable[_Event]) -> Iterator[str]:
+    """Yield the positions of late events, of keys with several ones, in the order of keys and positions.
+
+    Times of commit may go back, by a little: so whether an event is late depends on each one before it.
+    """
+    key, was = None, None
+    for event_key, position, op, begin, time, kept in events:
+        if event_key != key:
+            key, was = event_key, kept
+        over = begin is not None and was is not None and was <= begin
+        late = op != "d" and begin is not None and time is not None and time <= begin
+        if op != "r" and (over or late):
+            yield position
+        else:
+            was = time if op != "d" else None
 
 
 def _late(relation: str) -> str:
@@ -165,12 +190,14 @@ def _find_versions(table: SourceTable, state: ViewState, limit: str) -> None:
         f"sequence AS (SELECT * FROM event UNION ALL BY NAME SELECT e.{POSITION}, 'o' AS {OP}, "
         f"{VALID_FROM} AS _cdc_at, false AS _cdc_new, {FROM_POSITION} AS _cdc_begun, {values} "
         f"FROM {before} e WHERE {TO_POSITION} IS NULL AND EXISTS (SELECT 1 FROM event k WHERE {same})), "
-        f"marked AS (SELECT *, _cdc_new AND {OP} = 'r' AND row_number() OVER w = 1 AS _cdc_always, "
-        f"{OP} <> 'd' AND lag({OP}) OVER w <> 'd' "
-        f"AND row({tracked}) IS NOT DISTINCT FROM lag(row({tracked})) OVER w AS _cdc_goes_on "
+        # a delete of what is not there says nothing, and neither does an event that changes nothing
+        f"marked AS (SELECT *, {OP} = 'd' AND coalesce(lag({OP}) OVER w, 'd') = 'd' OR {OP} <> 'd' "
+        f"AND lag({OP}) OVER w <> 'd' AND row({tracked}) IS NOT DISTINCT FROM lag(row({tracked})) OVER w AS _cdc_same "
         f"FROM sequence WINDOW w AS ({by_key})), "
+        f"begun AS (SELECT *, _cdc_new AND {OP} = 'r' AND row_number() OVER w = 1 AS _cdc_always "
+        f"FROM marked WHERE _cdc_same IS NOT true WINDOW w AS ({by_key})), "
         f"timed AS (SELECT *, max(CASE WHEN NOT _cdc_always THEN _cdc_at END) OVER ({by_key} "
-        f"ROWS UNBOUNDED PRECEDING) AS _cdc_since FROM marked WHERE _cdc_goes_on IS NOT true) "
+        f"ROWS UNBOUNDED PRECEDING) AS _cdc_since FROM begun) "
         f"SELECT *, lead({POSITION}) OVER w AS _cdc_next, lead(_cdc_since) OVER w AS _cdc_ends "
         f"FROM timed WINDOW w AS ({by_key})",
         {"limit": limit},

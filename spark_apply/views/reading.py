@@ -25,8 +25,7 @@ from spark_apply.views.uses import (
     Way,
 )
 
-_BEGIN, _TIME, _OWN, _READS, _OVER = "_cdc_begin", "_cdc_time", "_cdc_own", "_cdc_reads", "_cdc_over"
-_SEEN, _GOES_ON, _ALWAYS, _SINCE, _DONE = "_cdc_seen", "_cdc_goes_on", "_cdc_always", "_cdc_since", "_cdc_done"
+_SEEN, _SAME, _ALWAYS, _SINCE, _DONE = "_cdc_seen", "_cdc_same", "_cdc_always", "_cdc_since", "_cdc_done"
 _NO: Final = False
 _EVERY: Final = Window.unboundedPreceding
 
@@ -51,26 +50,35 @@ def _instant(milliseconds: Column) -> Column:
 
 
 def _in_time(events: DataFrame, use: TableUse) -> DataFrame:
-    order = Window.partitionBy(KEY).orderBy(POSITION)
+    """Return events without late ones: of each key one after the other, as times of commit may go back."""
     begin = _instant(F.col(SOURCE_MS) - F.lit(use.keep_ms))
     time = F.col(quoted(use.time or "")).cast("timestamp_ntz")
-    own = ~F.col(OP).isin("r", "d") & F.coalesce(F.col(_TIME) <= F.col(_BEGIN), F.lit(_NO))
-    found = events.withColumns({_BEGIN: begin, _TIME: time}).withColumn(_OWN, own).where(~F.col(_OWN))
-    over = (F.col(OP) != "r") & F.coalesce(F.lag(_TIME).over(order) <= F.col(_BEGIN), F.lit(_NO))
-    reads = F.sum((F.col(OP) == "r").cast("int")).over(order.rowsBetween(_EVERY, 0))
-    found = found.withColumns({_OVER: over, _READS: reads})
-    so_far = Window.partitionBy(KEY, _READS).orderBy(POSITION).rowsBetween(_EVERY, 0)
-    return found.withColumn(_OVER, F.bool_or(_OVER).over(so_far)).where(~F.col(_OVER))
+    event = F.struct(F.col(POSITION).alias("at"), F.col(OP).alias("op"), begin.alias("begin"), time.alias("time"))
+    nothing = F.struct(F.lit(None).cast("timestamp_ntz").alias("was"), F.array().cast("array<string>").alias("late"))
+
+    def next_one(so_far: Column, one: Column) -> Column:
+        over = F.coalesce(so_far["was"] <= one["begin"], F.lit(_NO))
+        own = (one["op"] != "d") & F.coalesce(one["time"] <= one["begin"], F.lit(_NO))
+        late = (one["op"] != "r") & (over | own)
+        was = F.when(late, so_far["was"]).otherwise(F.when(one["op"] != "d", one["time"]))
+        found = F.when(late, F.concat(so_far["late"], F.array(one["at"]))).otherwise(so_far["late"])
+        return F.struct(was.alias("was"), found.alias("late"))
+
+    in_turn = events.groupBy(KEY).agg(F.array_sort(F.collect_list(event)).alias("events"))
+    late = in_turn.select(F.explode(F.aggregate("events", nothing, next_one)["late"]).alias(POSITION))
+    return events.join(late, [POSITION], "left_anti")
 
 
 def _versions(events: DataFrame, columns: Sequence[str], key: Sequence[str]) -> DataFrame:
     order = Window.partitionBy(KEY).orderBy(POSITION)
     values = F.struct(*(quoted(name) for name in columns if name not in key), F.lit(1))
-    same = (F.col(OP) != "d") & (F.lag(OP).over(order) != "d") & values.eqNullSafe(F.lag(values).over(order))
-    always = (F.col(OP) == "r") & (F.row_number().over(order) == 1)
-    marked = events.withColumns({_GOES_ON: F.coalesce(same, F.lit(_NO)), _ALWAYS: always}).where(~F.col(_GOES_ON))
+    before = F.coalesce(F.lag(OP).over(order), F.lit("d"))
+    equal = (before != "d") & values.eqNullSafe(F.lag(values).over(order))
+    same = F.when(F.col(OP) == "d", before == "d").otherwise(F.coalesce(equal, F.lit(_NO)))
+    marked = events.withColumn(_SAME, same).where(~F.col(_SAME))
+    begun = marked.withColumn(_ALWAYS, (F.col(OP) == "r") & (F.row_number().over(order) == 1))
     at = F.when(~F.col(_ALWAYS), _instant(F.col(SOURCE_MS)))
-    timed = marked.withColumn(_SINCE, F.max(at).over(order.rowsBetween(_EVERY, 0)))
+    timed = begun.withColumn(_SINCE, F.max(at).over(order.rowsBetween(_EVERY, 0)))
     ended = timed.withColumns({_DONE: F.lead(POSITION).over(order), VALID_TO: F.lead(_SINCE).over(order)})
     return ended.where(F.col(OP) != "d").select(
         *(F.col(quoted(name)) for name in columns),

@@ -17,8 +17,9 @@ A row stays when the source deletes it later than `keep`: sources clear old even
 Versions
 ========
 A row's version lasts from its event to the next one of its key that changes it, in positions (``from <= p < to``) and
-in times of commit (``from <= t < to``), which never go back within a key. The first version of a key is there since
-always if a snapshot read it: what was there before the capture began is not known to have been different.
+in times of commit (``from <= t < to``), which never go back within a key. A delete of what is not there says nothing.
+The first version of a key is there since always if a snapshot read it: what was there before the capture began is not
+known to have been different.
 """
 
 from __future__ import annotations

@@ -113,6 +113,15 @@ def _standing(config: ViewsConfig) -> State:
     return state
 
 
+def _needed(views: tuple[View, ...], only: str | None) -> set[str]:
+    """Return the relations that are looked at: a view, and what it reads; or all."""
+    found: set[str] = set()
+    for view in reversed(views):  # each comes after those that it reads
+        if only in (None, view.name) or view.relation in found:
+            found |= {view.relation, *view.plan.reads}
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """One comparison, at one state of the view job."""
@@ -125,13 +134,16 @@ class _Look:
     def compare(self, views: tuple[View, ...], uses: tuple[TableUse, ...], only: str | None) -> list[Verified]:
         stand_ins: dict[str, str] = {}
         found = []
+        needed = _needed(views, only)
         for use in uses:
+            if use.relation not in needed:
+                continue
             self.tell(f"reading {use.table}")
             self._register(stand_ins, use.relation, self._used(use))
         clock = _EPOCH + dt.timedelta(milliseconds=self.state.source_ms)
         for view in views:
-            if view.relation not in self.state.tables:
-                continue  # a view that is new since then
+            if view.relation not in self.state.tables or view.relation not in needed:
+                continue  # a view that is new since then, or not asked for
             kinds = dict(view.columns)
             answer = self.spark.sql(spark_text(view.sql, stand_ins, clock, view.uses))
             answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds)).cache()
