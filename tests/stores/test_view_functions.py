@@ -13,8 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.model.change import Kind
+from spark_apply.views.reading import as_used
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.uses import TableUse
+from tests import view_reading
+from tests.view_reading import EPOCH, HISTORY, STREAM, Event, committed, instant, position, streamed, versions
 
 pytest_plugins = ["tests.spark_fixtures"]
 
@@ -502,3 +506,30 @@ def test_functions_give_sparks_values(
 
 def _zoned(name: str, value: Any) -> Any:
     return value.replace(tzinfo=dt.UTC) if name == "tz" and value is not None else value
+
+
+@pytest.mark.parametrize("use", [STREAM, HISTORY], ids=["stream", "history"])
+def test_spark_reads_streams_and_histories_by_the_same_rules(apply_spark: SparkSession, use: TableUse) -> None:
+    """What `cdc view verify` compares with: all events at once, of many keys."""
+    rng = random.Random(7)
+    events = [
+        Event(
+            rng.choice("crudr"), rng.randint(1, 60), rng.choice((None, -2, 1, 6, 14, 22)), rng.randint(1, 2),
+            rng.choice((0, 0, 0, 0, 1)),
+        )
+        for _ in range(400)
+    ]  # fmt: skip
+    rows = [
+        (
+            str(event.key), position(number), event.op, (instant(at) - EPOCH) // dt.timedelta(milliseconds=1),
+            event.key,
+            None if event.time is None or event.op == "d" else instant(event.time),
+            *((None, None) if event.op == "d" else (event.value, 0)),
+        )
+        for number, (event, at) in enumerate(zip(events, committed(events), strict=True))
+    ]  # fmt: skip
+    ours = "_cdc_key STRING, _cdc_position STRING, _cdc_op STRING, _cdc_source_ms BIGINT"
+    made = apply_spark.createDataFrame(rows, f"{ours}, id BIGINT, at TIMESTAMP_NTZ, v BIGINT, there BIGINT")
+    found = as_used(made, use, [name for name, _ in view_reading.COLUMNS], ["id"])
+    expected = streamed(events) if use is STREAM else versions(events)
+    assert {tuple(row) for row in found.collect()} == expected

@@ -94,7 +94,7 @@ class Cases:
         self.bench.stand(records, at_ms=at(CLOCKS[batches[-1]]) // 1000)
 
     def answers(self, spark: SparkSession) -> dict[str, dict[Any, Any]]:
-        """Spark's batch answer over the last rows of all tables, at the last clock; not where more counts than those."""
+        """Spark's batch answer over the last rows of all tables, at the last clock, where no more than those counts."""
         tables: dict[str, dict[Any, dict[str, Any]]] = {name: {} for name in self.bench.columns}
         found = {}
         for number, (name, case) in enumerate(CASES.items()):
@@ -481,7 +481,8 @@ def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
 
 def test_a_state_that_cannot_be_used_is_made_again(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     """A torn file, and one that is older than the topics say: nothing is published twice, and nothing is lost."""
-    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    tables = {name: TABLES[name] for name in ("t", "f", "c")}
+    bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view})
     bench.transaction(
         ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
     )
@@ -562,7 +563,8 @@ def _reached(bench: ViewBench, failed: list[Exception], goal: str) -> bool:
 
 
 def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
-    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    tables = {name: TABLES[name] for name in ("t", "f", "c")}
+    bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view})
     bench.transaction(
         ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
     )
@@ -590,3 +592,32 @@ def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> N
     file.write_text(yaml.safe_dump({**made, "views": {"twice": twice}}))
     with pytest.raises(ConfigError, match=r"columns of view\.twice differ in upper and lower case alone: V, v|twice"):
         CliRunner().invoke(command, ["view", "check", str(file)], standalone_mode=False, catch_exceptions=False)
+    for reads, sql, what in _WRONG_READS:
+        file.write_text(yaml.safe_dump({**made, "views": {"v": {"sql": sql, "key": ["id"], "from": reads}}}))
+        with pytest.raises(ConfigError, match=what):
+            CliRunner().invoke(command, ["view", "check", str(file)], standalone_mode=False, catch_exceptions=False)
+
+
+_LOOKUP = "SELECT a.id, b.id AS other FROM public.t a JOIN public.f b ON b.follower = a.sender"
+_WRONG_READS: list[tuple[Mapping[str, Any], str, str]] = [
+    ({"public.tt": {"time": "at"}}, "SELECT id FROM public.t", r"views\.v\.from\.public\.tt: it is no captured table"),
+    ({"public.t": {"time": "sent"}}, "SELECT id FROM public.t", r"from\.public\.t\.time: there is no column sent"),
+    ({"public.t": {"time": "sender"}}, "SELECT id FROM public.t", r"time: sender is string, which is no time"),
+    ({"public.f": {"at": "now"}}, "SELECT id FROM public.t", r"from: public\.f is not read by the SQL"),
+    ({"public.f": {"at": "event"}}, _LOOKUP, r"looked up at: event, and no table beside it has a time"),
+    (
+        {"public.f": {"at": "event"}, "public.c": {"time": "at"}},
+        "SELECT c.id FROM public.c c JOIN public.f b ON c.id = b.id",
+        r"takes its log, topic \S+\.log\.public\.f: it does not exist",
+    ),
+    (
+        {"public.f": {"at": "arrival"}, "public.c": {"time": "at"}},
+        "SELECT * FROM public.c c JOIN public.f b ON c.id = b.id",
+        r"\* in a SELECT that looks up rows as they were",
+    ),
+    (
+        {"public.f": {"at": "arrival"}, "public.c": {"time": "at"}},
+        "SELECT c.id FROM public.f b JOIN public.c c ON c.id = b.id",
+        r"public\.f is looked up at: arrival: it is joined by JOIN or LEFT JOIN, with ON",
+    ),
+]
