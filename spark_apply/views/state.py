@@ -130,7 +130,7 @@ class ViewState:
 
     def reader(self, statement: str, rows: int = 10_000) -> pa.RecordBatchReader:
         """Run a query and return its rows as they are read, so many at a time; nothing else may run meanwhile."""
-        return self._connection.execute(statement).to_arrow_reader(rows)
+        return self._connection.sql(statement).to_arrow_reader(rows)
 
     def insert(self, at: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Insert many rows."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from cdc.config.pattern import Element, PatternConfig
 
 _AT, _NUMBER = "_at", "_n"
+_UNITS = (("DAYS", 86_400_000_000), ("SECONDS", 1_000_000), ("MICROSECONDS", 1))
 
 
 @dataclass(slots=True)
@@ -155,7 +156,13 @@ class _Query:
 
 
 def _later(at: str, us: int) -> str:
-    return f"{at} + INTERVAL {us} MICROSECONDS"
+    """Return an instant that is later, in steps that an interval of Spark can have."""
+    rest, found = us, at
+    for unit, size in _UNITS:
+        number, rest = divmod(rest, size)
+        if number:
+            found += f" + INTERVAL {number} {unit}"
+    return found
 
 
 def _quoted(name: str) -> str:

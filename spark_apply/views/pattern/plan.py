@@ -58,20 +58,19 @@ def _relation(name: str, asked: str, relations: Mapping[str, Relation]) -> Relat
 
 def _time(name: str, asked: str | None, relation: Relation) -> str:
     """Return the column by which rows are in order."""
-    where = f"views.{name}.pattern.time"
     times = [column for column, kind in relation.columns.items() if type_of(kind) in INSTANTS]
     if asked is not None:
         found = find(asked, relation.columns)
         if found is None:
-            msg = f"{where}: {relation.name} has no column {asked}"
+            msg = f"views.{name}.pattern.time: {relation.name} has no column {asked}"
             raise ConfigError(msg, hint=did_you_mean(asked, times or relation.columns))
         if found not in times:
-            msg = f"{where}: column {found} of {relation.name} is no timestamp"
+            msg = f"views.{name}.pattern.time: column {found} of {relation.name} is no timestamp"
             raise ConfigError(msg, hint=f"timestamps of it are: {', '.join(times)}" if times else "it has none")
         return found
     if len(times) != 1:
         said = f"{', '.join(times)} are timestamps" if times else "it has no timestamp"
-        msg = f"{where}: it is not known when a row of {relation.name} happened: {said}"
+        msg = f"views.{name}.pattern.time: it is not known when a row of {relation.name} happened: {said}"
         hint = f"time: {times[0]}" if times else "a pattern needs a column that says when a row happened"
         raise ConfigError(msg, hint=hint)
     return times[0]
