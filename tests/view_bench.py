@@ -21,7 +21,7 @@ from cdc.model.state import Phase
 from spark_apply.events.kafka_source import committed
 from spark_apply.views.job import ViewSummary, run_views
 from spark_apply.views.pattern.lowered import pattern_sql
-from spark_apply.views.search.query import finds, read_search
+from spark_apply.views.search.query import Asked, finds, read_search
 from spark_apply.views.search.words import places
 from tests.spark_records import Publisher, Record, SourceTable, logged, position
 
@@ -155,9 +155,9 @@ def _found(
     assert not any(isinstance(search, str) for search in searches.values())
     pairs = [
         {"query": query, "doc": row[ids[1]]}
-        for query, search in searches.items()
+        for query, asked in searches.items()
         for row in tables[docs]
-        if search is not None and finds(search, places([row[name] for name in match.fields]))
+        if isinstance(asked, Asked) and finds(asked.search, places([row[name] for name in match.fields]))
     ]
     return {tuple(row[name] for name in view.key): row for row in pairs}
 

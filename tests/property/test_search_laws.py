@@ -14,7 +14,7 @@ import spark_apply.views.step
 from cdc.config.views import MatchConfig
 from spark_apply.views.search.kept import KeptSearches
 from spark_apply.views.search.plan import Match, match_of, plan_match
-from spark_apply.views.search.query import read_search
+from spark_apply.views.search.query import Asked, read_search
 from spark_apply.views.search.verified import pairs_of
 from spark_apply.views.view import View
 from tests.view_engine import relation
@@ -85,10 +85,9 @@ def test_three_ways_find_the_same(kept: list[tuple[str, Judge]], rows: list[Text
     }
     ours = KeptSearches()
     for number, (said, _) in enumerate(kept):
-        search = read_search(said)
-        assert search is not None
-        assert not isinstance(search, str), (said, search)
-        ours.add(number, search)
+        asked_for = read_search(said)
+        assert isinstance(asked_for, Asked), (said, asked_for)
+        ours.add(number, asked_for)
     assert {(number, place) for place, row in enumerate(rows) for number in ours.finding(row)} == expected
     asked = (((number,), said) for number, (said, _) in enumerate(kept))
     by_index = list(pairs_of(_match(), asked, (((place,), row) for place, row in enumerate(rows))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_apply.views.search.query import MOST_CHARACTERS, finds, needed, read_search
+from spark_apply.views.search.query import MOST_CHARACTERS, Asked, finds, read_search
 from spark_apply.views.search.words import places
 
 FOUND = [
@@ -52,11 +52,10 @@ FOUND = [
 @pytest.mark.parametrize(("search", "texts", "expected"), FOUND)
 def test_what_a_search_finds(search: str, texts: list[str | None], expected: bool) -> None:
     read = read_search(search)
-    assert read is not None
-    assert not isinstance(read, str)
+    assert isinstance(read, Asked)
     text = places(texts)
-    assert finds(read, text) is expected
-    assert not expected or needed(read) & text.keys(), "it would not have been asked"
+    assert finds(read.search, text) is expected
+    assert not expected or read.needs & text.keys(), "it would not have been asked"
 
 
 @pytest.mark.parametrize("search", ["", "  ", "!!!", "-", '""', "& %"])
@@ -94,6 +93,5 @@ def test_what_is_no_search(search: str, why: str) -> None:
 
 def test_a_search_is_asked_for_by_few_and_long_words() -> None:
     search = read_search("(a OR b) the bicycle -rusty")
-    assert search is not None
-    assert not isinstance(search, str)
-    assert needed(search) == {"bicycle"}
+    assert isinstance(search, Asked)
+    assert search.needs == {"bicycle"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spark_apply.views.search.query import Search, finds, needed
+from spark_apply.views.search.query import Asked, Search, finds
 from spark_apply.views.search.words import places
 
 
@@ -15,10 +15,10 @@ class KeptSearches:
         self._searches: list[tuple[int, Search]] = []
         self._by_word: dict[str, list[int]] = {}
 
-    def add(self, number: int, search: Search) -> None:
+    def add(self, number: int, asked: Asked) -> None:
         place = len(self._searches)
-        self._searches.append((number, search))
-        for word in needed(search):
+        self._searches.append((number, asked.search))
+        for word in asked.needs:
             self._by_word.setdefault(word, []).append(place)
 
     def __bool__(self) -> bool:

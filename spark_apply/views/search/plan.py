@@ -146,13 +146,13 @@ class _Pairs:
         bad: list[tuple[int, str]] = []
         rows = zip(queries.column("_text").to_pylist(), queries.column("_changed").to_pylist(), strict=True)
         for number, (text, is_new) in enumerate(rows):
-            search = read_search(text)
-            if isinstance(search, str):
-                bad.append((number, search))
-            elif search is not None:
-                every.add(number, search)
+            asked = read_search(text)
+            if isinstance(asked, str):
+                bad.append((number, asked))
+            elif asked is not None:
+                every.add(number, asked)
                 if is_new:
-                    new.add(number, search)
+                    new.add(number, asked)
         pairs: list[pa.Table] = []
         if whole or self.match.docs.name in changed:
             pairs += self._found(read, every, queries, only="" if whole else self._is_changed())

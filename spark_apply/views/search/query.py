@@ -61,8 +61,17 @@ class Without:
 Search = Words | Every | Some | Without
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a text searches for."""
+
+    search: Search
+    needs: frozenset[str]
+    """Words of which a text must have one to be found."""
+
+
 @lru_cache(maxsize=50_000)
-def read_search(text: str) -> Search | str | None:
+def read_search(text: str) -> Asked | str | None:
     """Return what a text searches for: None where it says nothing, and a reason where it is no search."""
     try:
         if len(text) > MOST_CHARACTERS:
@@ -72,7 +81,7 @@ def read_search(text: str) -> Search | str | None:
             raise BadSearchError("it only excludes, or one of its alternatives does")
     except BadSearchError as exc:
         return str(exc)
-    return found
+    return Asked(found, needed(found)) if found is not None else None
 
 
 class _Reader:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructField, StructType
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 from spark_apply.views.search.plan import Match
-from spark_apply.views.search.query import Every, Search, Some, Without, Words, read_search
+from spark_apply.views.search.query import Asked, Every, Search, Some, Without, Words, read_search
 from spark_apply.views.search.words import analyzer, normal
 from spark_apply.views.values import Columns
 
@@ -34,7 +34,7 @@ def pairs_of(
 ) -> Iterator[Key]:
     """Yield the keys of each search and each text that it finds."""
     read = [(key, read_search(text)) for key, text in queries if text is not None]
-    searches = [(key, search) for key, search in read if search is not None and not isinstance(search, str)]
+    searches = [(key, asked.search) for key, asked in read if isinstance(asked, Asked)]
     fields = [f"field_{number}" for number in range(len(match.fields))]
     while some := list(itertools.islice(docs, _AT_ONCE)):
         index = _index(fields, [texts for _, texts in some])
