@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spark_apply.views.fold import SourceTable
 from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.state import ViewState, place
-from spark_apply.views.step import SourceTable, Step
+from spark_apply.views.step import Step
+from spark_apply.views.uses import TableUse
 from spark_apply.views.values import engine_type, quoted
 from spark_apply.views.view import View
 
@@ -20,10 +22,10 @@ class Steps:
     def __init__(self, folder: Path, relations: Sequence[Relation], views: Sequence[View]) -> None:
         self.state = ViewState(folder, memory="200MB")
         self.views = list(views)
-        self.tables = [SourceTable(of.name, list(of.columns.items()), of.change_columns) for of in relations]
+        self.tables = [SourceTable(TableUse(of.name), list(of.columns.items()), of.change_columns) for of in relations]
         with self.state.transaction():
             for of in self.tables:
-                self.state.prepare_table(of.name, of.columns, of.key)
+                self.state.prepare_table(of.relation, of.columns, (), of.key)
             self.state.execute("CREATE TABLE work.published (view VARCHAR, key VARCHAR, row VARCHAR)")
         self.commit = 1
         self.clock_ms: int | None = None
@@ -31,7 +33,7 @@ class Steps:
 
     def write(self, table: str, rows: Mapping[tuple[Any, ...], Sequence[Any] | None]) -> None:
         """Let events wait: by key, the row's other values, or None where it is deleted."""
-        of = next(each for each in self.tables if each.name == table)
+        of = next(each for each in self.tables if each.relation == table)
         names = [*of.key, *(name for name, _ in of.columns if name not in of.key)]
         kinds = dict(of.columns)
         listed = ", ".join(map(quoted, names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 import yaml
 
 from cdc.config.pattern import Absence, Element, PatternConfig, duration_us, parse_pattern
-from cdc.config.views import MatchConfig, ViewConfig, load_views
+from cdc.config.views import MatchConfig, ReadConfig, ViewConfig, load_views
 from cdc.model.errors import ConfigError
-from spark_apply.views.planning import plan_config
+from spark_apply.views.planning import PlannedView, plan_config
+from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.uses import uses_of
 from tests.view_engine import relation
 
 STALLED: dict[str, Any] = {
@@ -48,6 +51,13 @@ RELATIONS = {
         relation("view.other", ["k"], k="int64", v="string"),
     )
 }
+
+
+def planned(view: ViewConfig, relations: Mapping[str, Relation] = RELATIONS) -> PlannedView:
+    uses = uses_of(view.reads)
+    read = {use.relation: replace(relations[use.table], name=use.relation) for use in uses.values()}
+    return plan_config("v", view, {**relations, **read}, uses)
+
 
 MATCHES = [
     ("", "it is empty", "match: placed"),
@@ -136,7 +146,7 @@ def test_a_pattern_that_its_table_does_not_allow(change: dict[str, Any], key: st
     pattern = PatternConfig(**{**STALLED, **change})
     columns = tuple(key.split(", ")) if key else pattern.columns
     with pytest.raises(ConfigError) as refused:
-        plan_config("v", ViewConfig(pattern=pattern, key=columns), RELATIONS)
+        planned(ViewConfig(pattern=pattern, key=columns))
     assert what in refused.value.message
     assert hint in (refused.value.hint or "")
 
@@ -145,7 +155,7 @@ def test_a_pattern_that_its_table_does_not_allow(change: dict[str, Any], key: st
 def test_what_is_no_condition_of_a_row(condition: str, what: str, hint: str) -> None:
     pattern = PatternConfig(**{**STALLED, "define": {"placed": condition, "paid": "status = 'paid'"}})
     with pytest.raises(ConfigError) as refused:
-        plan_config("v", ViewConfig(pattern=pattern, key=("customer", "placed_at")), RELATIONS)
+        planned(ViewConfig(pattern=pattern, key=("customer", "placed_at")))
     assert refused.value.message.startswith("views.v.pattern.define.placed:")
     assert what in refused.value.message
     assert hint in (refused.value.hint or "")
@@ -161,7 +171,7 @@ def test_conditions_over_a_row(condition: str) -> None:
         orders, columns={**orders.columns, "ok": RELATIONS["public.visits"].columns["ok"]}
     )
     pattern = PatternConfig(**{**STALLED, "define": {"placed": condition, "paid": "status = 'paid'"}})
-    plan = plan_config("v", ViewConfig(pattern=pattern, key=("customer", "placed_at")), relations).plan
+    plan = planned(ViewConfig(pattern=pattern, key=("customer", "placed_at")), relations).plan
     assert plan.uses_clock
     assert plan.null_keys
     assert plan.warnings == ()
@@ -192,7 +202,7 @@ def test_a_match_that_its_tables_do_not_allow(change: dict[str, Any], key: list[
     match = MatchConfig(**{**ALERTS, **change})
     view = ViewConfig(match=match, key=tuple(key or ("query", "doc_shop", "doc_id")))
     with pytest.raises(ConfigError) as refused:
-        plan_config("v", view, RELATIONS)
+        planned(view)
     assert what in refused.value.message
     assert hint in (refused.value.hint or "")
 
@@ -205,9 +215,29 @@ def test_a_match_over_the_file_and_a_view(tmp_path: Path) -> None:
     source = {"bootstrap_servers": "127.0.0.1:9092", "topic_prefix": "shop"}
     file.write_text(yaml.safe_dump({"name": "shop", "source": source, "state": "./state", "views": views}))
     config = load_views(file)
-    planned = plan_config("alerts", config.views["alerts"], RELATIONS)
-    assert planned.plan.reads == ("public.saved_searches", "view.other")
-    assert planned.plan.nodes[-1].columns == ("query", "doc")
-    plan = plan_config("stalled", config.views["stalled"], RELATIONS).plan
+    alerts = planned(config.views["alerts"]).plan
+    assert alerts.reads == ("public.saved_searches", "view.other")
+    assert alerts.nodes[-1].columns == ("query", "doc")
+    plan = planned(config.views["stalled"]).plan
     assert [node.units for node in plan.nodes] == [("_by0",), ("customer",)]
     assert len(plan.warnings) == 1, "two alerts of a customer would have one key"
+
+
+def test_a_pattern_over_a_stream() -> None:
+    """The stream's time is the pattern's, whatever other times its table has."""
+    define = {"visit": "ok"}
+    pattern = PatternConfig(of="public.visits", by=("id",), match="visit !visit{1h}", define=define)
+    for read in (ReadConfig(time="b", keep="7d"), ReadConfig(time="b")):
+        made = planned(ViewConfig(pattern=pattern, key=("id", "visit_at"), reads={"public.visits": read}))
+        assert "`b` AS _at" in made.sql
+        assert made.plan.reads == (uses_of({"public.visits": read})["public.visits"].relation,)
+    own = replace(pattern, time="a")
+    made = planned(ViewConfig(pattern=own, key=("id", "visit_at"), reads={"public.visits": ReadConfig(time="b")}))
+    assert "`a` AS _at" in made.sql
+
+
+def test_a_match_reads_tables_as_they_are() -> None:
+    reads = {"public.listings": ReadConfig(time="at", keep="7d")}
+    with pytest.raises(ConfigError, match="from goes with sql and pattern alone") as refused:
+        ViewConfig(match=MatchConfig(**ALERTS), key=("query", "doc"), reads=reads)
+    assert "have the match over that view" in (refused.value.hint or "")
