@@ -413,6 +413,14 @@ CASES: Mapping[str, Case] = {
             ([tx()], []),
         ],
     ),
+    "38 paid, and told later than keep": Case(
+        replace(_stalled, reads={"public.o": ReadConfig(time="at", keep="30m")}),
+        [
+            ([tx(_order(1, "ann", "new", "10:00"), _order(2, "bob", "new", "10:00"))], []),
+            ([tx(_order(3, "bob", "paid", "10:09:30"))], [f"+ann,{at('10:00')}"]),
+            ([tx(_order(4, "ann", "paid", "10:09:30"))], []),
+        ],
+    ),
     "two orders of one instant are one alert": Case(
         _stalled,
         [
