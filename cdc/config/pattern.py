@@ -94,6 +94,8 @@ class PatternConfig:
             raise ConfigError(
                 f"match: “{name}” is not defined", hint=f"define: {{{name}: \"status = '{name}'\"}}, or correct match"
             )
+        if len({name.casefold() for name in self.define}) != len(self.define):
+            raise ConfigError("define: two names differ in upper and lower case alone", hint="rename one of them")
         for name, condition in self.define.items():
             if name not in used:
                 raise ConfigError(f"define: match does not use “{name}”", hint="leave it out, or use it in match")

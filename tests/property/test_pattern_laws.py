@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cdc.config.pattern import PatternConfig
 from spark_apply.views.pattern.lowered import pattern_sql
 from spark_apply.views.sql.plan import plan_view
+from tests.conftest import FULL
 from tests.pattern_reference import matches
 from tests.view_engine import START, SmallEngine, relation
 
@@ -81,7 +82,7 @@ def _satisfies(name: str, of: Any) -> bool:
     ("match", "within"), [*((each, None) for each in PATTERNS), *((each, "4m") for each in FIXED_WITHIN)]
 )
 @given(history=batches)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=150 if FULL else 8, deadline=None)
 def test_a_pattern_is_what_trying_every_way_gives(match: str, within: str | None, history: Any) -> None:
     pattern, engine = _made(match, within)
     engine.begin()

@@ -95,6 +95,19 @@ def test_what_is_no_pattern(match: str, what: str, hint: str) -> None:
     assert hint in (refused.value.hint or "")
 
 
+def test_names_that_differ_in_case_alone() -> None:
+    define = {"paid": "status = 'paid'", "Paid": "status = 'PAID'"}
+    with pytest.raises(ConfigError, match="two names differ in upper and lower case alone"):
+        PatternConfig(**{**STALLED, "match": "paid Paid", "define": define})
+
+
+def test_two_columns_of_one_name() -> None:
+    define = {"placed": "status = 'new'", "placed_2": "status = 'new'"}
+    for change in ({"match": "placed placed placed_2"}, {"match": "placed placed_2", "by": ["Placed_At"]}):
+        with pytest.raises(ConfigError, match="two columns of the view would be"):
+            PatternConfig(**{**STALLED, "define": define, **change})
+
+
 def test_the_elements_of_a_pattern() -> None:
     assert parse_pattern("a{3} !b{1h30m} !c a{500ms}") == (
         Element("a", "a", 3, None, (Absence("b", 5_400_000_000), Absence("c", None))),
