@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplySource
-from cdc.config.views import ViewConfig, ViewsConfig
+from cdc.config.views import MatchConfig, ViewConfig, ViewsConfig
 from cdc.model.state import Phase
 from spark_apply.events.kafka_source import committed
 from spark_apply.views.job import ViewSummary, run_views
+from spark_apply.views.pattern.lowered import pattern_sql
+from spark_apply.views.search.query import Asked, finds, read_search
+from spark_apply.views.search.words import places
 from tests.spark_records import Publisher, Record, SourceTable, logged, position
 
 _COUNTER = itertools.count(int(time.time()))
@@ -119,7 +122,14 @@ def oracle(
     spark: SparkSession, view: ViewConfig, tables: Mapping[str, Sequence[Row]], bench: ViewBench, clock_ms: int
 ) -> dict[Any, Any]:
     """What Spark's batch answer is over these rows, by key, as events have values."""
+    if view.match is not None:
+        return _found(view, view.match, tables, bench)
     sql = view.sql
+    if view.pattern is not None:
+        table = view.pattern.of.removeprefix("public.")
+        sql = pattern_sql(replace(view.pattern, of=table), "at", list(bench.columns[table])[:1])
+        sql = sql.replace(f"`{table}`", f"public.{table}")
+    assert sql is not None
     for name, rows in tables.items():
         columns = bench.columns[name]
         schema = ", ".join(f"`{column}` {_TYPES[kind['kind']]}" for column, kind in columns.items())
@@ -133,6 +143,23 @@ def oracle(
         for row in found.collect()
     ]
     return {tuple(row[name] for name in view.key): row for row in rows}
+
+
+def _found(
+    view: ViewConfig, match: MatchConfig, tables: Mapping[str, Sequence[Row]], bench: ViewBench
+) -> dict[Any, Any]:
+    """What each search finds, one by one."""
+    queries, docs = match.queries.removeprefix("public."), match.docs.removeprefix("public.")
+    ids = [next(iter(bench.columns[table])) for table in (queries, docs)]
+    searches = {row[ids[0]]: read_search(row[match.query] or "") for row in tables[queries]}
+    assert not any(isinstance(search, str) for search in searches.values())
+    pairs = [
+        {"query": query, "doc": row[ids[1]]}
+        for query, asked in searches.items()
+        for row in tables[docs]
+        if isinstance(asked, Asked) and finds(asked.search, places([row[name] for name in match.fields]))
+    ]
+    return {tuple(row[name] for name in view.key): row for row in pairs}
 
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps have no zone

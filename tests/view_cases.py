@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cdc.config.views import ReadConfig, ViewConfig
+from cdc.config.pattern import PatternConfig
+from cdc.config.views import MatchConfig, ReadConfig, ViewConfig
+from spark_apply.views.planning import relations_named
 
 INT, TEXT = {"kind": "int64"}, {"kind": "string"}
 TIME = {"kind": "timestamp_micros"}
@@ -21,6 +24,9 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     "c": {"id": INT, "search_id": INT, "at": TIME},
     "sale": {"id": INT, "country": TEXT, "at": TIME},
     "rate": {"country": TEXT, "pct": INT},
+    "o": {"id": INT, "customer": TEXT, "status": TEXT, "at": TIME},
+    "q": {"id": INT, "text": TEXT},
+    "d": {"id": INT, "title": TEXT, "body": TEXT},
 }
 
 TIMELINE = "SELECT f.follower, t.id AS tweet FROM public.t t JOIN public.f f ON f.followee = t.sender"
@@ -63,6 +69,33 @@ def lookup(at: str) -> ViewConfig:
     return view(SALES, "id", "pct", reads=reads)
 
 
+def pattern(match: str, *key: str, within: str | None = None) -> ViewConfig:
+    words = {word.lstrip("!").split("{")[0] for word in match.split()}
+    define = {word: f"status = '{word}'" for word in sorted(words)}
+    made = PatternConfig(of="public.o", by=("customer",), match=match, define=define, within=within)
+    return ViewConfig(pattern=made, key=key)
+
+
+def renamed(view: ViewConfig, rename: Callable[[str], str]) -> ViewConfig:
+    """The same view over tables of other names, all in the schema public."""
+
+    def other(text: str) -> str:
+        return re.sub(r"\bpublic\.(\w+)", lambda found: f"public.{rename(found[1])}", text)
+
+    view = replace(view, reads={other(table): read for table, read in view.reads.items()})
+    if view.pattern is not None:
+        return replace(view, pattern=replace(view.pattern, of=other(view.pattern.of)))
+    if view.match is not None:
+        made = replace(view.match, queries=other(view.match.queries), docs=other(view.match.docs))
+        return replace(view, match=made)
+    return replace(view, sql=other(view.sql or ""))
+
+
+def tables_of(view: ViewConfig) -> list[str]:
+    """The tables that a view names, without their schema."""
+    return [name for name in TABLES if f"public.{name}" in {*relations_named("v", view)}]
+
+
 def tx(*changes: Change) -> Sequence[Change]:
     return changes
 
@@ -96,6 +129,16 @@ _RATES = [
 
 def _rates(*expected: Sequence[str]) -> Sequence[tuple[Sequence[Sequence[Change]], Sequence[str]]]:
     return list(zip(_RATES, expected, strict=True))
+
+
+_stalled = pattern("new !paid{10m}", "customer", "new_at")
+_alerts = ViewConfig(
+    match=MatchConfig(queries="public.q", query="text", docs="public.d", fields=("title", "body")), key=("query", "doc")
+)
+
+
+def _order(number: int, customer: str | None, status: str, clock: str) -> Change:
+    return "o", "c", (number, customer, status, at(clock))
 
 
 CLOCKS = ("10:00", "10:39", "10:40", "10:59", "11:00")
@@ -338,6 +381,91 @@ CASES: Mapping[str, Case] = {
         [
             ([tx(("a", "c", (1, 7, 0)), ("b", "c", (1, 7, 3)))], ["+a,1", "+b,1"]),
             ([tx(("b", "u", (1, 7, 2)), ("a", "d", (1,)))], ["-a,1", "-b,1"]),
+        ],
+    ),
+    "38 paid in time, at the last instant, and too late": Case(
+        _stalled,
+        [
+            ([tx()], []),
+            ([tx(*(_order(n, who, "new", "10:30") for n, who in enumerate(("ann", "bob", "cat", None))))], []),
+            ([tx(_order(4, "ann", "paid", "10:39:59"), _order(5, "bob", "paid", "10:40"))], []),
+            (
+                [tx(_order(6, "cat", "paid", "10:40:01"))],
+                [f"+None,{at('10:30')}", f"+cat,{at('10:30')}"],
+            ),
+        ],
+    ),
+    "38 an alert once, while nothing happens, and taken back by a straggler": Case(
+        _stalled,
+        [
+            ([tx(_order(1, "ann", "new", "10:00"), _order(2, "bob", "new", "9:00"))], [f"+bob,{at('9:00')}"]),
+            ([tx()], [f"+ann,{at('10:00')}"]),
+            ([tx()], []),
+            ([tx(_order(3, "ann", "paid", "10:05"), _order(4, "bob", "paid", "9:11"))], [f"-ann,{at('10:00')}"]),
+        ],
+    ),
+    "38 deleted, or paid by an update, before the deadline": Case(
+        _stalled,
+        [
+            ([tx()], []),
+            ([tx(_order(1, "ann", "new", "10:30"), _order(2, "bob", "new", "10:31"))], []),
+            ([tx(("o", "d", (1,)), ("o", "u", (2, "bob", "paid", at("10:31"))))], []),
+            ([tx()], []),
+        ],
+    ),
+    "38 paid, and told later than keep": Case(
+        replace(_stalled, reads={"public.o": ReadConfig(time="at", keep="30m")}),
+        [
+            ([tx(_order(1, "ann", "new", "10:00"), _order(2, "bob", "new", "10:00"))], []),
+            ([tx(_order(3, "bob", "paid", "10:09:30"))], [f"+ann,{at('10:00')}"]),
+            ([tx(_order(4, "ann", "paid", "10:09:30"))], []),
+        ],
+    ),
+    "two orders of one instant are one alert": Case(
+        _stalled,
+        [
+            ([tx(_order(1, "ann", "new", "9:00"), _order(2, "ann", "new", "9:00"))], [f"+ann,{at('9:00')}"]),
+            ([tx(("o", "d", (1,)))], []),
+            ([tx(("o", "d", (2,)))], [f"-ann,{at('9:00')}"]),
+        ],
+    ),
+    "a row follows another in time": Case(
+        pattern("new !failed paid{10m}", "customer", "new_at"),
+        [
+            ([tx(_order(1, "ann", "new", "9:00"), _order(2, "ann", "paid", "9:11"))], []),
+            ([tx(_order(3, "ann", "paid", "9:10"))], [f"+ann,{at('9:00')}"]),
+            ([tx(_order(4, "ann", "paid", "9:05"))], [f"~ann,{at('9:00')}"]),
+            ([tx(_order(5, "ann", "failed", "9:04"), _order(6, "bob", "paid", "9:00"))], [f"-ann,{at('9:00')}"]),
+            ([tx(("o", "u", (5, "bob", "failed", at("9:04"))))], [f"+ann,{at('9:00')}"]),
+        ],
+    ),
+    "three failures within five minutes, then nothing paid": Case(
+        pattern("failed{3} !paid{30m}", "customer", "failed_at", within="5m"),
+        [
+            ([tx(*(_order(n, "ann", "failed", f"9:0{n}") for n in (1, 2, 7)))], []),
+            ([tx(_order(4, "ann", "failed", "9:04"))], [f"+ann,{at('9:01')}", f"+ann,{at('9:02')}"]),
+            ([tx(("o", "d", (1,)))], [f"-ann,{at('9:01')}"]),
+            ([tx(_order(5, "ann", "paid", "9:37"))], [f"-ann,{at('9:02')}"]),
+        ],
+    ),
+    "a search enters and leaves": Case(
+        _alerts,
+        [
+            ([tx(("q", "c", (1, "red bike")), ("q", "c", (2, None)), ("d", "c", (1, "Red", "a bike!")))], ["+1,1"]),
+            ([tx(("d", "u", (1, "red BIKE", None)), ("d", "c", (2, None, None)))], []),
+            ([tx(("d", "u", (1, "blue bike", "redder")))], ["-1,1"]),
+            ([tx(("q", "u", (1, '"blue bike" -rusty')), ("q", "u", (2, "blue OR car")))], ["+1,1", "+2,1"]),
+            ([tx(("d", "u", (1, "rusty blue bike", "")), ("d", "c", (3, "car", None)))], ["+2,3", "-1,1"]),
+        ],
+    ),
+    "a search that is none keeps what it had, and stops no other": Case(
+        _alerts,
+        [
+            ([tx(("q", "c", (1, "bike")), ("q", "c", (2, "bike")), ("d", "c", (1, "bike", None)))], ["+1,1", "+2,1"]),
+            ([tx(("q", "u", (1, "(bike"))), tx(("d", "c", (2, "bike", None)))], ["+2,2"]),
+            ([tx(("d", "d", (1,)))], ["-2,1"]),
+            ([tx(("q", "u", (1, "(bike)")))], ["+1,2", "-1,1"]),
+            ([tx(("q", "d", (2,)))], ["-2,2"]),
         ],
     ),
 }

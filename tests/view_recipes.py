@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
+from cdc.config.pattern import PatternConfig
+from cdc.config.views import MatchConfig, ViewConfig
 from tests.view_cases import INT, TEXT, TIME, at
 
 MONEY = {"kind": "decimal", "precision": 10, "scale": 2}
@@ -20,12 +24,26 @@ class Recipe:
     title: str
     about: str
     tables: Mapping[str, Mapping[str, Any]]
-    sql: str
+    text: str
+    """Its SQL, or its pattern or match as views.yaml has it."""
     key: Sequence[str]
     first: Sequence[Change]
     then: str
     """What happens next, in words."""
     second: Sequence[Change] = ()
+
+    @property
+    def is_sql(self) -> bool:
+        return not self.text.startswith(("pattern:", "match:"))
+
+    @property
+    def view(self) -> ViewConfig:
+        if self.is_sql:
+            return ViewConfig(sql=self.text, key=tuple(self.key))
+        given = yaml.safe_load(self.text)
+        pattern = PatternConfig(**given["pattern"]) if "pattern" in given else None
+        match = MatchConfig(**given["match"]) if "match" in given else None
+        return ViewConfig(pattern=pattern, match=match, key=tuple(self.key))
 
 
 CLOCKS = ("10:10", "11:00")
@@ -38,6 +56,8 @@ _ORDERS = {"id": INT, "customer": INT, "total": MONEY, "status": TEXT, "at": TIM
 _SEARCHES = {"id": INT, "at": TIME}
 _CLICKS = {"id": INT, "search_id": INT, "at": TIME}
 _VISITS = {"id": INT, "visitor": TEXT, "at": TIME}
+_SAVED = {"id": INT, "text": TEXT}
+_LISTINGS = {"id": INT, "title": TEXT, "body": TEXT}
 _TRANSFERS = {"id": INT, "debit": TEXT, "credit": TEXT, "amount": MONEY}
 
 
@@ -195,6 +215,46 @@ RECIPES: Sequence[Recipe] = (
         "The second transfer is taken back:",
         [("transfers", "d", (2,))],
     ),
+    Recipe(
+        "Placed, and not paid within ten minutes",
+        "A [pattern](views.md#patterns): an alert comes when the ten minutes have passed, though nothing happens then.",
+        {"orders": _ORDERS},
+        "pattern:\n"
+        "  of: public.orders\n"
+        "  by: customer\n"
+        '  match: "placed !paid{10m}"\n'
+        "  define: {placed: \"status = 'new'\", paid: \"status = 'paid'\"}",
+        ("customer", "placed_at"),
+        [
+            ("orders", "c", _order(1, 1, "10.00", "new", "9:50")),
+            ("orders", "c", _order(2, 2, "5.00", "new", "9:55")),
+            ("orders", "c", _order(3, 3, "7.00", "new", "10:05")),
+        ],
+        "A payment of 9:58 by customer 1 is told late, order 2 is paid by an UPDATE, and the clock comes to 11:00:",
+        [
+            ("orders", "c", _order(4, 1, "10.00", "paid", "9:58")),
+            ("orders", "u", _order(2, 2, "5.00", "paid", "9:55")),
+        ],
+    ),
+    Recipe(
+        "Saved searches",
+        "A [match](views.md#searches): a row comes when a text begins to be found, and goes when it is not any more.",
+        {"saved_searches": _SAVED, "listings": _LISTINGS},
+        "match: {queries: public.saved_searches, query: text, docs: public.listings, fields: [title, body]}",
+        ("query", "doc"),
+        [
+            ("saved_searches", "c", (1, "red bike -rusty")),
+            ("saved_searches", "c", (2, '"city bike" OR car')),
+            ("listings", "c", (10, "City bike", "red, as new")),
+            ("listings", "c", (11, "A bike for the city", "blue")),
+        ],
+        "The first listing turns out to be rusty, the second one to be red; search 2 is for bikes in the city now:",
+        [
+            ("listings", "u", (10, "City bike", "red, a bit rusty")),
+            ("listings", "u", (11, "A bike for the city", "red, not blue")),
+            ("saved_searches", "u", (2, "city bike")),
+        ],
+    ),
 )
 
 _HEAD = """# Recipes for views
@@ -208,7 +268,9 @@ def page(results: Sequence[Sequence[Sequence[Mapping[str, Any]]]]) -> str:
     """The page, from the rows of each recipe after each of its batches."""
     parts = [_HEAD]
     for recipe, (first, second) in zip(RECIPES, results, strict=True):
-        parts.append(f"\n## {recipe.title}\n\n{recipe.about}\n\n```sql\n{recipe.sql}\n```\n")
+        parts.append(
+            f"\n## {recipe.title}\n\n{recipe.about}\n\n```{'sql' if recipe.is_sql else 'yaml'}\n{recipe.text}\n```\n"
+        )
         parts.append(f"\n`key: [{', '.join(recipe.key)}]`\n\n{_table(first)}\n\n{recipe.then}\n\n{_table(second)}\n")
     return "".join(parts)
 

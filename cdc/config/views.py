@@ -10,7 +10,8 @@ from typing import Final
 
 from cdc.config.config import DEBEZIUM_NAMES, ApplySource, KafkaConfig, QuarantineConfig
 from cdc.config.metrics_config import MetricsConfig
-from cdc.config.yaml_binding import WRITTEN, load, top_level_keys
+from cdc.config.pattern import PatternConfig
+from cdc.config.yaml_binding import BOUND_AS, WRITTEN, as_list, load, top_level_keys
 from cdc.model.errors import ConfigError
 
 VIEW_SCHEMA: Final = "view"
@@ -23,6 +24,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _VIEW: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _TIME: Final = re.compile(r"([1-9]\d{0,8})([smhd])")
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_OVER_A_VIEW: Final = "let a view with sql read the table so, and have the match over that view"
 _MEMORY: Final = re.compile(r"[1-9]\d*(MB|GB)")
 
 
@@ -35,7 +37,7 @@ class ReadConfig:
     keep: str | None = None
     """How long after its time a row may still come or change: ``7d``, ``12h``, ``90m``, ``30s``. None: without end."""
     at: str = "now"
-    """Which version of a row is joined: that of now, that of the other side's time, or of the position where it came."""
+    """Which version of a row is joined: that of now, that of the other row's time, or of the position where it came."""
 
     def __post_init__(self) -> None:
         _require(self.time is None or self.time.strip(), "time is empty", "time: placed_at  # a column of the table")
@@ -57,21 +59,50 @@ class ReadConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewConfig:
-    """A view: its SQL, and the columns of its result that tell its rows apart."""
+class MatchConfig:
+    """Searches that are kept, and the texts that they find."""
 
-    sql: str
-    """One SELECT in Spark's SQL over captured tables, ``schema.table``, and other views, ``view.name``."""
+    queries: str
+    """The table of searches, or another view."""
+    query: str
+    """Its column that has the search."""
+    docs: str
+    """The table of texts, or another view."""
+    fields: tuple[str, ...] = field(metadata={BOUND_AS: str | tuple[str, ...]})
+    """Its columns that are searched."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", as_list(self.fields))
+        _require(self.fields, "fields is empty", "fields: [title, body]")
+        _require(len(set(self.fields)) == len(self.fields), "fields names a column twice", "keep one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewConfig:
+    """A view: its SQL, a pattern or a match, and the columns of its result that tell its rows apart."""
+
     key: tuple[str, ...]
+    sql: str | None = None
+    """One SELECT in Spark's SQL over captured tables, ``schema.table``, and other views, ``view.name``."""
+    pattern: PatternConfig | None = None
+    """Rows that follow each other, or do not, in place of SQL."""
+    match: MatchConfig | None = None
+    """Searches and the texts that they find, in place of SQL."""
     refresh: str = "units"
     """``units``: what a change can touch is computed again; ``full``: everything, after each change."""
     reads: Mapping[str, ReadConfig] = field(default_factory=dict, metadata={WRITTEN: "from"})
     """By table, how it is read. Tables that it does not name are read as they are."""
 
     def __post_init__(self) -> None:
-        _require(self.sql.strip(), "sql is empty", "sql: SELECT id, status FROM public.orders")
+        given = [name for name in ("sql", "pattern", "match") if getattr(self, name) is not None]
+        _require(given, "a view needs one of sql, pattern and match", "sql: SELECT id, status FROM public.orders")
+        _require(len(given) == 1, f"{' and '.join(given)} are given", "keep one of them: it is what the view is")
+        _require(self.sql is None or self.sql.strip(), "sql is empty", "sql: SELECT id, status FROM public.orders")
         _require(self.key, "key is empty", "key: [id]  # columns of the result, never null, that tell its rows apart")
         _require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
+        by_units = self.sql is not None or self.refresh == "units"
+        _require(by_units, f"refresh: “{self.refresh}” goes with sql alone", "leave it out")
+        _require(self.match is None or not self.reads, "from goes with sql and pattern alone", _OVER_A_VIEW)
         _require(self.refresh in REFRESHES, f"refresh: “{self.refresh}” is not known", f"one of {', '.join(REFRESHES)}")
 
 

@@ -13,7 +13,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -43,6 +43,11 @@ def load(path: Path, cls: type[T], *, aliases: Mapping[str, str] | None = None) 
         return cast("T", binder.bind(node, cls, ""))
     except RecursionError:
         raise ConfigError(f"{path}: an alias (*name) stands inside what it names", hint="write it out") from None
+
+
+def as_list(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return what a key that takes one name or several was given."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def top_level_keys(path: Path) -> set[str]:
@@ -115,6 +120,9 @@ class _Binder:
             if node.tag == "tag:yaml.org,2002:null" and type(None) in arguments:
                 return None
             forms = [a for a in arguments if a is not type(None)]
+            listed = next((a for a in forms if typing.get_origin(a) is tuple), None)
+            if isinstance(node, yaml.SequenceNode) and listed is not None:
+                return self.bind(node, listed, at)
             keyed = isinstance(node, yaml.MappingNode)
             return self.bind(node, next((a for a in forms if dataclasses.is_dataclass(a) == keyed), forms[0]), at)
         if dataclasses.is_dataclass(wanted):

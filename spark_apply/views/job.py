@@ -27,8 +27,8 @@ from spark_apply.model.target_table import TargetTable, Version, target
 from spark_apply.spark.session import open_session
 from spark_apply.views.output import ViewOutput
 from spark_apply.views.output_types import output_columns
+from spark_apply.views.planning import plan_config, relations_named
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.sql.tables import tables_named
 from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.state import ViewState
 from spark_apply.views.status import sink_config
@@ -101,9 +101,9 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
         uses = uses_of(view.reads)
         _check_uses(name, uses, relations)
         read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
-        plan = plan_view(name, view.sql, view.key, read, uses=uses, refresh_full=view.refresh == "full")
-        columns = output_columns(spark, name, view.sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)
-        views.append(View(plan, columns, view.sql, uses))
+        plan, sql, match = plan_config(name, view, read, uses)
+        columns = output_columns(spark, name, sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)
+        views.append(View(plan, columns, sql, uses, match))
         relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
     own = {view.relation for view in views}
     named = {use.relation: use for view in views for use in view.uses.values()}
@@ -118,11 +118,10 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
 def _check_uses(name: str, uses: Mapping[str, TableUse], relations: Mapping[str, Relation]) -> None:
     """Raise ConfigError for a table of a view's ``from:`` that cannot be read as it says."""
     for table, use in uses.items():
-        where = f"views.{name}.from.{table}"
         if table not in relations or table.startswith(f"{VIEW_SCHEMA}."):
             captured = [one for one in relations if not one.startswith(f"{VIEW_SCHEMA}.")]
             raise ConfigError(
-                f"{where}: it is no captured table",
+                f"views.{name}.from.{table}: it is no captured table",
                 hint=did_you_mean(table, captured, "captured are: " + ", ".join(captured)),
             )
         columns = relations[table].columns
@@ -130,9 +129,9 @@ def _check_uses(name: str, uses: Mapping[str, TableUse], relations: Mapping[str,
             continue
         if use.time not in columns:
             hint = did_you_mean(use.time, columns, f"columns: {', '.join(columns)}")
-            raise ConfigError(f"{where}.time: there is no column {use.time}", hint=hint)
+            raise ConfigError(f"views.{name}.from.{table}.time: there is no column {use.time}", hint=hint)
         if columns[use.time].name not in TIMES:
-            msg = f"{where}.time: {use.time} is {columns[use.time].name}, which is no time"
+            msg = f"views.{name}.from.{table}.time: {use.time} is {columns[use.time].name}, which is no time"
             raise ConfigError(msg, hint="name a column of type timestamp, timestamptz, datetime or date")
 
 
@@ -174,7 +173,10 @@ def _cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]
     full = not view.last.units
     try:
         _check_uses(view.name, view.uses, relations)
-        plan_view(view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full)
+        if view.match is not None:
+            view.match.check(relations)
+        else:
+            plan_view(view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full)
     except ConfigError as exc:
         return exc.message
     return None
@@ -211,7 +213,7 @@ def describe_views(config: ViewsConfig) -> dict[str, object]:
 
 def in_order(views: Mapping[str, ViewConfig]) -> list[str]:
     """Order views so that each comes after those that it reads. Raises ConfigError for views that read each other."""
-    named = {name: tables_named(name, view.sql) for name, view in views.items()}
+    named = {name: relations_named(name, view) for name, view in views.items()}
     reads = {name: {other for other in views if relation_of(other) in tables} for name, tables in named.items()}
     found: list[str] = []
     while len(found) < len(views):

@@ -128,6 +128,10 @@ class ViewState:
         """Return all rows of a query."""
         return self.execute(statement, parameters).fetchall()
 
+    def reader(self, statement: str, rows: int = 10_000) -> pa.RecordBatchReader:
+        """Run a query and return its rows as they are read, so many at a time; nothing else may run meanwhile."""
+        return self._connection.sql(statement).to_arrow_reader(rows)
+
     def insert(self, at: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Insert many rows."""
         table = pa.table([[row[number] for row in rows] for number in range(len(columns))], names=list(columns))

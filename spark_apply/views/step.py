@@ -15,7 +15,7 @@ import duckdb
 
 from cdc.model.errors import OperatorError
 from spark_apply.views.fold import SourceTable, find_changes, move_on
-from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Node
+from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Computed, Node, found_by
 from spark_apply.views.state import POSITION, ViewState, place
 from spark_apply.views.values import Columns, engine_type, object_of, quoted, text
 from spark_apply.views.view import View
@@ -184,14 +184,20 @@ class Step:
     def _compute_view(self, view: View, *, stale: bool) -> None:
         node, relation, state = view.last, view.relation, self.state
         whole = self._is_whole(node, stale=stale)
+        new, before = place("work", relation), place("before", relation)
+        if node.computed is not None:
+            if stale:
+                types = ", ".join(f"{quoted(name)} {engine_type(kind)}" for name, kind in view.columns)
+                state.execute(f"CREATE OR REPLACE TABLE {before} ({types})")
+            self._ask(view, node.computed, whole=whole)
         if not whole and not self._find_units(node):
             self._clear(relation)
             return
-        new, before = place("work", relation), place("before", relation)
         self._select(node, new, whole=whole, types=view.columns)
         if stale:
             state.execute(f"CREATE OR REPLACE TABLE {before} AS SELECT * FROM {new} WHERE false")
-        self._leave_out_bad(view, whole=whole)
+        if node.computed is None:
+            self._leave_out_bad(view, whole=whole)
         listed, keys = (", ".join(quoted(name) for name, _ in of) for of in (view.columns, view.key))
         bad = f"SELECT unit FROM quarantine WHERE view = {text(view.name)}"
         here = [] if whole else [_in_units(node, "b")]
@@ -213,6 +219,21 @@ class Step:
             self.changed.add(relation)
             self.whole.add(relation)
         self._publish(view, stale=stale)
+
+    def _ask(self, view: View, computed: Computed, *, whole: bool) -> None:
+        """Have rows found that no SQL gives; what is wrong goes into quarantine, and keeps the rows that it had."""
+        state, found = self.state, place("work", found_by(view.last.name))
+        rows, held = computed(state.reader, self.changed, whole=whole)
+        with state.registered("found", rows):
+            state.execute(f"CREATE OR REPLACE TABLE {found} AS SELECT * FROM found")
+        with state.registered("held", held):
+            state.execute(f"CREATE OR REPLACE TABLE work.bad AS SELECT {_unit(view, 'h')} AS unit, reason FROM held h")
+        state.execute("DELETE FROM quarantine WHERE view = ? AND unit NOT IN (SELECT unit FROM work.bad)", [view.name])
+        state.execute(
+            "INSERT INTO quarantine SELECT $view, unit, reason, $position FROM work.bad "
+            "WHERE unit NOT IN (SELECT unit FROM quarantine WHERE view = $view)",
+            {"view": view.name, "position": self.limit},
+        )
 
     def _leave_out_bad(self, view: View, *, whole: bool) -> None:
         """Put the units into quarantine of which a key is null or not unique, and leave them as they were."""
@@ -309,10 +330,11 @@ def _in_units(node: Node, row: str) -> str:
 
 def _unit(view: View, row: str) -> str:
     """Return an expression for the name of a row's unit, as the quarantine has it, by the view's types."""
-    if not view.last.units:
+    by = view.last.held_by or view.last.units
+    if not by:
         return "'[]'"
     kinds = dict(view.columns)
-    units = (f"CAST(CAST({row}.{quoted(n)} AS {engine_type(kinds[n])}) AS VARCHAR)" for n in view.last.units)
+    units = (f"CAST(CAST({row}.{quoted(n)} AS {engine_type(kinds[n])}) AS VARCHAR)" for n in by)
     return f"CAST(to_json([{', '.join(units)}]) AS VARCHAR)"
 
 

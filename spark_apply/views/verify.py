@@ -1,8 +1,9 @@
 """Compares views with Spark's batch answer over the tables' topics, at the position and the clock of what is published.
 
 Nothing of the job's state is read: tables are folded from their topics up to the position that the view job has
-published, Spark runs the views' SQL over them, and each view's topic is folded up to the same step. A job that goes on
-meanwhile does not disturb it, unless compaction removes what it has replaced: then it is looked at again.
+published, Spark runs the views' SQL over them, a pattern's SQL too, a match is found by an index, and each view's topic
+is folded up to the same step. A job that goes on meanwhile does not disturb it, unless compaction removes what it has
+replaced: then it is looked at again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from spark_apply.views.job import plan_views
 from spark_apply.views.output import last_position
 from spark_apply.views.output_types import spark_text
 from spark_apply.views.reading import as_used
+from spark_apply.views.search.verified import matched
 from spark_apply.views.status import sink_config
 from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.view import View
@@ -145,7 +147,7 @@ class _Look:
             if view.relation not in self.state.tables or view.relation not in needed:
                 continue  # a view that is new since then, or not asked for
             kinds = dict(view.columns)
-            answer = self.spark.sql(spark_text(view.sql, stand_ins, clock, view.uses))
+            answer = self._answer(view, stand_ins, clock)
             answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds)).cache()
             self._register(stand_ins, view.relation, answer)
             if only in (None, view.name):
@@ -154,6 +156,12 @@ class _Look:
         for name in stand_ins.values():
             self.spark.catalog.dropTempView(name)
         return found
+
+    def _answer(self, view: View, stand_ins: Mapping[str, str], clock: dt.datetime) -> DataFrame:
+        if view.match is None:
+            return self.spark.sql(spark_text(view.sql, stand_ins, clock, view.uses))
+        queries, docs = (self.spark.table(stand_ins[of.name]) for of in (view.match.queries, view.match.docs))
+        return matched(self.spark, view.match, view.columns, queries, docs)
 
     def _register(self, stand_ins: dict[str, str], relation: str, rows: DataFrame) -> None:
         stand_ins[relation] = f"_cdc_verified_{len(stand_ins)}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Column, Table
+from spark_apply.views.search.plan import VERSION, Match
 from spark_apply.views.sql.view_plan import Node, ViewPlan
 from spark_apply.views.uses import TableUse
 from spark_apply.views.values import Columns
@@ -27,8 +28,10 @@ class View:
     columns: Columns
     """What its SQL gives, with the kinds that Spark gives it."""
     sql: str
+    """In Spark's SQL, what it is; of a match, all pairs that there could be."""
     uses: Mapping[str, TableUse] = field(default_factory=dict)
     """By table, how it reads those that its ``from:`` names."""
+    match: Match | None = None
 
     @property
     def name(self) -> str:
@@ -60,6 +63,8 @@ class View:
         """A hash of all that its rows depend on besides the rows that it reads."""
         parts = [self.sql, list(self.plan.key), [(name, repr(kind)) for name, kind in self.columns]]
         parts += [[node.name, list(node.units), node.whole] for node in self.plan.nodes]
+        if self.match is not None:
+            parts += [[VERSION, self.match.query, list(self.match.fields)]]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.views import ViewConfig
 from spark_apply.views.verify import verify_views
 from tests.spark_records import Record
 from tests.view_bench import ViewBench
-from tests.view_cases import at
+from tests.view_cases import at, renamed
 from tests.view_recipes import CLOCKS, RECIPES, Change, Recipe, page
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -25,10 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "view-recipes.md"
 
 def test_the_page_shows_what_the_recipes_give(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     columns = {f"r{n}{name}": of for n, recipe in enumerate(RECIPES) for name, of in recipe.tables.items()}
-    views = {
-        f"r{n}": ViewConfig(sql=re.sub(r"public\.(\w+)", rf"public.r{n}\1", recipe.sql), key=tuple(recipe.key))
-        for n, recipe in enumerate(RECIPES)
-    }
+    views = {f"r{n}": renamed(recipe.view, f"r{n}".__add__) for n, recipe in enumerate(RECIPES)}
     bench = ViewBench(kafka, tmp_path, columns, views)
     found: list[list[list[Mapping[str, Any]]]] = [[] for _ in RECIPES]
     for batch, clock in enumerate(CLOCKS):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import re
 import shutil
 import struct
 import threading
@@ -42,7 +41,7 @@ from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import until
 from tests.spark_records import Record, position
 from tests.view_bench import ViewBench, oracle
-from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at
+from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at, renamed, tables_of
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -67,14 +66,10 @@ class Cases:
         views: dict[str, ViewConfig] = {}
         logs: set[str] = set()
         for number, case in enumerate(CASES.values()):
-            tables = [name for name in TABLES if re.search(rf"public\.{name}\b", case.view.sql)]
-            columns |= {f"{_named(number)}{name}": TABLES[name] for name in tables}
-            sql = re.sub(r"public\.(\w+)", rf"public.{_named(number)}\1", case.view.sql)
-            reads = {
-                f"public.{_named(number)}{name.removeprefix('public.')}": of for name, of in case.view.reads.items()
-            }
-            logs |= {name.removeprefix("public.") for name, of in reads.items() if of.at != "now"}
-            views[_named(number)] = replace(case.view, sql=sql, reads=reads)
+            columns |= {f"{_named(number)}{name}": TABLES[name] for name in tables_of(case.view)}
+            view = renamed(case.view, _named(number).__add__)
+            logs |= {name.removeprefix("public.") for name, of in view.reads.items() if of.at != "now"}
+            views[_named(number)] = view
         self.bench = ViewBench(kafka, folder, columns, views, logs=frozenset(logs))
 
     def records(self, batch: int) -> Iterator[Record]:

@@ -71,7 +71,9 @@ def keys_of(cls: type[Any], at: str, places: Mapping[str, str]) -> Iterator[Key]
         origin = typing.get_origin(wanted)
         if (origin is not None and not isinstance(origin, type)) or type(None) in typing.get_args(wanted):  # X | None
             wanted, origin = forms[0], typing.get_origin(forms[0])
-        if origin is tuple:
+        if wanted == str | tuple[str, ...]:
+            kind = "text or list"
+        elif origin is tuple:
             kind = "list"
         elif dataclasses.is_dataclass(wanted) or (origin is not None and issubclass(origin, Mapping)):
             kind = "keys and values"

@@ -29,13 +29,15 @@ def plan_view(
     *,
     uses: Mapping[str, TableUse] | None = None,
     refresh_full: bool = False,
+    part: str = "sql",
 ) -> ViewPlan:
     """Return how a view is kept up to date; raises ConfigError where it cannot be, with the way out.
 
     `relations` are the captured tables, other views as ``view.<name>``, and what `uses` make of tables. With
     `refresh_full` the whole view is one unit, and may be what cannot be divided: ordered and limited, for one.
+    Errors name `part`, the key of views.yaml that the SQL is written under.
     """
-    written = Written(name, sql)
+    written = Written(name, sql, part)
     try:
         return _plan(written, key, relations, uses or {}, full=refresh_full)
     except _BROKEN as error:  # the parser takes many a broken SQL, whose tree then has parts missing

@@ -19,14 +19,22 @@ Of a node the tables before, after and both have its unit columns that are no ou
 `Node.restricted` gives them, and `changed` its unit columns, NULL among the values. A node without units is recomputed,
 by `Node.whole`, where a relation that it reads has changed or a statement of `Node.due` gives a row; nothing reads its
 `changed`. The session's time zone is UTC.
+
+A node whose rows no SQL gives has `Node.computed` as well: it is asked before the statements, and what it finds is then
+
+    work."N#found"  rows of the node, by `columns`: all of them, or those that changed rows can have touched
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from cdc.model.change import Kind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CLOCK_BEFORE, CLOCK_AFTER = "$clock_before", "$clock_after"
 """Parameters of statements: the clock of the state before the step and after it, TIMESTAMP without a zone, in UTC."""
@@ -42,6 +50,26 @@ class Relation:
     """In order."""
     change_columns: tuple[str, ...]
     """Its key: what tells its rows apart, never null."""
+
+
+def found_by(node: str) -> str:
+    """Return the name of the table that has what `Node.computed` has found."""
+    return f"{node}#found"
+
+
+Read = Callable[[str], "pa.RecordBatchReader"]
+"""Runs a statement over the relations of a step. A reader must be read to its end before the next statement."""
+
+
+class Computed(Protocol):
+    """Finds the rows of a node that is not computed by SQL."""
+
+    def __call__(self, read: Read, changed: Collection[str], *, whole: bool) -> tuple[pa.Table, pa.Table]:
+        """Return rows of the node: all, or each that can differ since rows of these relations differ.
+
+        And the values of `Node.held_by` of which there are no rows because what they come from is wrong, all of them,
+        with a `reason`. They go into quarantine.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +95,10 @@ class Node:
     `CLOCK_AFTER`."""
     whole: str
     """The same of all units."""
+    computed: Computed | None = None
+    """Finds what is then in ``work."N#found"``; None: the statements are all there is."""
+    held_by: tuple[str, ...] = ()
+    """Columns by which rows go into quarantine together; empty: `units`."""
 
 
 @dataclass(frozen=True, slots=True)

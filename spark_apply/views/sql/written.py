@@ -43,11 +43,15 @@ class Written:
 
     view: str
     text: str
+    part: str = "sql"
+    """The key of views.yaml that it is written under."""
 
     def refuse(self, what: str, *, at: exp.Expr | None = None, hint: str) -> ConfigError:
         """Return the error that says what is wrong, and in which line."""
         line = None if at is None else _line(at)
-        return ConfigError(f"views.{self.view}.sql:{'' if line is None else f' line {line}:'} {what}", hint=hint)
+        return ConfigError(
+            f"views.{self.view}.{self.part}:{'' if line is None else f' line {line}:'} {what}", hint=hint
+        )
 
     def parse(self) -> exp.Query:
         """Return the one query that the SQL is."""
@@ -59,7 +63,7 @@ class Written:
             what = str(first.get("description") or "it does not end where it should").rstrip(".")
             where = f" line {first['line']}:" if first.get("line") else ""
             raise ConfigError(
-                f"views.{self.view}.sql:{where} this is no SQL of Spark: {_plain(what)}{near}",
+                f"views.{self.view}.{self.part}:{where} this is no SQL of Spark: {_plain(what)}{near}",
                 hint=_TUMBLING if re.search(r"\bwindow\s*\(", self.text, re.IGNORECASE) else "correct it",
             ) from error
         except SqlglotError as error:  # a text or a comment without an end

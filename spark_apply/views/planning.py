@@ -1,0 +1,53 @@
+"""From what views.yaml says of a view, in any of its forms, to its plan and the SQL that stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cdc.config.views import ViewConfig
+from cdc.model.errors import ConfigError
+from spark_apply.views.pattern.plan import plan_pattern
+from spark_apply.views.search.plan import Match, match_of, plan_match
+from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.tables import tables_named
+from spark_apply.views.sql.view_plan import Relation, ViewPlan
+from spark_apply.views.uses import TableUse
+
+
+class PlannedView(NamedTuple):
+    """How a view is kept up to date, and what it is."""
+
+    plan: ViewPlan
+    sql: str
+    """A SELECT in Spark's SQL: what the view is; of a match, all pairs that there could be."""
+    match: Match | None = None
+
+
+def relations_named(name: str, view: ViewConfig) -> frozenset[str]:
+    """Return ``schema.table`` of what a view names, without looking further into it. Raises ConfigError."""
+    if view.pattern is not None:
+        return frozenset({view.pattern.of})
+    if view.match is not None:
+        return frozenset({view.match.queries, view.match.docs})
+    return tables_named(name, view.sql or "")
+
+
+def plan_config(
+    name: str, view: ViewConfig, relations: Mapping[str, Relation], uses: Mapping[str, TableUse]
+) -> PlannedView:
+    """Plan a view over relations, and what `uses` make of them.
+
+    Raises ConfigError where it cannot be kept up to date, with the way out.
+    """
+    own = f"view.{name}"
+    if view.sql is None and own in relations_named(name, view):
+        raise ConfigError(f"views.{name}: the view reads itself: {own}", hint="read captured tables or other views")
+    if view.pattern is not None:
+        return PlannedView(*plan_pattern(name, view.pattern, view.key, relations, uses))
+    if view.match is not None:
+        match = match_of(name, view.match, view.key, relations)
+        return PlannedView(plan_match(match, view.key), match.sql, match)
+    sql = view.sql or ""
+    full = view.refresh == "full"
+    return PlannedView(plan_view(name, sql, view.key, relations, uses=uses, refresh_full=full), sql)

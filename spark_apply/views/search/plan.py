@@ -1,0 +1,246 @@
+"""From a match of views.yaml to the plan of a view: pairs of the keys of searches and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from cdc.config.views import MatchConfig
+from cdc.model.errors import ConfigError
+from spark_apply.views.search.kept import KeptSearches
+from spark_apply.views.search.query import read_search
+from spark_apply.views.sql.expressions.types import type_of
+from spark_apply.views.sql.names import find
+from spark_apply.views.sql.view_plan import Node, Read, Relation, ViewPlan, found_by
+from spark_apply.views.sql.written import did_you_mean
+
+VERSION: Final = "1"
+"""Of the language of searches: where it finds other texts than before, views are computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A match, with the relations that it names."""
+
+    view: str
+    queries: Relation
+    query: str
+    docs: Relation
+    fields: tuple[str, ...]
+
+    @property
+    def query_columns(self) -> tuple[str, ...]:
+        """The output columns that are the key of a search, in key order."""
+        return _columns("query", self.queries)
+
+    @property
+    def doc_columns(self) -> tuple[str, ...]:
+        return _columns("doc", self.docs)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.query_columns, *self.doc_columns)
+
+    @property
+    def sql(self) -> str:
+        """A SELECT in Spark's SQL with the columns that the view has, of all pairs."""
+        sides = (("q", self.queries, self.query_columns), ("d", self.docs, self.doc_columns))
+        selected = [
+            f"{alias}.{_ticked(column)} AS {_ticked(name)}"
+            for alias, relation, names in sides
+            for column, name in zip(relation.change_columns, names, strict=True)
+        ]
+        read = [f"{'.'.join(map(_ticked, of.name.split('.', 1)))} {alias}" for alias, of, _ in sides]
+        return f"SELECT {', '.join(selected)} FROM {' CROSS JOIN '.join(read)}"
+
+    def check(self, relations: Mapping[str, Relation]) -> None:
+        """Raise ConfigError where relations as they are now do not have what is read of them."""
+        for part, of, names in (("query", self.queries, (self.query,)), ("fields", self.docs, self.fields)):
+            for name in names:
+                _text(self.view, part, name, relations[of.name])
+
+
+def _columns(name: str, relation: Relation) -> tuple[str, ...]:
+    key = relation.change_columns
+    return (name,) if len(key) == 1 else tuple(f"{name}_{column}" for column in key)
+
+
+def match_of(view: str, config: MatchConfig, key: Sequence[str], relations: Mapping[str, Relation]) -> Match:
+    """Check a match against the columns of tables. Raises ConfigError."""
+    queries, docs = (
+        _relation(view, part, asked, relations) for part, asked in (("queries", config.queries), ("docs", config.docs))
+    )
+    query = _text(view, "query", config.query, queries)
+    fields = tuple(_text(view, "fields", name, docs) for name in config.fields)
+    if len(set(fields)) != len(fields):
+        raise ConfigError(f"views.{view}.match.fields: a column is named twice", hint="keep one of them")
+    found = Match(view, queries, query, docs, fields)
+    if sorted(key) != sorted(found.columns):
+        said = ", ".join(found.columns)
+        msg = f"views.{view}.key: the rows of a match are told apart by {said}, all of them"
+        raise ConfigError(msg, hint=f"key: [{said}]")
+    return found
+
+
+def _relation(view: str, part: str, asked: str, relations: Mapping[str, Relation]) -> Relation:
+    name = find(asked, relations)
+    if name is None:
+        msg = f"views.{view}.match.{part}: the table {asked} is not captured"
+        raise ConfigError(msg, hint=did_you_mean(asked, relations))
+    return relations[name]
+
+
+def _text(view: str, part: str, asked: str, relation: Relation) -> str:
+    name = find(asked, relation.columns)
+    if name is None:
+        msg = f"views.{view}.match.{part}: {relation.name} has no column {asked}"
+        raise ConfigError(msg, hint=did_you_mean(asked, relation.columns))
+    kind = type_of(relation.columns[name])
+    if kind != "string":
+        texts = [column for column, of in relation.columns.items() if type_of(of) == "string"]
+        msg = f"views.{view}.match.{part}: column {name} of {relation.name} is no text"
+        raise ConfigError(msg, hint=f"texts of it are: {', '.join(texts)}" if texts else "it has no text")
+    return name
+
+
+def plan_match(match: Match, key: Sequence[str]) -> ViewPlan:
+    """Return how a match is kept up to date."""
+    found = f"SELECT DISTINCT {_listed(match.columns)} FROM {_place('work', found_by(match.view))}"
+    before = _place("before", f"view.{match.view}")
+    touched = []
+    for relation, names in ((match.queries, match.query_columns), (match.docs, match.doc_columns)):
+        same = _same(zip(relation.change_columns, names, strict=True), "c", "v")
+        touched.append(
+            f"SELECT {_listed(match.columns)} FROM {before} v WHERE EXISTS "
+            f"(SELECT 1 FROM {_place('changed', relation.name)} c WHERE {same}) UNION ALL {found}"
+        )
+    node = Node(
+        name=match.view,
+        reads=tuple(dict.fromkeys((match.queries.name, match.docs.name))),
+        columns=match.columns,
+        units=match.columns,
+        touched=tuple(touched),
+        due=(),
+        next_due=(),
+        restricted=found,
+        whole=found,
+        computed=_Pairs(match),
+        held_by=match.query_columns,
+    )
+    reads = tuple(sorted(node.reads))
+    return ViewPlan(match.view, tuple(key), (node,), reads, uses_clock=False, null_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Finds the pairs of searches and texts that match."""
+
+    match: Match
+
+    def __call__(self, read: Read, changed: Collection[str], *, whole: bool) -> tuple[pa.Table, pa.Table]:
+        queries = read(self._queries()).read_all()
+        every, new = KeptSearches(), KeptSearches()
+        bad: list[tuple[int, str]] = []
+        rows = zip(queries.column("_text").to_pylist(), queries.column("_changed").to_pylist(), strict=True)
+        for number, (text, is_new) in enumerate(rows):
+            asked = read_search(text)
+            if isinstance(asked, str):
+                bad.append((number, asked))
+            elif asked is not None:
+                every.add(number, asked)
+                if is_new:
+                    new.add(number, asked)
+        pairs: list[pa.Table] = []
+        if whole or self.match.docs.name in changed:
+            pairs += self._found(read, every, queries, only="" if whole else self._is_changed())
+        if not whole and new and self.match.queries.name in changed:
+            pairs += self._found(read, new, queries, only="")
+        names = list(self.match.query_columns)
+        held = queries.select(names).take(pa.array([number for number, _ in bad], pa.int64()))
+        held = held.append_column("reason", pa.array([why for _, why in bad], pa.string()))
+        return pa.concat_tables([self._beside(queries, [], self._no_docs(read)), *pairs]), held
+
+    def _queries(self) -> str:
+        """All searches, and whether they are new or have another text than before."""
+        match = self.match
+        queries, text = match.queries, _quoted(match.query)
+        is_changed = f"EXISTS (SELECT 1 FROM {_place('changed', queries.name)} c WHERE {_same_key(queries, 'c', 'q')})"
+        was_so = (
+            f"EXISTS (SELECT 1 FROM {_place('before', queries.name)} b "
+            f"WHERE {_same_key(queries, 'b', 'q')} AND b.{text} = q.{text})"
+        )
+        return (
+            f"SELECT {_keys('q', queries, match.query_columns)}, q.{text} AS _text, "
+            f"{is_changed} AND NOT {was_so} AS _changed "
+            f"FROM {_place('after', queries.name)} q WHERE q.{text} IS NOT NULL"
+        )
+
+    def _is_changed(self) -> str:
+        docs = self.match.docs
+        return f" WHERE EXISTS (SELECT 1 FROM {_place('changed', docs.name)} c WHERE {_same_key(docs, 'c', 'd')})"
+
+    def _found(self, read: Read, searches: KeptSearches, queries: pa.Table, *, only: str) -> list[pa.Table]:
+        """Return the pairs of these searches with texts, a table for each batch of texts."""
+        match = self.match
+        texts = ", ".join(f"d.{_quoted(name)} AS _text{number}" for number, name in enumerate(match.fields))
+        statement = f"SELECT {self._doc_keys()}, {texts} FROM {_place('after', match.docs.name)} d{only}"
+        found = []
+        for batch in read(statement):
+            of_query, of_doc = list[int](), list[int]()
+            columns = [batch.column(f"_text{number}").to_pylist() for number in range(len(match.fields))]
+            for row, values in enumerate(zip(*columns, strict=True)):
+                numbers = list(searches.finding(values))
+                of_query += numbers
+                of_doc += [row] * len(numbers)
+            if of_query:
+                docs = pa.Table.from_batches([batch.select(list(match.doc_columns))]).take(pa.array(of_doc, pa.int64()))
+                found.append(self._beside(queries, of_query, docs))
+        return found
+
+    def _beside(self, queries: pa.Table, numbers: list[int], docs: pa.Table) -> pa.Table:
+        made = queries.select(list(self.match.query_columns)).take(pa.array(numbers, pa.int64()))
+        for name in self.match.doc_columns:
+            made = made.append_column(name, docs.column(name))
+        return made
+
+    def _no_docs(self, read: Read) -> pa.Table:
+        return read(f"SELECT {self._doc_keys()} FROM {_place('after', self.match.docs.name)} d LIMIT 0").read_all()
+
+    def _doc_keys(self) -> str:
+        return _keys("d", self.match.docs, self.match.doc_columns)
+
+
+def _keys(alias: str, relation: Relation, names: Sequence[str]) -> str:
+    """Return the key's columns of a relation under these names."""
+    pairs = zip(relation.change_columns, names, strict=True)
+    return ", ".join(f"{alias}.{_quoted(column)} AS {_quoted(name)}" for column, name in pairs)
+
+
+def _place(schema: str, relation: str) -> str:
+    return f"{_quoted(schema)}.{_quoted(relation)}"
+
+
+def _same(columns: Iterable[tuple[str, str]], one: str, other: str) -> str:
+    """Return the condition that columns of one alias are what columns of another are, in pairs."""
+    return " AND ".join(
+        f"{one}.{_quoted(column)} IS NOT DISTINCT FROM {other}.{_quoted(name)}" for column, name in columns
+    )
+
+
+def _same_key(relation: Relation, one: str, other: str) -> str:
+    return _same(zip(relation.change_columns, relation.change_columns, strict=True), one, other)
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(map(_quoted, columns))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _ticked(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,76 @@
+"""Steps of views in the embedded engine alone: tables are written to, the clock goes on, events come out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_apply.views.fold import SourceTable
+from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.state import ViewState, place
+from spark_apply.views.step import Step
+from spark_apply.views.uses import TableUse
+from spark_apply.views.values import engine_type, quoted
+from spark_apply.views.view import View
+
+
+class Steps:
+    """A state with tables and views that read nothing else."""
+
+    def __init__(self, folder: Path, relations: Sequence[Relation], views: Sequence[View]) -> None:
+        self.state = ViewState(folder, memory="200MB")
+        self.views = list(views)
+        self.tables = [SourceTable(TableUse(of.name), list(of.columns.items()), of.change_columns) for of in relations]
+        with self.state.transaction():
+            for of in self.tables:
+                self.state.prepare_table(of.relation, of.columns, (), of.key)
+            self.state.execute("CREATE TABLE work.published (view VARCHAR, key VARCHAR, row VARCHAR)")
+        self.commit = 1
+        self.clock_ms: int | None = None
+        self.step(stale=True)
+
+    def write(self, table: str, rows: Mapping[tuple[Any, ...], Sequence[Any] | None]) -> None:
+        """Let events wait: by key, the row's other values, or None where it is deleted."""
+        of = next(each for each in self.tables if each.relation == table)
+        names = [*of.key, *(name for name, _ in of.columns if name not in of.key)]
+        kinds = dict(of.columns)
+        listed = ", ".join(map(quoted, names))
+        values = ", ".join(f"CAST(? AS {engine_type(kinds[name])})" for name in names)
+        for key, row in rows.items():
+            rest = list(row) if row is not None else [None] * (len(names) - len(key))
+            self.state.execute(
+                f"INSERT INTO {place('pending', table)} (_cdc_key, _cdc_position, _cdc_op, {listed}) "
+                f"VALUES (?, ?, ?, {values})",
+                [json.dumps(key), _position(self.commit), "d" if row is None else "u", *key, *rest],
+            )
+
+    def step(self, clock_ms: int | None = None, *, stale: bool = False) -> list[tuple[str, str, Any, Any]]:
+        """Go on to what waits and to a clock; return the events: view, op, key and row."""
+        before, self.clock_ms = self.clock_ms, clock_ms if clock_ms is not None else self.clock_ms
+        self.commit += 1
+        with self.state.transaction():
+            names = [view.name for view in self.views] if stale else []
+            step = Step(self.state, _position(self.commit), before, self.clock_ms, names)
+            for table in self.tables:
+                step.fold(table, reload=False)
+            for view in self.views:
+                step.compute(view)
+            step.apply(self.tables, self.views)
+            found = self.state.rows("SELECT view, op, key, after FROM outbox ORDER BY seq")
+            self.state.execute("DELETE FROM outbox")
+        return [
+            (view, op, tuple(json.loads(key).values()), None if row is None else json.loads(row))
+            for view, op, key, row in found
+        ]
+
+    def quarantined(self, view: str) -> list[tuple[str, str]]:
+        return sorted(self.state.rows("SELECT unit, reason FROM quarantine WHERE view = ?", [view]))
+
+    def close(self) -> None:
+        self.state.close()
+
+
+def _position(commit: int) -> str:
+    return f"00000001.{commit:016x}.00000000"
