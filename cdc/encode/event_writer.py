@@ -72,14 +72,17 @@ class EventWriter:
         not_asked: set[str],
         emptied: Callable[[Table], None],
         key_headers: bool = False,
+        unsent: bytes | None = None,
         outbox: Outbox | None = None,
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
         topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
-        are gone. `key_headers`: the records of a key change name the other key in a header.
+        are gone. `key_headers`: the records of a key change name the other key in a header. `unsent`: the sink keeps no
+        rows; this JSON stands for values that are not known, and a TRUNCATE is an event.
         """
+        self._unsent = unsent
         self._key_headers = key_headers
         self._outbox = outbox
         self._reread = reread
@@ -350,7 +353,11 @@ class EventWriter:
                     self._answered[encoder.topic, key] = _holes(encoder, after)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
             self._toast.keep(encoder, key, after, fragments, unknown=missing)
-            if missing and judged:
+            if missing and self._unsent is not None:
+                fragments |= dict.fromkeys(missing, self._unsent)
+                if encoder.topic == self._logged.topic:  # the reading may leave this row out, as one that is known
+                    self._reread(encoder.source, tuple(encoder.key_parts(after)))
+            elif missing and judged:
                 self._reread(encoder.source, tuple(encoder.key_parts(after)))
                 gone = True
             elif missing:
@@ -491,11 +498,16 @@ class EventWriter:
         for topic, key in self._answered:
             if topic == encoder.topic:
                 self._hold_to_answers(encoder, change, key, key)
-        if self._sink.extent(change.table) > TRUNCATED_AT_ONCE:
+        if self._unsent is None and self._sink.extent(change.table) > TRUNCATED_AT_ONCE:
             self._emptied(change.table)
             return
         if encoder.topic == self._logged.topic:
             self._logged.empty(transaction.xid)
+        if self._unsent is not None:
+            self._records.put(encoder, b"", frame, op=_CODES[Op.TRUNCATE], before=_NULL, after=_NULL, lsn=change.lsn)
+            if handover is not None:  # a part of its rows may have been read behind it
+                self._emptied(change.table)
+            return
         bound = frame.next_position()
         xid = transaction.xid
 
