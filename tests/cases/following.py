@@ -17,6 +17,7 @@ import cdc
 from cdc.library.follow import Follow
 from cdc.library.values import UNSENT
 from tests.integration.nudges import nudged
+from tests.integration.running import eventually
 
 _LOG: Final = logging.getLogger("cdc")
 
@@ -41,11 +42,16 @@ class Told:
 class Following:
     """A program that follows a database and keeps what it is told, as a compacted topic would."""
 
-    def __init__(self, folder: Path, name: str, url: str, tables: list[str]) -> None:
+    def __init__(self, folder: Path, name: str, url: str, tables: list[str], *, settles: bool = False) -> None:
+        """`settles`: it is not stopped while tables are being read."""
+        self._settles = settles
         self._file, self._url, self._tables = folder / f"{name}.pos", url, tables
         self._told: dict[str, list[Told]] = {}
         self._live: dict[str, dict[bytes, dict[str, Any]]] = {}
         self._emptied: set[str] = set()
+        self._last: dict[tuple[str, bytes], str] = {}
+        self.read_again: set[str] = set()
+        """Tables of which all rows were read while the log was followed."""
         self.ops: list[str] = []
 
     def _open(self, *, until_caught_up: bool) -> Follow:
@@ -66,11 +72,17 @@ class Following:
         told, live = self._told.setdefault(table, []), self._live.setdefault(table, {})
         if event["op"] == "t":
             self._emptied.add(table)  # a row that is deleted after this may not have come again
+            read_again = event["transaction"] is None
+            if read_again:
+                self.read_again.add(table)
             for gone in live:
-                deleted = {**event, "op": "d", "before": orjson.loads(gone), "transaction": None}
+                at = f"{self._last[table, gone]}, read again" if read_again else event["source"]["position"]
+                source = {**event["source"], "position": at}
+                deleted = {**event, "op": "d", "before": orjson.loads(gone), "transaction": None, "source": source}
                 told.extend((Told(gone, orjson.dumps(deleted)), Told(gone, None)))
             live.clear()
             return
+        self._last[table, key] = event["source"]["position"]
         if event["op"] == "d":
             if live.pop(key, None) is not None or table not in self._emptied:
                 told.extend((Told(key, value), Told(key, None)))
@@ -104,12 +116,19 @@ class Following:
             thread.start()
             with nudged(self._url):
                 yield said
+                if self._settles:
+                    eventually(lambda: _has_read(following), "all that is read again is there")
             following.close()
             thread.join()
         assert not failed, failed
 
     def records(self, table: str) -> Sequence[Told]:
         return list(self._told.get(table, ()))
+
+
+def _has_read(following: Follow) -> bool:
+    state = following._progress.on_disk[0].state
+    return state is not None and not state.reading
 
 
 @contextlib.contextmanager

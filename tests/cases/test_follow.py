@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -25,7 +26,7 @@ class _Postgres(PostgresCases):
 class _Mysql(MysqlCases):
     def connector(self, which: str) -> Following:  # type: ignore[override]
         name = f"{which}{self._database.name.removeprefix('test_')}"
-        return Following(self._folder, name, self._database.url, [f"{self._database.name}_*.?"])
+        return Following(self._folder, name, self._database.url, [f"{self._database.name}_*.?"], settles=True)
 
 
 _POSTGRES: Final = {case.name: case for case in postgres_cases.CASES}
@@ -50,10 +51,17 @@ def mysql_ran(servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("case", _POSTGRES.values(), ids=_POSTGRES)
 def test_postgres(case: Case, postgres_ran: Ran) -> None:
     """The fold of what was told is the SELECT, and the same bytes as a second snapshot."""
-    postgres_ran.check(case)
+    _check(postgres_ran, case)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", _MYSQL.values(), ids=_MYSQL)
 def test_mysql(case: Case, mysql_ran: Ran) -> None:
-    mysql_ran.check(case)
+    _check(mysql_ran, case)
+
+
+def _check(ran: Ran, case: Case) -> None:
+    """Where rows are read again, they go before they come, which no event of the case says."""
+    assert isinstance(ran.streamed, Following)
+    again = {ran.source.qualified(case.name, table) for table in case.tables} & ran.streamed.read_again
+    ran.check(replace(case, moves={}) if again else case)
