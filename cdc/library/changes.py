@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -37,17 +37,21 @@ class Change:
     """When its transaction was committed, in UTC; ``r``: when the row was read. None: the topic does not tell."""
 
 
-def change_of(key: bytes, value: bytes, readers: Readers) -> Change:
-    """Read an event."""
-    event = orjson.loads(value)
+def table_of(event: Mapping[str, Any]) -> str:
+    """Name the table of an event."""
     source = event["source"]
-    table = f"{source.get('schema', source['db'])}.{source['table']}"
+    return f"{source.get('schema', source['db'])}.{source['table']}"
+
+
+def change_of(table: str, key: bytes, event: Mapping[str, Any], readers: Readers) -> Change:
+    """Make a change of an event."""
+    source = event["source"]
     op, at_ms, position = event["op"], source.get("ts_ms"), source["position"]
     at = None if at_ms is None else dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC)
     if op == "t":
         return Change(op, table, None, None, None, position, at)
     read = readers(table, source["schema_version"])
-    return Change(op, table, read(orjson.loads(key)), read(event["before"]), read(event["after"]), position, at)
+    return Change(op, table, read(orjson.loads(key)), read(event.get("before")), read(event["after"]), position, at)
 
 
 class Transaction:
@@ -70,7 +74,9 @@ class Transaction:
         self._events, self._readers, self._done = events, readers, done
 
     def __iter__(self) -> Iterator[Change]:
-        return (change_of(key, value, self._readers) for key, value in self._events())
+        for key, value in self._events():
+            event = orjson.loads(value)
+            yield change_of(table_of(event), key, event, self._readers)
 
     def done(self) -> None:
         """Say that this transaction and all before it are dealt with: a new start goes on behind it.
