@@ -10,15 +10,6 @@ docs/library.md has all of it. A name is loaded when it is first used, so that `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cdc.library.api import follow
-    from cdc.library.changes import Change, Transaction
-    from cdc.library.follow import Follow
-    from cdc.library.values import UNCHANGED
-    from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError, RetryableError
-
 __version__ = "0.1.0"
 
 __all__ = [
@@ -30,8 +21,12 @@ __all__ = [
     "GapError",
     "OperatorError",
     "RetryableError",
+    "Table",
+    "Topics",
     "Transaction",
     "follow",
+    "spark",
+    "table",
 ]
 
 _WHERE = {
@@ -43,8 +38,12 @@ _WHERE = {
     "GapError": "cdc.model.errors",
     "OperatorError": "cdc.model.errors",
     "RetryableError": "cdc.model.errors",
+    "Table": "cdc.library.table",
+    "Topics": "cdc.library.topics",
     "Transaction": "cdc.library.changes",
     "follow": "cdc.library.api",
+    "spark": "cdc.library.api",
+    "table": "cdc.library.api",
 }
 
 

@@ -59,7 +59,7 @@ class Settings:
     unsent: bytes | None = None
     """The JSON of a value that the log leaves out and nobody knows, for a sink that keeps no rows.
 
-    Such a sink is also told a TRUNCATE as an event, for it has no keys to delete. None: the sink's topics hold the rows.
+    Such a sink is told a TRUNCATE as an event, for it has no keys to delete. None: the sink's topics hold the rows.
     """
 
 

@@ -353,16 +353,16 @@ class EventWriter:
                     self._answered[encoder.topic, key] = _holes(encoder, after)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
             self._toast.keep(encoder, key, after, fragments, unknown=missing)
-            if missing and self._unsent is not None:
-                fragments |= dict.fromkeys(missing, self._unsent)
-                if encoder.topic == self._logged.topic:  # the reading may leave this row out, as one that is known
-                    self._reread(encoder.source, tuple(encoder.key_parts(after)))
-            elif missing and judged:
-                self._reread(encoder.source, tuple(encoder.key_parts(after)))
-                gone = True
-            elif missing:
-                gone = not self._fill_from_source(encoder, after, missing, fragments)
-                if (handover is None or gone) and not self._letters.on:
+            if missing:
+                asked = self._completed(encoder, after, missing, fragments, moved=old_key != key, judged=judged)
+                gone = asked and not missing <= fragments.keys()
+                if (
+                    asked
+                    and (handover is None or gone)
+                    and not self._letters.on
+                    and self._unsent is None
+                    and not judged
+                ):
                     self._request_resnapshot(encoder, missing)
         op, image = change.op, _NULL
         headers: Headers = ()
@@ -382,6 +382,31 @@ class EventWriter:
         self._records.put(
             encoder, key, frame, op=_CODES[op], before=image, after=row, lsn=change.lsn, headers=headers
         )  # fmt: skip
+
+    def _completed(
+        self,
+        encoder: TableEncoder,
+        row: Row,
+        missing: frozenset[str],
+        fragments: dict[str, bytes],
+        *,
+        moved: bool,
+        judged: bool,
+    ) -> bool:
+        """Add what stands for the `missing` values to `fragments`, or ask for the row; False: the mark stands for them.
+
+        A reader who keeps rows has the values under the old key, and so not those of a row that has `moved`.
+        """
+        if self._unsent is not None and not moved:
+            fragments |= dict.fromkeys(missing, self._unsent)
+            if encoder.topic == self._logged.topic:  # the reading may leave this row out, as one that is known
+                self._reread(encoder.source, tuple(encoder.key_parts(row)))
+            return False
+        if judged:
+            self._reread(encoder.source, tuple(encoder.key_parts(row)))
+        else:
+            self._fill_from_source(encoder, row, missing, fragments)
+        return True
 
     def _ask(self, encoder: TableEncoder, key: bytes, row: Row, xid: Xid) -> Ask | None:
         """Return how the source is asked for the row at hand, if it is to be: it has left out values of it."""
@@ -436,8 +461,8 @@ class EventWriter:
 
     def _fill_from_source(
         self, encoder: TableEncoder, row: Row, missing: frozenset[str], fragments: dict[str, bytes]
-    ) -> bool:
-        """Add the `missing` values of `row` to `fragments`, from the source as it is now; False if it lost them.
+    ) -> None:
+        """Add the `missing` values of `row` to `fragments`, from the source as it is now, unless it has lost them.
 
         Two cases need it: a table that DDL rewrote; and, between snapshot and stream, a row that moved from a key not
         yet read to a key read before, so that no view saw it and its value was neither read nor logged. The source may
@@ -454,7 +479,6 @@ class EventWriter:
                 raise UnwritableError(
                     f"the unchanged value of {', '.join(columns)} cannot be written as JSON", columns
                 ) from exc
-        return missing <= fragments.keys()
 
     def _request_resnapshot(self, encoder: TableEncoder, missing: frozenset[str]) -> None:
         """Request a re-snapshot once for each version: rows without events keep the values they had before it."""

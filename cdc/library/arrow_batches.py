@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.library.arrow import ArrowRows
-from cdc.library.topics import Described
+from cdc.library.described import Described
 from cdc.rules.flat import as_event
 
 _WAITING: Final = 2

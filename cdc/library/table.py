@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
-from cdc.library.topics import Described
+from cdc.library.described import Described
 from cdc.model.errors import ConfigError
 from cdc.rules.flat import HEADER, as_event
 

@@ -6,80 +6,22 @@ Committed records alone are read, the events of each key in order. Rows are type
 from __future__ import annotations
 
 import datetime as dt
-import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.library.changes import Change, change_of
+from cdc.library.described import Described
 from cdc.library.values import RowReader
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import ConfigError
 from cdc.rules.flat import HEADER, as_event
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_LOOK_S: Final = 1.0
-"""A description is in the same Kafka transaction as the first event that names it, before it: it is there."""
-
-
-class Described:
-    """The tables that a connector has described in the schema topic."""
-
-    def __init__(self, config: ConnectorConfig, tables: Collection[str] | None) -> None:
-        """`tables` are those that are wanted; None: all. Raises OperatorError for one that has no topic yet."""
-        self._config, self._wanted = config, tables
-        self._versions: dict[str, dict[int, Mapping[str, Any]]] = {}
-        """Records of the schema topic, by topic and version."""
-        self._looked_s = 0.0
-        self.look()
-        missing = set(tables or ()) - {table_of(of) for of in self._versions.values()}
-        if missing:
-            raise OperatorError(
-                f"connector {config.name} has not described {', '.join(sorted(missing))}",
-                hint="are they among source.tables, and has it run? cdc run CONNECTOR.yaml; cdc status CONNECTOR.yaml",
-            )
-
-    def look(self) -> Sequence[str]:
-        """Read the schema topic again; return the topics of the tables."""
-        self._looked_s = time.monotonic()
-        for value in registry.part("sinks.topics.bulk:descriptions")(self._config.sink):
-            record = orjson.loads(value)
-            name = f"{record['schema']}.{record['table']}"
-            if self._config.source.captures(name) and (self._wanted is None or name in self._wanted):
-                self._versions.setdefault(record["topic"], {})[record["version"]] = record
-        return list(self._versions)
-
-    def record(self, topic: str, version: int) -> Mapping[str, Any]:
-        """Return a description. Raises OperatorError for a version that is not described."""
-        if version not in self._versions[topic] and time.monotonic() - self._looked_s > _LOOK_S:
-            self.look()
-        try:
-            return self._versions[topic][version]
-        except KeyError:
-            raise OperatorError(
-                f"topic {topic}: version {version} of its table is not in the schema topic",
-                hint="a connector that starts publishes again what the schema topic has lost: cdc run CONNECTOR.yaml",
-            ) from None
-
-    def was_flat(self, topic: str) -> bool:
-        """Whether a version of the topic's table was flat."""
-        return any("format" in record for record in self._versions[topic].values())
-
-    def newest(self, topic: str) -> Mapping[str, Any]:
-        """Return the newest description."""
-        versions = self._versions[topic]
-        return versions[max(versions)]
-
-
-def table_of(versions: Mapping[int, Mapping[str, Any]]) -> str:
-    """Name the table of these descriptions."""
-    record = next(iter(versions.values()))
-    return f"{record['schema']}.{record['table']}"
 
 
 class Topics:
@@ -119,7 +61,9 @@ class Topics:
                     if change is not None:
                         yield change
 
-    def arrow(self, rows: int = 50_000, *, text: Mapping[str, Collection[str]] | None = None) -> Iterator[pa.RecordBatch]:
+    def arrow(
+        self, rows: int = 50_000, *, text: Mapping[str, Collection[str]] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Give the changes as record batches of at most `rows`, each of one table and one version of it.
 
         A batch has ``__op, __position, __ts_ms`` and the table's columns, of a delete the key's alone; its schema's
@@ -144,4 +88,3 @@ def _change(message: Any, reader: Callable[[str, int], RowReader], described: De
     event = orjson.loads(value)
     record = described.record(topic, event["source"]["schema_version"])
     return change_of(f"{record['schema']}.{record['table']}", message.key(), event, lambda _, v: reader(topic, v))
-

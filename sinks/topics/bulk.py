@@ -92,11 +92,15 @@ def _read(
         yield _records(messages, ends, left)
         if left and to_end:
             asked = [TopicPartition(topic, number) for topic, number in left]
-            left -= {(at.topic, at.partition) for at in consumer.position(asked) if at.offset >= ends[at.topic, at.partition][1]}
+            left -= {
+                (at.topic, at.partition)
+                for at in consumer.position(asked)
+                if at.offset >= ends[at.topic, at.partition][1]
+            }
         now_s = time.monotonic()
         if to_end and left and now_s - heard_s > _SILENT_S:
             raise RetryableError(
-                f"Kafka at {config.bootstrap_servers} does not answer: {len(left)} partitions are not read to their end",
+                f"Kafka at {config.bootstrap_servers} does not answer: {len(left)} partitions are unread",
                 hint="are the brokers up, and the partitions' leaders alive?",
             )
         if not to_end and now_s - looked_s > _LOOK_S:
@@ -124,9 +128,7 @@ def _begin(
     return found
 
 
-def _records(
-    messages: Sequence[Message], ends: Mapping[Place, tuple[int, int]], left: set[Place]
-) -> list[Message]:
+def _records(messages: Sequence[Message], ends: Mapping[Place, tuple[int, int]], left: set[Place]) -> list[Message]:
     """Take the records out of what the client gave; note which partitions are read to their end."""
     told = [message for message in messages if message.error() is not None]
     for message in told:
