@@ -134,6 +134,7 @@ class Session:
             not_asked=across.not_asked,
             emptied=self._emptied,
             key_headers=settings.key_headers,
+            unsent=settings.unsent,
             outbox=OutboxWriter(settings.outbox, sink, self._letters) if settings.outbox is not None else None,
         )
         self._windows = state.windows

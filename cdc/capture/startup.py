@@ -56,6 +56,11 @@ class Settings:
     """How often the position is committed where nothing happens: it tells how fresh the topics are."""
     take_over: bool = False
     """Whether another copy that is at work is fenced at once, not waited for."""
+    unsent: bytes | None = None
+    """The JSON of a value that the log leaves out and nobody knows, for a sink that keeps no rows.
+
+    Such a sink is told a TRUNCATE as an event, for it has no keys to delete. None: the sink's topics hold the rows.
+    """
 
 
 def now_ms(source: Source) -> int:

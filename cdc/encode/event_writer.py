@@ -72,14 +72,17 @@ class EventWriter:
         not_asked: set[str],
         emptied: Callable[[Table], None],
         key_headers: bool = False,
+        unsent: bytes | None = None,
         outbox: Outbox | None = None,
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
         topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
-        are gone. `key_headers`: the records of a key change name the other key in a header.
+        are gone. `key_headers`: the records of a key change name the other key in a header. `unsent`: the sink keeps no
+        rows; this JSON stands for values that are not known, and a TRUNCATE is an event.
         """
+        self._unsent = unsent
         self._key_headers = key_headers
         self._outbox = outbox
         self._reread = reread
@@ -350,12 +353,16 @@ class EventWriter:
                     self._answered[encoder.topic, key] = _holes(encoder, after)
                 missing = frozenset() if hidden else _holes(encoder, after) - fragments.keys()
             self._toast.keep(encoder, key, after, fragments, unknown=missing)
-            if missing and judged:
-                self._reread(encoder.source, tuple(encoder.key_parts(after)))
-                gone = True
-            elif missing:
-                gone = not self._fill_from_source(encoder, after, missing, fragments)
-                if (handover is None or gone) and not self._letters.on:
+            if missing:
+                asked = self._completed(encoder, after, missing, fragments, moved=old_key != key, judged=judged)
+                gone = asked and not missing <= fragments.keys()
+                if (
+                    asked
+                    and (handover is None or gone)
+                    and not self._letters.on
+                    and self._unsent is None
+                    and not judged
+                ):
                     self._request_resnapshot(encoder, missing)
         op, image = change.op, _NULL
         headers: Headers = ()
@@ -375,6 +382,31 @@ class EventWriter:
         self._records.put(
             encoder, key, frame, op=_CODES[op], before=image, after=row, lsn=change.lsn, headers=headers
         )  # fmt: skip
+
+    def _completed(
+        self,
+        encoder: TableEncoder,
+        row: Row,
+        missing: frozenset[str],
+        fragments: dict[str, bytes],
+        *,
+        moved: bool,
+        judged: bool,
+    ) -> bool:
+        """Add what stands for the `missing` values to `fragments`, or ask for the row; False: the mark stands for them.
+
+        A reader who keeps rows has the values under the old key, and so not those of a row that has `moved`.
+        """
+        if self._unsent is not None and not moved:
+            fragments |= dict.fromkeys(missing, self._unsent)
+            if encoder.topic == self._logged.topic:  # the reading may leave this row out, as one that is known
+                self._reread(encoder.source, tuple(encoder.key_parts(row)))
+            return False
+        if judged:
+            self._reread(encoder.source, tuple(encoder.key_parts(row)))
+        else:
+            self._fill_from_source(encoder, row, missing, fragments)
+        return True
 
     def _ask(self, encoder: TableEncoder, key: bytes, row: Row, xid: Xid) -> Ask | None:
         """Return how the source is asked for the row at hand, if it is to be: it has left out values of it."""
@@ -429,8 +461,8 @@ class EventWriter:
 
     def _fill_from_source(
         self, encoder: TableEncoder, row: Row, missing: frozenset[str], fragments: dict[str, bytes]
-    ) -> bool:
-        """Add the `missing` values of `row` to `fragments`, from the source as it is now; False if it lost them.
+    ) -> None:
+        """Add the `missing` values of `row` to `fragments`, from the source as it is now, unless it has lost them.
 
         Two cases need it: a table that DDL rewrote; and, between snapshot and stream, a row that moved from a key not
         yet read to a key read before, so that no view saw it and its value was neither read nor logged. The source may
@@ -447,7 +479,6 @@ class EventWriter:
                 raise UnwritableError(
                     f"the unchanged value of {', '.join(columns)} cannot be written as JSON", columns
                 ) from exc
-        return missing <= fragments.keys()
 
     def _request_resnapshot(self, encoder: TableEncoder, missing: frozenset[str]) -> None:
         """Request a re-snapshot once for each version: rows without events keep the values they had before it."""
@@ -491,11 +522,16 @@ class EventWriter:
         for topic, key in self._answered:
             if topic == encoder.topic:
                 self._hold_to_answers(encoder, change, key, key)
-        if self._sink.extent(change.table) > TRUNCATED_AT_ONCE:
+        if self._unsent is None and self._sink.extent(change.table) > TRUNCATED_AT_ONCE:
             self._emptied(change.table)
             return
         if encoder.topic == self._logged.topic:
             self._logged.empty(transaction.xid)
+        if self._unsent is not None:
+            self._records.put(encoder, b"", frame, op=_CODES[Op.TRUNCATE], before=_NULL, after=_NULL, lsn=change.lsn)
+            if handover is not None:  # a part of its rows may have been read behind it
+                self._emptied(change.table)
+            return
         bound = frame.next_position()
         xid = transaction.xid
 

@@ -17,7 +17,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 _SILENT_S: Final = 30.0
 
-_TOO_EARLY: Final = {
+TOO_EARLY: Final = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.OFFSET_NOT_AVAILABLE,
@@ -47,12 +47,12 @@ def read_to_end(
     """
     settings = {**_reading(bootstrap_servers, options), "isolation.level": isolation}
     try:
-        bounds = _bounds(bootstrap_servers, options, topic, "read_uncommitted" if open_too else isolation)
+        bounds = offset_bounds(bootstrap_servers, options, topic, "read_uncommitted" if open_too else isolation)
         # Make it only now: a consumer that is not given its partitions at once looks for them a second later.
         with closing(Consumer(settings, logger=log)) as consumer:
             yield from _read(consumer, bootstrap_servers, topic, bounds)
     except DRIVER_ERRORS as exc:
-        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=_TOO_EARLY) from exc
+        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=TOO_EARLY) from exc
 
 
 def read_without_waiting(
@@ -65,23 +65,23 @@ def read_without_waiting(
     """
     settings = _reading(bootstrap_servers, options)
     try:
-        stable = _bounds(bootstrap_servers, options, topic, "read_committed")
-        everything = _bounds(bootstrap_servers, options, topic, "read_uncommitted")
+        stable = offset_bounds(bootstrap_servers, options, topic, "read_committed")
+        everything = offset_bounds(bootstrap_servers, options, topic, "read_uncommitted")
         behind = {p: (stable[p][1], end) for p, (_, end) in everything.items()}
         for isolation, bounds in (("read_committed", stable), ("read_uncommitted", behind)):
             with closing(Consumer({**settings, "isolation.level": isolation}, logger=log)) as consumer:
                 for message in _read(consumer, bootstrap_servers, topic, bounds):
                     yield message, bounds is stable
     except DRIVER_ERRORS as exc:
-        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=_TOO_EARLY) from exc
+        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=TOO_EARLY) from exc
 
 
 def extent(bootstrap_servers: str, options: Mapping[str, str], topic: str) -> int:
     """Return how many records a topic has at most: some of its offsets have none."""
     try:
-        bounds = _bounds(bootstrap_servers, options, topic, "read_uncommitted")
+        bounds = offset_bounds(bootstrap_servers, options, topic, "read_uncommitted")
     except DRIVER_ERRORS as exc:
-        raise translate(exc, bootstrap_servers, f"asking for the end of topic {topic}", at_start=_TOO_EARLY) from exc
+        raise translate(exc, bootstrap_servers, f"asking for the end of topic {topic}", at_start=TOO_EARLY) from exc
     return sum(end - first for first, end in bounds.values())
 
 
@@ -91,11 +91,11 @@ def read_partition(
     """Give every record of a partition from an offset up to the end it had at the call, committed or not."""
     settings = {**_reading(bootstrap_servers, options), "isolation.level": "read_uncommitted"}
     try:
-        first, end = _bounds(bootstrap_servers, options, topic, "read_uncommitted")[partition]
+        first, end = offset_bounds(bootstrap_servers, options, topic, "read_uncommitted")[partition]
         with closing(Consumer(settings, logger=log)) as consumer:
             yield from _read(consumer, bootstrap_servers, topic, {partition: (max(first, offset), end)})
     except DRIVER_ERRORS as exc:
-        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=_TOO_EARLY) from exc
+        raise translate(exc, bootstrap_servers, f"reading topic {topic}", at_start=TOO_EARLY) from exc
 
 
 def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -111,7 +111,7 @@ def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, st
     }
 
 
-def _bounds(
+def offset_bounds(
     bootstrap_servers: str, options: Mapping[str, str], topic: str, isolation: Isolation
 ) -> dict[int, tuple[int, int]]:
     """Return each partition's first offset and end: last stable offset if read_committed, else high watermark.
@@ -133,7 +133,7 @@ def _bounds(
             try:
                 return _offsets(probe, topic)
             except KafkaException as exc:
-                if exc.args[0].code() not in _TOO_EARLY or time.monotonic() > until:
+                if exc.args[0].code() not in TOO_EARLY or time.monotonic() > until:
                     raise
             time.sleep(0.05)
 

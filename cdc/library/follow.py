@@ -1,0 +1,192 @@
+"""`cdc.follow` of a database: its log's transactions without Kafka, by the same loop that runs connectors.
+
+The loop (`cdc.capture.pipeline`) runs on a thread of its own, with a sink that hands over what a connector would write.
+So all of its rules hold here too: the snapshot is aligned to the log, a gap stops with its verdict, a connection that
+is cut is opened again, a position goes on only where it belongs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import orjson
+
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.library.changes import Transaction
+from cdc.library.handover import Batch, Channel, Progress
+from cdc.library.handover_sink import HandoverSink
+from cdc.library.position_file import PositionFile
+from cdc.library.values import UNSENT, RowReader
+from cdc.model.change import Offset
+from cdc.model.errors import CdcError, ConfigError, GapError
+from cdc.model.interfaces import Source
+from cdc.rules.capture_rules import CaptureRules
+
+SCHEMES: Final = {"postgresql": "postgres", "postgres": "postgres", "mysql": "mysql", "mariadb": "mysql"}
+_UNNAMED: Final = re.compile("[^a-z0-9_-]+")
+_LONGEST: Final = 40
+
+
+class Follow:
+    """Transactions of a database's log, in order: an iterator, and a context manager; for one thread at a time."""
+
+    def __init__(
+        self, config: ConnectorConfig, position: Path, *, create: bool = False, until_caught_up: bool = False
+    ) -> None:
+        """Begin to follow. Raises OperatorError if the position file is in use or cannot be read."""
+        self._file = PositionFile(position)
+        try:
+            progress = Progress(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+        self._progress, self._channel = progress, Channel()
+        self._readers: dict[tuple[str, int], RowReader] = {}
+        self._given: Iterator[Transaction] = iter(())
+        where = f"position file {position}"
+        sink = HandoverSink(config.name, progress, self._channel, where=where, make=None if create else _makes(config))
+        self._pipeline = Pipeline(
+            Settings(
+                connector=config.name,
+                prefix=config.name,
+                chunk_rows=config.snapshot.chunk_rows,
+                config=config.binding,
+                rules=CaptureRules.of_source(config.source),
+                unsent=orjson.dumps(UNSENT),
+            ),
+            open_source=_telling_what_is_safe(registry.source(config), sink),
+            open_snapshotter=registry.snapshotter(config),
+            sink=sink,
+        )
+        self._thread = threading.Thread(
+            target=_run, args=(self._pipeline, self._channel, until_caught_up), name="cdc-follow", daemon=True
+        )
+        self._thread.start()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Transaction:
+        """Wait for the next transaction. Raises what has ended the loop: a `cdc.CdcError`."""
+        while True:
+            for transaction in self._given:
+                return transaction
+            try:
+                batch = self._channel.get()
+            except CdcError:
+                self.close()
+                raise
+            if batch is None:
+                self._thread.join()
+                self._file.has_ended = True
+                raise StopIteration
+            self._given = _transactions(batch, self._progress, self._readers)
+
+    def close(self) -> None:
+        """Stop following, and let go of the position file. What was not done comes again. Safe to call twice."""
+        self._end()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._file.close()
+
+    def _end(self) -> None:
+        self._pipeline.stop()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it could not be begun
+            self._end()
+
+
+def _transactions(batch: Batch, progress: Progress, readers: dict[tuple[str, int], RowReader]) -> Iterator[Transaction]:
+    """Make what is given, which holds on to nothing but the position file."""
+    schemas = batch.after.schemas
+
+    def reader(table: str, version: int) -> RowReader:
+        found = readers.get((table, version))
+        if found is None:
+            for record in map(orjson.loads, schemas.values()):
+                readers[f"{record['schema']}.{record['table']}", record["version"]] = RowReader(record["columns"])
+            found = readers[table, version]
+        return found
+
+    for index, group in enumerate(batch.groups):
+        identifier = None if group.of is None else orjson.loads(group.of)
+        done = partial(progress.done, batch, index)
+        yield Transaction(identifier, group.position, group.events.__iter__, reader, done)
+
+
+def _run(pipeline: Pipeline, channel: Channel, until_caught_up: bool) -> None:  # noqa: FBT001 - a thread's
+    try:
+        pipeline.run(until_caught_up=until_caught_up)
+    except GapError as exc:
+        gap = GapError(
+            exc.message,
+            hint="a position file of another name, with create=True, begins with a new snapshot; what was changed in "
+            "the gap is told by that alone",
+        )
+        gap.__cause__ = exc
+        channel.end(gap)
+    except BaseException as exc:  # noqa: BLE001 - it is raised on the other thread
+        channel.end(exc)
+    else:
+        channel.end(None)
+
+
+def _telling_what_is_safe(open_source: Callable[[], Source], sink: HandoverSink) -> Callable[[], Source]:
+    """Let a source be told only of what is done, and be tended while a batch waits to be taken."""
+
+    def opened() -> Source:
+        source = open_source()
+        acknowledge = source.acknowledge
+
+        def acknowledge_safe(_offset: Offset) -> None:
+            if sink.safe is not None:
+                acknowledge(dict(sink.safe))
+
+        source.acknowledge = acknowledge_safe  # type: ignore[method-assign, assignment]
+        sink.tend = source.tend
+        return source
+
+    return opened
+
+
+def _makes(config: ConnectorConfig) -> str:
+    what = (
+        "reads the tables once and begins the file"
+        if config.source.type == "mysql"
+        else f"makes publication {config.publication} and slot {config.slot}, and reads the tables once"
+    )
+    return f"cdc.follow(…, create=True) {what}; or name the position file that there is"
+
+
+def configured(url: str, tables: Sequence[str], position: Path, name: str | None) -> ConnectorConfig:
+    """Make a connector's configuration of a URL. Raises ConfigError."""
+    kind = SCHEMES.get(urlsplit(url).scheme.partition("+")[0])
+    if kind is None:
+        raise ConfigError(
+            "cdc.follow: neither a database's URL nor a connector's file",
+            hint="postgresql://user:password@host:5432/database, mysql://user:password@host:3306, or connector.yaml",
+        )
+    named = name or _UNNAMED.sub("_", position.stem.lower()).strip("_-")[:_LONGEST]
+    return ConnectorConfig(
+        name=named,
+        source=SourceConfig(type=kind, url=url, tables=tuple(tables), messages=False),
+        sink=KafkaConfig(bootstrap_servers="none", topic_prefix=named),
+    )

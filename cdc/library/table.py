@@ -1,0 +1,96 @@
+"""`cdc.table`: the rows of one table as its topic has them now."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Generator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig
+from cdc.library.described import Described
+from cdc.model.errors import ConfigError
+from cdc.rules.flat import HEADER, as_event
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+_DELETE = b'"op":"d"'
+
+
+class Table:
+    """The newest row of each key that a read_committed reader saw in a table's topic at the call of `cdc.table`."""
+
+    def __init__(self, config: ConnectorConfig, name: str, text: Collection[str]) -> None:
+        """Read the topic to its end. Raises OperatorError if there is none, or Kafka does not answer."""
+        self.name = name
+        self._text = text
+        self._described = Described(config, [name])
+        (self._topic,) = self._described.look()
+        self._newest: dict[bytes, tuple[bytes | None, Any]] = {}
+        read: Callable[..., Generator[list[Any], None, None]] = registry.part("sinks.topics.bulk:read_many")
+        with closing(read(config.sink, lambda: [self._topic], to_end=True)) as batches:
+            for messages in batches:
+                self._newest.update(
+                    {message.key(): (message.value(), message.headers()) for message in messages}
+                )  # a key has one partition, whose records come in order
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a table of Arrow, typed by the newest version of the table. Needs pyarrow.
+
+        Raises OperatorError for a value that its Arrow type cannot hold: `text` of `cdc.table` keeps such columns.
+        """
+        require("pyarrow")
+        from cdc.library.arrow_batches import TopicEvents  # noqa: PLC0415 - it needs pyarrow
+
+        return TopicEvents(self._described, self._topic, self._text).table(*self._live())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a DataFrame of pandas, whose columns have Arrow's types. Needs pandas."""
+        require("pandas")
+        import pandas as pd  # noqa: PLC0415 - only who asks for it needs it
+
+        return self.to_arrow().to_pandas(types_mapper=pd.ArrowDtype)
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the rows as a DataFrame of polars. Needs polars."""
+        require("polars")
+        import polars as pl  # noqa: PLC0415 - only who asks for it needs it
+
+        found = pl.from_arrow(self.to_arrow())
+        assert isinstance(found, pl.DataFrame)  # noqa: S101 - a table becomes no series
+        return found
+
+    def __repr__(self) -> str:
+        return f"<cdc.Table {self.name}>"
+
+    def _live(self) -> tuple[list[bytes], list[bytes]]:
+        """Return keys and events of the rows that are there."""
+        keys, events = [], []
+        for key, (value, headers) in self._newest.items():
+            if value is None:
+                continue
+            told = next((of for name, of in headers or () if name == HEADER), None)
+            event = value if told is None else as_event(value, headers)
+            if event is not None and not (told is None and _is_delete(event)):
+                keys.append(key)
+                events.append(event)
+        return keys, events
+
+
+def _is_delete(event: bytes) -> bool:
+    """Whether an event's last members say that it is a delete, whose tombstone is still to come."""
+    return event[event.rindex(b'"op":') :].startswith(_DELETE)
+
+
+def require(package: str) -> None:
+    """Raise ConfigError if a package is missing."""
+    try:
+        importlib.import_module(package)
+    except ImportError as exc:
+        raise ConfigError(
+            f"this needs {package}, which is not installed in this environment", hint=f"pip install {package}"
+        ) from exc

@@ -1,0 +1,90 @@
+"""The changes in a connector's topics: one by one, or as Arrow's record batches.
+
+Committed records alone are read, the events of each key in order. Rows are typed by the schema topic.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig
+from cdc.library.changes import Change, change_of
+from cdc.library.described import Described
+from cdc.library.values import RowReader
+from cdc.model.errors import ConfigError
+from cdc.rules.flat import HEADER, as_event
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Topics:
+    """The changes in a connector's topics. Iterating gives them one by one, `arrow` in batches."""
+
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        tables: Collection[str] | None,
+        *,
+        since: dt.datetime | None,
+        until_caught_up: bool,
+    ) -> None:
+        self._config = config
+        self._since_ms = None if since is None else round(since.timestamp() * 1000)
+        self._to_end = until_caught_up
+        self._described = Described(config, tables)
+
+    def _read(self) -> Generator[list[Any], None, None]:
+        read: Callable[..., Generator[list[Any], None, None]] = registry.part("sinks.topics.bulk:read_many")
+        return read(self._config.sink, self._described.look, since_ms=self._since_ms, to_end=self._to_end)
+
+    def __iter__(self) -> Iterator[Change]:
+        readers: dict[tuple[str, int], RowReader] = {}
+
+        def reader(topic: str, version: int) -> RowReader:
+            found = readers.get((topic, version))
+            if found is None:
+                columns = self._described.record(topic, version)["columns"]
+                found = readers[topic, version] = RowReader(columns)
+            return found
+
+        with closing(self._read()) as batches:
+            for messages in batches:
+                for message in messages:
+                    change = _change(message, reader, self._described)
+                    if change is not None:
+                        yield change
+
+    def arrow(
+        self, rows: int = 50_000, *, text: Mapping[str, Collection[str]] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the changes as record batches of at most `rows`, each of one table and one version of it.
+
+        A batch has ``__op, __position, __ts_ms`` and the table's columns, of a delete the key's alone; its schema's
+        metadata name ``table`` and ``version``. `text` has, by table, columns that are given as the text of their JSON.
+        Raises OperatorError for a value that its Arrow type cannot hold, and ConfigError if pyarrow is missing.
+        """
+        if rows < 1:
+            raise ConfigError(f"arrow: rows: {rows} is out of range", hint="1 or more")
+        from cdc.library import arrow_batches  # noqa: PLC0415 - it needs pyarrow
+
+        return arrow_batches.batches(self._read(), self._described, rows, text or {})
+
+
+def _change(message: Any, reader: Callable[[str, int], RowReader], described: Described) -> Change | None:  # noqa: ANN401 - a client's record
+    """Read a record; None for a tombstone behind its delete."""
+    topic, value, headers = message.topic(), message.value(), message.headers()
+    flat = headers is not None and any(name == HEADER for name, _ in headers)
+    if value is None and not flat:
+        return None
+    if flat:
+        value = as_event(value, headers)
+    event = orjson.loads(value)
+    record = described.record(topic, event["source"]["schema_version"])
+    return change_of(f"{record['schema']}.{record['table']}", message.key(), event, lambda _, v: reader(topic, v))

@@ -1,0 +1,141 @@
+"""Reads many topics at once, as fast as the client gives them: lists of committed records.
+
+Topics that appear later are taken up, each from its beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from cdc.config.config import KafkaConfig
+from cdc.model.errors import RetryableError
+from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.topics.names import schema_topic, table_topic
+from sinks.topics.read_back import TOO_EARLY, log, offset_bounds, read_to_end
+
+_AT_ONCE: Final = 10_000
+_WAIT_S: Final = 0.1
+_LOOK_S: Final = 5.0
+_SILENT_S: Final = 30.0
+_ANSWER_S: Final = 15.0
+
+Place = tuple[str, int]
+
+
+def descriptions(config: KafkaConfig) -> list[bytes]:
+    """Return all committed records of the schema topic, in order. Raises RetryableError where Kafka does not answer."""
+    found = read_to_end(
+        config.bootstrap_servers, config.options, schema_topic(config.prefix), "read_committed", open_too=False
+    )
+    return [value for message in found if (value := message.value()) is not None]
+
+
+def topic_of(config: KafkaConfig, schema: str, table: str) -> str:
+    """Name a table's topic."""
+    return table_topic(config.prefix, schema, table)
+
+
+def read_many(
+    config: KafkaConfig,
+    topics: Callable[[], Sequence[str]],
+    *,
+    since_ms: int | None = None,
+    to_end: bool,
+) -> Generator[list[Message], None, None]:
+    """Give committed records, in order within each partition; an empty list where there is nothing for a while.
+
+    `topics` names what is to be read, and is asked again while it is read. `since_ms`: from the first record on that
+    was written then or later. `to_end`: up to where a read_committed reader saw the end at the call.
+    """
+    try:
+        with closing(Consumer(_settings(config), logger=log)) as consumer:
+            yield from _read(config, consumer, topics, since_ms, to_end=to_end)
+    except DRIVER_ERRORS as exc:
+        raise translate(exc, config.bootstrap_servers, "reading topics", at_start=TOO_EARLY) from exc
+
+
+def _settings(config: KafkaConfig) -> dict[str, str]:
+    return {
+        "queued.min.messages": "100000",
+        **config.options,
+        "bootstrap.servers": config.bootstrap_servers,
+        "group.id": "cdc-library",  # the client requires one; nothing is committed under it
+        "enable.auto.commit": "false",
+        "enable.partition.eof": "true",
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "fetch.wait.max.ms": "50",
+    }
+
+
+def _read(
+    config: KafkaConfig,
+    consumer: Consumer,
+    topics: Callable[[], Sequence[str]],
+    since_ms: int | None,
+    *,
+    to_end: bool,
+) -> Generator[list[Message], None, None]:
+    names = set(topics())
+    ends = _begin(config, consumer, names, since_ms)
+    heard_s = looked_s = time.monotonic()
+    left = {place for place, (begin, end) in ends.items() if begin < end}
+    while left or not to_end:
+        messages = consumer.consume(_AT_ONCE, timeout=_WAIT_S)
+        if messages:
+            heard_s = time.monotonic()
+        yield _records(messages, ends, left)
+        if left and to_end:
+            asked = [TopicPartition(topic, number) for topic, number in left]
+            left -= {
+                (at.topic, at.partition)
+                for at in consumer.position(asked)
+                if at.offset >= ends[at.topic, at.partition][1]
+            }
+        now_s = time.monotonic()
+        if to_end and left and now_s - heard_s > _SILENT_S:
+            raise RetryableError(
+                f"Kafka at {config.bootstrap_servers} does not answer: {len(left)} partitions are unread",
+                hint="are the brokers up, and the partitions' leaders alive?",
+            )
+        if not to_end and now_s - looked_s > _LOOK_S:
+            looked_s, new = now_s, set(topics()) - names
+            ends |= _begin(config, consumer, new, None)
+            names |= new
+
+
+def _begin(
+    config: KafkaConfig, consumer: Consumer, names: Iterable[str], since_ms: int | None
+) -> dict[Place, tuple[int, int]]:
+    """Read these topics too. Returns where each partition begins and ends."""
+    found: dict[Place, tuple[int, int]] = {}
+    for topic in sorted(names):
+        of = offset_bounds(config.bootstrap_servers, config.options, topic, "read_committed")
+        found |= {(topic, number): bound for number, bound in of.items()}
+    if since_ms is not None and found:
+        asked = [TopicPartition(topic, number, since_ms) for topic, number in found]
+        for at in consumer.offsets_for_times(asked, timeout=_ANSWER_S):
+            if at.error is not None:
+                raise KafkaException(at.error)
+            first, end = found[at.topic, at.partition]
+            found[at.topic, at.partition] = (end if at.offset < 0 else max(first, at.offset), end)
+    consumer.incremental_assign([TopicPartition(topic, number, begin) for (topic, number), (begin, _) in found.items()])
+    return found
+
+
+def _records(messages: Sequence[Message], ends: Mapping[Place, tuple[int, int]], left: set[Place]) -> list[Message]:
+    """Take the records out of what the client gave; note which partitions are read to their end."""
+    told = [message for message in messages if message.error() is not None]
+    for message in told:
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+            raise KafkaException(error)
+        place = message.topic() or "", message.partition() or 0
+        if (message.offset() or 0) >= ends[place][1]:
+            left.discard(place)
+    return [message for message in messages if message.error() is None] if told else list(messages)

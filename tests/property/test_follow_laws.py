@@ -1,0 +1,237 @@
+"""`cdc.follow` under any workload and any fault: a program that goes back to what it has done has every row, once.
+
+The program of the model keeps its rows with the position, in one step (the recipe for exactly once). When it is killed,
+both are what they were at the last `done`. So whatever is lost, doubled or torn between the log and the program shows
+in its rows. The workload and the twins are those of the loop's own laws.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.library.changes import Transaction
+from cdc.library.follow import _transactions
+from cdc.library.handover import Batch, Channel, Progress
+from cdc.library.handover_sink import HandoverSink
+from cdc.library.position_file import Contents
+from cdc.library.values import UNCHANGED, UNSENT
+from cdc.model.change import Offset
+from cdc.model.errors import RetryableError
+from cdc.testing import Inline, Killed
+from tests.property.test_pipeline_laws import (
+    CONNECTOR,
+    LAW,
+    PREFIX,
+    TABLES,
+    CheckedSource,
+    MemorySource,
+    Parts,
+    Scenario,
+    Violation,
+    World,
+    _hurried,
+    _json,
+    holds,
+    scenarios,
+)
+
+
+class File:
+    """A twin of the position file: what was written is there."""
+
+    def __init__(self) -> None:
+        self.text = b""
+        self.contents = Contents()
+
+    def read(self) -> Contents:
+        return Contents.from_bytes(self.text, where="here") if self.text else Contents()
+
+    def write(self, contents: Contents) -> None:
+        self.text = contents.to_bytes()
+
+
+class Program:
+    """Takes what it is given at once, and is done with some of it."""
+
+    def __init__(self, dones: list[bool]) -> None:
+        self.file = File()
+        self.rows: dict[str, dict[str, dict[str, Any]]] = {}
+        self.told: set[tuple[str, str]] = set()
+        self._kept = copy.deepcopy((self.rows, self.told))
+        self._dones = dones
+
+    def killed(self) -> None:
+        """Go back to what was done."""
+        self.rows, self.told = copy.deepcopy(self._kept)
+
+    def takes(self, transactions: Iterator[Transaction]) -> None:
+        for transaction in transactions:
+            for change in transaction:
+                self._take(change, transaction)
+            if self._dones.pop(0) if self._dones else True:
+                self._kept = copy.deepcopy((self.rows, self.told))
+                transaction.done()
+
+    def _take(self, change: Any, transaction: Transaction) -> None:
+        rows = self.rows.setdefault(change.table, {})
+        if transaction.id is not None:
+            holds((transaction.id, change.position) not in self.told, "a change is told twice")
+            self.told.add((transaction.id, change.position))
+        if change.op == "t":
+            rows.clear()
+            return
+        key = orjson.dumps(change.key).decode()
+        if change.op == "d":
+            rows.pop(key, None)
+            return
+        was = rows.get(key, {})
+        rows[key] = {name: was.get(name) if value is UNCHANGED else value for name, value in change.after.items()}
+
+
+class Handed(Channel):
+    """One thread: what is put is taken."""
+
+    def __init__(self, program: Program, progress: Progress) -> None:
+        super().__init__()
+        self._program, self._progress, self._readers = program, progress, {}  # type: ignore[var-annotated]
+
+    def put(self, batch: Batch, tend: Any) -> None:
+        self._progress.handed_over(batch)
+        self._program.takes(_transactions(batch, self._progress, self._readers))
+
+
+class SafeSource(CheckedSource):
+    """Sees to it that nothing is acknowledged that was not done."""
+
+    world_file: File
+
+    def acknowledge(self, offset: Offset) -> None:
+        state = self._world.file.read().state  # type: ignore[attr-defined]
+        holds(state is not None and int(offset["at"]) <= int(state.offset["at"]), "acknowledged before it was done")
+        MemorySource.acknowledge(self, offset)
+
+
+def follow(scenario: Scenario, dones: list[bool], *, source: type[SafeSource] = SafeSource) -> Program:
+    world, program = World(scenario, Parts()), Program(dones)
+    world.file = program.file  # type: ignore[attr-defined]
+    for _ in range(scenario.seeded):
+        world.commit_next()
+    with _hurried(scenario):
+        for attempt in range(4 * len(scenario.faults) + 2 * len(scenario.transactions) + 12):
+            end = world.log.end
+            world.captured = TABLES if attempt >= scenario.late else TABLES[1:]
+            try:
+                _run(world, program, source)
+            except (Killed, RetryableError):
+                program.killed()
+                continue
+            program.killed()  # a program that ends with something undone is given it again
+            if not world.commit_next() and world.log.end == end and world.captured == TABLES:
+                break
+        else:
+            raise Violation("it never caught up")
+        program._dones.clear()
+        for _ in range(len(scenario.faults) + 1):
+            with contextlib.suppress(Killed, RetryableError):
+                _run(world, program, source)
+    for table in TABLES:
+        expected = [_json(table, row) for row in world.log.rows(table).values()]
+        found = program.rows.get(table.qualified, {}).values()
+        same = sorted(found, key=orjson.dumps) == sorted(expected, key=orjson.dumps)
+        holds(same, f"the program's rows of {table.qualified} are not the table")
+    return program
+
+
+def _run(world: World, program: Program, source: type[SafeSource]) -> None:
+    progress = Progress(program.file)  # type: ignore[arg-type]
+    channel = Handed(program, progress)
+    sink = HandoverSink(CONNECTOR, progress, channel, where="here", make=None)
+
+    def opened() -> MemorySource:
+        found = source(world)
+        acknowledge = found.acknowledge
+
+        def safe(_offset: Offset) -> None:
+            if sink.safe is not None:
+                acknowledge(dict(sink.safe))
+
+        found.acknowledge = safe  # type: ignore[method-assign]
+        return found
+
+    Pipeline(
+        Settings(connector=CONNECTOR, prefix=PREFIX, chunk_rows=world.scenario.chunk_rows, unsent=orjson.dumps(UNSENT)),
+        open_source=opened,
+        open_snapshotter=lambda: world.parts.snapshotter(world),
+        sink=sink,
+        executor=Inline,
+    ).run(until_caught_up=True)
+
+
+DONES = st.lists(st.booleans(), max_size=40)
+
+
+@LAW
+@given(scenarios(early=False), DONES)
+def test_a_program_has_every_row_once(scenario: Scenario, dones: list[bool]) -> None:
+    follow(scenario, dones)
+
+
+@LAW
+@given(scenarios(early=True), DONES)
+def test_also_where_the_snapshot_was_interrupted(scenario: Scenario, dones: list[bool]) -> None:
+    follow(scenario, dones)
+
+
+class Hasty(SafeSource):
+    """Acknowledges what was handed over, done or not."""
+
+    def acknowledge(self, offset: Offset) -> None:
+        super().acknowledge({"at": int(offset["at"]) + 16})
+
+
+def test_control_acknowledging_what_is_not_done_is_caught() -> None:
+    found = False
+
+    @hypothesis.settings(max_examples=50, derandomize=True, database=None, phases=[hypothesis.Phase.generate])
+    @given(scenarios(early=False), DONES)
+    def look(scenario: Scenario, dones: list[bool]) -> None:
+        nonlocal found
+        try:
+            follow(scenario, dones, source=Hasty)
+        except Violation:
+            found = True
+
+    look()
+    assert found
+
+
+def test_control_a_position_that_is_ahead_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction in the middle of a batch that is done must not take those behind it with it."""
+
+    def done(self: Progress, batch: Batch, index: int) -> None:
+        self._write(batch.after)
+
+    monkeypatch.setattr(Progress, "done", done)
+    found = False
+
+    @hypothesis.settings(max_examples=100, derandomize=True, database=None, phases=[hypothesis.Phase.generate])
+    @given(scenarios(early=False), DONES)
+    def look(scenario: Scenario, dones: list[bool]) -> None:
+        nonlocal found
+        try:
+            follow(scenario, dones)
+        except Violation:
+            found = True
+
+    look()
+    assert found

@@ -1,0 +1,258 @@
+"""`import cdc` on real servers: the page's examples, every type through every way, versions, flat topics, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import doctest
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import cdc
+from tests.conftest import Database, _database
+from tests.integration.connector import Connector
+
+pytest_plugins = ["tests.spark_fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "library.md"
+
+_TYPES: Final = (
+    "id bigint PRIMARY KEY, b boolean, s smallint, i integer, r real, d double precision, n numeric(10,2), f numeric,"
+    " t text, j jsonb, y bytea, a date, w time, l timestamp(3), m timestamp, z timestamptz, v interval, u uuid,"
+    " e varbit, xs integer[], ts text[], ns numeric(10,2)[], ds date[]"
+)
+_FULL: Final = (
+    "1, true, -32768, 2147483647, 3.3, 1e20, 99.90, 22.2200, E'a\"\\\\\\n', '{\"a\": 1.00}', '\\x00ff10', '2024-02-29',"
+    " '12:34:56.5', '2024-02-29 12:34:56.1', '2024-02-29 12:34:56.123456', '2024-02-29 12:34:56+01', '1 year -3 days',"
+    " 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '0010', '{1,NULL,3}', '{NULL,\"NULL\"}', '{1.10}', '{2024-02-29}'"
+)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A connector that has captured everything."""
+
+    database: Database
+    connector: Connector
+
+    @property
+    def file(self) -> Path:
+        return self.connector.file
+
+    @property
+    def url(self) -> str:
+        return self.database.url
+
+
+@pytest.fixture(scope="module")
+def shop(servers: Callable[[str], str], kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    with contextlib.contextmanager(_database)(servers("postgres18")) as database:
+        database.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, customer text, status text, total numeric(10,2))",
+            "INSERT INTO orders VALUES (1001, 'Sally Thomas', 'new', 99.90), (1002, 'George Bailey', 'new', 12.50)",
+            f"CREATE TABLE every ({_TYPES})",
+            f"INSERT INTO every VALUES ({_FULL})",
+            "CREATE TABLE odd (id int PRIMARY KEY, after text, n numeric(5,1), at timestamptz)",
+            "ALTER TABLE odd REPLICA IDENTITY FULL",
+            "CREATE TABLE flat (id int PRIMARY KEY, v text)",
+            "INSERT INTO flat SELECT g, 'v' || g FROM generate_series(1, 5) g",
+        )
+        folder = tmp_path_factory.mktemp("library")
+        name = database.name.removeprefix("test_")
+        connector = Connector(
+            folder, f"lib{name}", database.url, kafka, ["public.*"], sink={"formats": {"public.flat": "flat"}}
+        )
+        connector.catch_up()
+        database.execute(
+            "INSERT INTO every (id) VALUES (2)",
+            "UPDATE every SET n = 7, d = 'NaN', a = 'infinity', z = '0044-03-15 00:00+00 BC' WHERE id = 2",
+            "INSERT INTO odd VALUES (1, 'a,\"after\":{}', 1.5, '2024-01-01'), (2, 'b', 2.5, 'infinity')",
+            "INSERT INTO odd VALUES (3, 'c', 3, NULL)",
+            "UPDATE odd SET id = 9 WHERE id = 1",
+            "DELETE FROM odd WHERE id = 3",
+            "ALTER TABLE odd ADD COLUMN more int",
+            "UPDATE odd SET more = 4 WHERE id = 2",
+            "UPDATE flat SET v = 'changed' WHERE id = 2",
+            "DELETE FROM flat WHERE id = 3",
+        )
+        connector.catch_up()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TEST_DATABASE_URL", connector.environment["TEST_DATABASE_URL"])
+            yield Shop(database, connector)
+
+
+def test_the_examples_of_the_page(
+    shop: Shop, apply_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "connector.yaml").write_text(shop.file.read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP_POSTGRES_URL", shop.url)
+    known = {"spark": apply_spark, "Decimal": Decimal}
+    examples = doctest.DocTestParser().get_doctest(PAGE.read_text(encoding="utf-8"), known, "library.md", str(PAGE), 0)
+    said: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples, out=said.append)
+    assert result.attempted > 8
+    assert not result.failed, "".join(said)
+
+
+def _expected(database: Database) -> list[dict[str, Any]]:
+    """The rows as psycopg2 reads them, by types of Python that are ours too."""
+    connection = database.connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET timezone = 'UTC'")
+            cursor.execute(
+                "SELECT id, b, s, i, r, d, n, f, t, j::text j, y, a, w - time '00:00' w, l, m, z, u::text u, e::text e,"
+                " xs, ts, ns, ds FROM every WHERE id = 1"
+            )
+            names = [column.name for column in cursor.description or ()]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    finally:
+        connection.close()
+    return [{name: bytes(v) if isinstance(v, memoryview) else v for name, v in row.items()} for row in rows]
+
+
+def test_every_type_by_every_way(shop: Shop, tmp_path: Path, apply_spark: SparkSession) -> None:
+    """Another driver's values are ours: from the database, from the topics, in Arrow; and Spark's are the same."""
+    (expected,) = _expected(shop.database)
+    with cdc.follow(
+        shop.url, tables=["public.every"], position=tmp_path / "every.pos", create=True, until_caught_up=True
+    ) as following:
+        told = {change.key["id"]: change for transaction in following for change in transaction if change.key}
+    assert told[1].after is not None
+    assert {name: told[1].after[name] for name in expected} == expected
+    assert told[1].after["v"] == "P1Y-3D"
+    topics = cdc.follow(shop.file, tables=["public.every"], until_caught_up=True)
+    last = {change.key["id"]: change for change in topics if change.key}
+    assert last[1].after == told[1].after
+    assert last[2].after is not None
+    odd = {name: last[2].after[name] for name in ("n", "a", "z", "t")}
+    assert odd == {"n": Decimal("7.00"), "a": "infinity", "z": "-0043-03-15T00:00:00Z", "t": None}
+    table = cdc.table(shop.file, "public.every").to_arrow()
+    instants = dict(zip(table["id"].to_pylist(), table["z"].cast("int64").to_pylist(), strict=True))
+    assert instants == {1: round(expected["z"].timestamp() * 1e6), 2: -63517824000000000}
+    arrow = {row["id"]: row for row in table.drop_columns(["z"]).to_pylist()}  # datetime has no such year
+    exact = {name: value for name, value in expected.items() if name not in ("r", "f", "z")}
+    assert {name: arrow[1][name] for name in exact} == exact
+    assert arrow[1]["f"] == "22.2200"
+    assert arrow[2]["a"] == dt.date(9999, 12, 31)
+    assert arrow[2]["d"] != arrow[2]["d"]
+    same = ("id", "b", "i", "d", "n", "f", "t", "j", "y", "a", "l", "m", "xs", "ts", "ns", "ds")
+    rows = [
+        row.asDict() for row in cdc.spark(apply_spark, shop.file, "public.every").select(*same).sort("id").collect()
+    ]
+    assert rows[0] == {name: arrow[1][name] for name in same}
+    assert rows[1]["a"] == dt.date(9999, 12, 31)
+
+
+def test_versions_keys_and_deletes_in_batches(shop: Shop) -> None:
+    """A batch is of one version; a delete has its key; a column named `after` and an infinity are no obstacle."""
+    batches = list(cdc.follow(shop.file, tables=["public.odd"], until_caught_up=True).arrow(rows=3))
+    assert all(batch.num_rows <= 3 for batch in batches)
+    versions = {batch.schema.metadata[b"version"]: "more" in batch.schema.names for batch in batches}
+    assert versions == {b"1": False, b"2": True}
+    rows: dict[int, dict[str, Any] | None] = {}
+    for batch in batches:
+        for row in batch.to_pylist():
+            rows[row["id"]] = None if row.pop("__op") == "d" else row
+    assert rows[1] is rows[3] is None
+    assert rows[9] is not None
+    assert (rows[9]["after"], rows[9]["n"]) == ('a,"after":{}', Decimal("1.5"))
+    assert rows[2] is not None
+    assert rows[2]["more"] == 4
+    assert rows[2]["at"].year == 9999
+    table = cdc.table(shop.file, "public.odd").to_arrow()
+    assert table.schema.names == ["id", "after", "n", "at", "more"]
+    assert sorted((row["id"], row["more"]) for row in table.to_pylist()) == [(2, 4), (9, None)]
+
+
+def test_flat_topics_are_read_too(shop: Shop, apply_spark: SparkSession) -> None:
+    want = [(1, "v1"), (2, "changed"), (4, "v4"), (5, "v5")]
+    table = cdc.table(shop.file, "public.flat").to_arrow()
+    assert sorted((row["id"], row["v"]) for row in table.to_pylist()) == want
+    fold: dict[int, Any] = {}
+    for change in cdc.follow(shop.file, tables=["public.flat"], until_caught_up=True):
+        assert change.key is not None
+        fold[change.key["id"]] = change.after and change.after["v"]
+    assert sorted((key, value) for key, value in fold.items() if value is not None) == want
+    ops = [
+        op
+        for b in cdc.follow(shop.file, tables=["public.flat"], until_caught_up=True).arrow()
+        for op in b["__op"].to_pylist()
+    ]
+    assert ops.count("d") == 1
+    with pytest.raises(cdc.OperatorError, match="its topic is flat"):
+        cdc.spark(apply_spark, shop.file, "public.flat")
+
+
+def test_since(shop: Shop) -> None:
+    """From the first record that was written then; nothing is older in a topic that was written later."""
+    now = dt.datetime.now(dt.UTC)
+    assert list(cdc.follow(shop.file, since=now, until_caught_up=True)) == []
+    hour_ago = (now - dt.timedelta(hours=1)).isoformat()
+    tables = {change.table for change in cdc.follow(shop.file, since=hour_ago, until_caught_up=True)}
+    assert tables == {"public.orders", "public.every", "public.odd", "public.flat"}
+
+
+def test_a_stream_of_spark(shop: Shop, apply_spark: SparkSession, tmp_path: Path) -> None:
+    """Typed changes, deletes among them."""
+    stream = cdc.spark(apply_spark, shop.file, "public.odd", streaming=True)
+    assert stream.isStreaming
+    query = stream.writeStream.format("memory").queryName("odd_changes").option("checkpointLocation", str(tmp_path))
+    query.trigger(availableNow=True).start().awaitTermination()
+    rows = apply_spark.sql("SELECT * FROM odd_changes ORDER BY _cdc_position").collect()
+    assert [row["_cdc_op"] for row in rows] == ["c", "c", "c", "d", "c", "d", "u"]
+    assert [row["id"] for row in rows] == [1, 2, 3, 1, 9, 3, 2]
+    assert str(rows[0]["n"]) == "1.5"
+
+
+def test_spark_is_refused_what_would_be_other_rows(shop: Shop, apply_spark: SparkSession) -> None:
+    session = apply_spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    with pytest.raises(cdc.OperatorError, match=r"timeZone = Europe/Berlin.*\n.*spark.conf.set"):
+        cdc.spark(session, shop.file, "public.orders")
+    with pytest.raises(cdc.OperatorError, match=r"has not described public\.absent"):
+        cdc.spark(apply_spark, shop.file, "public.absent")
+    shop.database.execute(
+        "CREATE TABLE misfits (id int PRIMARY KEY, n numeric(5,1))", "INSERT INTO misfits VALUES (1, 'NaN')"
+    )
+    shop.connector.catch_up()
+    frame = cdc.spark(apply_spark, shop.file, "public.misfits")
+    with pytest.raises(PySparkException, match=r"a value does not fit: n\. Keep such a column"):
+        frame.count()
+    kept = cdc.spark(apply_spark, shop.file, "public.misfits", types={"n": "string"})
+    assert [row["n"] for row in kept.collect()] == ["NaN"]
+    with pytest.raises(cdc.OperatorError, match=r"public\.misfits: a value of column n does not fit"):
+        cdc.table(shop.file, "public.misfits").to_arrow()
+    assert cdc.table(shop.file, "public.misfits", text=["n"]).to_arrow()["n"].to_pylist() == ["NaN"]
+
+
+def test_pandas_and_polars(shop: Shop) -> None:
+    """Where they are installed they are given the rows; else what is missing is said."""
+    table = cdc.table(shop.file, "public.orders")
+    for package, make in (("pandas", table.to_pandas), ("polars", table.to_polars)):
+        try:
+            __import__(package)
+        except ImportError:
+            with pytest.raises(cdc.ConfigError, match=f"this needs {package}") as told:
+                make()
+            assert f"pip install {package}" in str(told.value)
+        else:
+            assert len(make()) == 2
+
+
+def test_names_that_are_not_there(shop: Shop) -> None:
+    with pytest.raises(cdc.OperatorError, match=r"has not described public\.absent"):
+        cdc.table(shop.file, "public.absent")
+    with pytest.raises(cdc.OperatorError, match=r"has not described public\.absent"):
+        cdc.follow(shop.file, tables=["public.absent", "public.orders"])
+    assert "TEST_DATABASE_URL" in os.environ
