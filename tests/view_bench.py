@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplySource
-from cdc.config.views import MatchConfig, ViewConfig, ViewsConfig
+from cdc.config.views import MatchConfig, StreamConfig, ViewConfig, ViewsConfig
 from cdc.model.state import Phase
 from spark_apply.events.kafka_source import committed
 from spark_apply.views.job import ViewSummary, run_views
@@ -45,6 +45,7 @@ class ViewBench:
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     logs: frozenset[str] = frozenset()
     """The tables that have a log."""
+    streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     commit: int = 10
     seen: dict[str, int] = field(default_factory=dict)
 
@@ -63,6 +64,7 @@ class ViewBench:
             source=ApplySource(bootstrap_servers=self.bootstrap, topic_prefix=self.prefix),
             state=str(self.folder / "state"),
             views=self.views,
+            streams=self.streams,
         )
 
     def records(self, changes: Iterable[Change], number: int = 1, *, at_ms: int = 0) -> list[Record]:

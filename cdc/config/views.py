@@ -16,8 +16,11 @@ from cdc.model.errors import ConfigError
 
 VIEW_SCHEMA: Final = "view"
 """The schema that views are tables of: their topics are ``<prefix>.view.<name>``."""
+STREAM_SCHEMA: Final = "stream"
+"""The schema that streams of other applications are tables of."""
 
 READS_AT: Final = ("now", "event", "arrival")
+ON_LOSS: Final = ("stop", "go_on")
 REFRESHES: Final = ("units", "full")
 ENGINES: Final = ("duckdb",)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
@@ -107,6 +110,35 @@ class ViewConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """A topic of events that another application writes: JSON objects, which views read as ``stream.<name>``."""
+
+    topic: str
+    schema: str
+    """Columns with their types, in Spark's SQL: ``id BIGINT, at TIMESTAMP, page STRING``."""
+    key: tuple[str, ...]
+    """Columns that tell events apart: of several with one key the earliest one counts."""
+    time: str | None = None
+    """The column that says when an event happened."""
+    keep: str | None = None
+    """How long after its time an event may still come: ``7d``, ``12h``, ``90m``, ``30s``. None: without end."""
+    on_loss: str = "stop"
+    """What is done where the topic has removed records that were not read: ``stop`` or ``go_on``."""
+
+    def __post_init__(self) -> None:
+        _require(self.topic.strip(), "topic is empty", "topic: clicks")
+        _require(self.schema.strip(), "schema is empty", "schema: id BIGINT, at TIMESTAMP, page STRING")
+        _require(self.key, "key is empty", "key: [id]  # columns that tell events apart")
+        _require(self.on_loss in ON_LOSS, f"on_loss: “{self.on_loss}” is not known", f"one of {', '.join(ON_LOSS)}")
+        ReadConfig(time=self.time, keep=self.keep)
+
+    @property
+    def keep_ms(self) -> int | None:
+        """`keep` in milliseconds."""
+        return ReadConfig(time=self.time, keep=self.keep).keep_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSink:
     """The topics that views are written to."""
 
@@ -134,6 +166,8 @@ class ViewsConfig:
     state: str
     """The folder that the job keeps its state in; it can be deleted, and is then made again from the topics."""
     views: Mapping[str, ViewConfig]
+    streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    """Topics of events that others write, by the name that views read them by."""
     engine: str = "duckdb"
     memory: str = "1GB"
     """The most that the engine keeps in memory; beyond it, it uses the disk beside the state."""
@@ -154,6 +188,12 @@ class ViewsConfig:
         _require(self.state.strip(), "state is empty", "state: ./state/shop-views")
         _require(self.engine in ENGINES, f"engine: “{self.engine}” is not known", f"one of {', '.join(ENGINES)}")
         _require(_MEMORY.fullmatch(self.memory), f"memory: “{self.memory}” is no amount", "memory: 1GB, or 500MB")
+        for name in self.streams:
+            _require(
+                _VIEW.fullmatch(name),
+                f"streams: “{name}” is not a stream's name",
+                "a lower-case letter, then lower-case letters, digits and _, at most 63 in all",
+            )
         for name in self.views:
             _require(
                 _VIEW.fullmatch(name),

@@ -53,6 +53,8 @@ def find_changes(table: SourceTable, state: ViewState, *, limit: str, clock_ms: 
     if table.use.way is Way.HISTORY:
         _find_versions(table, state, limit)
         return 0
+    if table.use.way is Way.EVENTS:
+        return _find_events(table, state)
     late = _find_late(table, state, limit) if table.use.way is Way.STREAM else 0
     _find_rows(table, state, limit, clock_ms if reload else None, reload=reload)
     return late
@@ -123,13 +125,17 @@ def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
     if positions:
         state.insert(late, [POSITION], [[position] for position in positions])
     ((number,),) = state.rows(f"SELECT count(*) FROM {late}")
+    _count_late(relation, number, state)
+    return int(number)
+
+
+def _count_late(relation: str, number: int, state: ViewState) -> None:
     if number:
         state.execute(
             "INSERT INTO late VALUES (?, ?) "
             "ON CONFLICT (relation) DO UPDATE SET events = late.events + excluded.events",
             [relation, number],
         )
-    return int(number)
 
 
 _Event = tuple[str, str, str, dt.datetime | None, dt.datetime | None, dt.datetime | None]
@@ -216,9 +222,37 @@ def _find_versions(table: SourceTable, state: ViewState, limit: str) -> None:
     )
 
 
+def _find_events(table: SourceTable, state: ViewState) -> int:
+    """Find the events of a stream of others that are new, whatever the limit; return how many were late."""
+    relation = table.relation
+    waiting, before, found = (place(schema, relation) for schema in ("pending", "before", "work"))
+    key = [quoted(name) for name in table.key]
+    own = [quoted(name) for name, _ in table.columns]
+    late = "false"
+    if table.use.keep_ms is not None:
+        begin = f"make_timestamp_ms({SOURCE_MS} - {table.use.keep_ms})"
+        late = f"coalesce({_time(table, 'e')} <= {begin}, false)"
+    state.execute(f"CREATE OR REPLACE TABLE {found} AS SELECT e.*, {late} AS {_DIFFERS} FROM {waiting} e")
+    ((number,),) = state.rows(f"SELECT count(*) FROM {found} WHERE {_DIFFERS}")
+    _count_late(relation, number, state)
+    joined = " AND ".join(f"n.{name} = b.{name}" for name in key)
+    differs = " OR ".join(f"n.{name} IS DISTINCT FROM b.{name}" for name in own if name not in key) or "false"
+    state.execute(
+        f"CREATE OR REPLACE TABLE {place('coming', relation)} AS SELECT n.{POSITION}, "
+        f"{', '.join('n.' + name for name in own)} FROM (SELECT * FROM {found} WHERE NOT {_DIFFERS} "
+        f"QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {POSITION}) = 1) n LEFT JOIN {before} b ON {joined} "
+        f"WHERE b.{POSITION} IS NULL OR (n.{POSITION} < b.{POSITION} AND ({differs}))"
+    )
+    state.execute(
+        f"CREATE OR REPLACE TABLE {place('changed', relation)} AS "
+        f"SELECT {', '.join(key)} FROM {place('coming', relation)}"
+    )
+    return int(number)
+
+
 def move_on(table: SourceTable, state: ViewState) -> None:
     """Note the position of events that have changed nothing: an older one that comes again is then known as old."""
-    if table.use.way is Way.HISTORY:
+    if table.use.way in (Way.HISTORY, Way.EVENTS):
         return
     joined = " AND ".join(f"n.{quoted(name)} = b.{quoted(name)}" for name in table.key)
     newest, before = place("work", table.relation), place("before", table.relation)

@@ -33,6 +33,7 @@ from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.state import ViewState
 from spark_apply.views.status import sink_config
 from spark_apply.views.store import ViewStore
+from spark_apply.views.streams import Stream, StreamReader, require_topics, streams_of
 from spark_apply.views.uses import TIMES, TableUse, Way, uses_of
 from spark_apply.views.view import View, relation_of
 
@@ -77,11 +78,13 @@ class Planned:
     """How views read captured tables."""
     connector: str
     """The one that writes their topics."""
+    streams: Mapping[str, Stream]
+    """Those that views read, by name."""
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The captured tables that are read, sorted."""
-        return tuple(sorted({use.table for use in self.uses}))
+        return tuple(sorted({use.table for use in self.uses if use.way is not Way.EVENTS}))
 
 
 def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
@@ -91,6 +94,12 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     relations: dict[str, Relation] = {}
     for name, of in captured.items():
         relations[name] = _relation(target(of, {}))
+    streams = streams_of(config)
+    for stream in streams.values():
+        if stream.use.relation in captured:
+            msg = f"streams.{stream.name}: {stream.use.relation} is a captured table, too"
+            raise ConfigError(msg, hint="give the stream another name")
+        relations[stream.use.relation] = Relation(stream.use.relation, dict(stream.columns), stream.config.key)
     views: list[View] = []
     for name in in_order(config.views):
         view = config.views[name]
@@ -99,6 +108,10 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
             msg = f"views.{name}: {writer} publishes a table or a view of that name, {relation_of(name)}, already"
             raise ConfigError(msg, hint="give the view another name: its topic would be the same")
         uses = uses_of(view.reads)
+        read_streams = {
+            s.use.relation: s.use for s in streams.values() if s.use.relation in relations_named(name, view)
+        }
+        uses |= read_streams
         _check_uses(name, uses, relations)
         read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
         plan, sql, match = plan_config(name, view, read, uses)
@@ -108,10 +121,12 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     own = {view.relation for view in views}
     named = {use.relation: use for view in views for use in view.uses.values()}
     reads = sorted({read for view in views for read in view.plan.reads if read not in own})
-    planned = Planned(tuple(views), tuple(named.get(read) or TableUse(read) for read in reads), "")
+    used = tuple(named.get(read) or TableUse(read) for read in reads)
+    planned = Planned(tuple(views), used, "", {n: s for n, s in streams.items() if s.use in used})
     _require_names_apart(relations, own.union(planned.tables))
     _require_one_connector(captured, planned.tables)
     _require_histories(config, captured, planned.uses)
+    require_topics(config.source, planned.streams)
     return replace(planned, connector=captured[planned.tables[0]][-1].connector)
 
 
@@ -166,6 +181,8 @@ def _relation(table: TargetTable) -> Relation:
 def _cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]) -> str | None:
     """Say why a view cannot be computed from tables as they are now; None where it can."""
     relations = {name: _relation(table) for name, table in tables.items()}
+    for stream in planned.streams.values():
+        relations[stream.use.relation] = Relation(stream.use.relation, dict(stream.columns), stream.config.key)
     for table, use in view.uses.items():
         relations[use.relation] = _used(relations[table], use)
     for other in planned.views:
@@ -267,7 +284,7 @@ def run_views(
     for view in planned.views:
         for warning in view.plan.warnings:
             tell(f"warning: views.{view.name}: {warning}")
-    store = open_state(config, planned, tell)
+    store = open_state(config, planned, spark, tell)
     first = store.output.sent
     try:
         run_apply(_apply_config(config, planned, store), once=once, meter=meter, progress=tell, stop=stop)
@@ -278,7 +295,7 @@ def run_views(
     )
 
 
-def open_state(config: ViewsConfig, planned: Planned, tell: Progress) -> ViewStore:
+def open_state(config: ViewsConfig, planned: Planned, spark: SparkSession, tell: Progress) -> ViewStore:
     """Open the state, fence other copies off, and publish what a killed job has left."""
     folder = Path(config.state)
     state = ViewState(folder, memory=config.memory)
@@ -292,7 +309,8 @@ def open_state(config: ViewsConfig, planned: Planned, tell: Progress) -> ViewSto
         if not output.knows(state):
             tell("the state is older or newer than the topics say: it is made again from the topics")
             state.begin_again(seq=output.sent, step=output.sent_step)
-        store = ViewStore(state, output, planned.views, planned.uses, folder, partial(_cannot_read, planned))
+        reader = StreamReader(spark, config.source, state, planned.streams)
+        store = ViewStore(state, output, planned.views, planned.uses, folder, reader, partial(_cannot_read, planned))
         store.begin()
     except BaseException:
         output.sink.close()
@@ -309,6 +327,7 @@ def _apply_config(config: ViewsConfig, planned: Planned, store: ViewStore) -> Ap
         tables={
             use.table: ApplyTable(stores=(STORE,), mode="history" if use.way is Way.HISTORY else "latest")
             for use in planned.uses
+            if use.way is not Way.EVENTS
         },
         checkpoint=str(Path(config.state) / "checkpoint"),
         quarantine=config.quarantine,

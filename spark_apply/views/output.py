@@ -206,7 +206,7 @@ class ViewOutput:
             identity={"kind": SOURCE, ORIGIN: self.origin},
             phase=Phase.STREAM,
             epoch=at.epoch,
-            offset={"seq": about["seq"], "step": about["step"], "position": about["position"]},
+            offset={name: about[name] for name in ("seq", "step", "position", "streams")},
             commit=at.commit,
             source_ms=about["clock_ms"] or 0,
             tables=tuple(sorted(view.relation for view in self.views)),
@@ -239,6 +239,9 @@ def _json(value: str | None) -> bytes:
     return b"null" if value is None else value.encode()
 
 
-def outbox_note(*, step: int, seq: int, position: str, clock_ms: int | None) -> Mapping[str, object]:
-    """Return what belongs to the events of an outbox."""
-    return {"step": step, "seq": seq, "position": position, "clock_ms": clock_ms}
+def outbox_note(
+    *, step: int, seq: int, position: str, clock_ms: int | None, streams: Mapping[str, Mapping[int, int]]
+) -> Mapping[str, object]:
+    """Return what belongs to the events of an outbox; `streams` has the offsets behind what was read of them."""
+    offsets = {name: {str(partition): offset for partition, offset in of.items()} for name, of in streams.items()}
+    return {"step": step, "seq": seq, "position": position, "clock_ms": clock_ms, "streams": offsets}

@@ -7,6 +7,7 @@
     before."R"           rows of R at the position
     changed."R", coming."R", units."N"   of the step that is being computed: see `spark_apply.views.sql.view_plan`
     outbox               events of the last step, until they are in Kafka
+    streams              of each stream of others: its topic, the offsets behind what was read, how much was no event
     late                 by relation, how many events came too late to count: see `spark_apply.views.uses`
     quarantine           units whose rows cannot be published: a key that is null or not unique
 
@@ -40,6 +41,9 @@ CREATE TABLE views (name VARCHAR PRIMARY KEY, fingerprint VARCHAR NOT NULL);
 CREATE TABLE outbox (
     seq BIGINT NOT NULL, view VARCHAR NOT NULL, op VARCHAR NOT NULL, key VARCHAR NOT NULL,
     before VARCHAR, after VARCHAR
+);
+CREATE TABLE streams (
+    name VARCHAR PRIMARY KEY, topic VARCHAR NOT NULL, offsets VARCHAR NOT NULL, unreadable BIGINT NOT NULL
 );
 CREATE TABLE late (relation VARCHAR PRIMARY KEY, events BIGINT NOT NULL);
 CREATE TABLE quarantine (
@@ -186,7 +190,7 @@ class ViewState:
             for schema in _SCHEMAS:
                 self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
                 self.execute(f"CREATE SCHEMA {quoted(schema)}")
-            for table in ("tables", "views", "outbox", "late", "quarantine"):
+            for table in ("tables", "views", "outbox", "streams", "late", "quarantine"):
                 self.execute(f"DELETE FROM {table}")
             self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
 

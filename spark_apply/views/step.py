@@ -17,6 +17,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.views.fold import SourceTable, find_changes, move_on
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Computed, Node, found_by
 from spark_apply.views.state import POSITION, ViewState, place
+from spark_apply.views.uses import Way
 from spark_apply.views.values import Columns, engine_type, object_of, quoted, text
 from spark_apply.views.view import View
 
@@ -64,8 +65,12 @@ class Step:
             self._clear(table.relation)
 
     def _is_waiting(self, table: SourceTable) -> bool:
-        waiting = f"SELECT 1 FROM {place('pending', table.relation)} WHERE {POSITION} < ? LIMIT 1"
-        return bool(self.state.rows(waiting, [self.limit]))
+        waiting = f"SELECT 1 FROM {place('pending', table.relation)} WHERE {self._before(table)} LIMIT 1"
+        return bool(self.state.rows(waiting))
+
+    def _before(self, table: SourceTable) -> str:
+        """Return the condition for waiting events that the step takes; streams of others have no such positions."""
+        return "true" if table.use.way is Way.EVENTS else f"{POSITION} < {text(self.limit)}"
 
     def _clear(self, relation: str) -> None:
         for schema in ("changed", "coming"):
@@ -303,7 +308,7 @@ class Step:
                 self._replace(relation, table.row_key)
             if self._is_waiting(table):
                 move_on(table, state)
-                state.execute(f"DELETE FROM {place('pending', relation)} WHERE {POSITION} < ?", [self.limit])
+                state.execute(f"DELETE FROM {place('pending', relation)} WHERE {self._before(table)}")
         for view in views:
             for node in view.plan.nodes[:-1]:
                 if node.name in self.changed:

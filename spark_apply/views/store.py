@@ -33,7 +33,8 @@ from spark_apply.views.output import ViewOutput, outbox_note
 from spark_apply.views.state import POSITION, ViewState, place
 from spark_apply.views.status import note_status
 from spark_apply.views.step import Step, ViewError
-from spark_apply.views.uses import TableUse
+from spark_apply.views.streams import StreamReader
+from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.values import engine_type, quoted
 from spark_apply.views.view import View
 
@@ -64,9 +65,10 @@ class ViewStore:
     output: ViewOutput
     views: tuple[View, ...]
     uses: tuple[TableUse, ...]
-    """How the views read captured tables."""
+    """How the views read captured tables, and streams of others."""
     folder: Path
     """Where others find what is known of the views."""
+    streams: StreamReader
     cannot_read: Callable[[View, Mapping[str, TargetTable]], str | None]
     """Says why a view cannot be computed from tables as they are; None where it can."""
     whole: bool = True
@@ -82,12 +84,12 @@ class ViewStore:
     @property
     def tables(self) -> frozenset[str]:
         """The captured tables that the views read."""
-        return frozenset(use.table for use in self.uses)
+        return frozenset(use.table for use in self.uses if use.way is not Way.EVENTS)
 
     @property
     def every_event_of(self) -> frozenset[str]:
         """The tables of which the newest event of each key is not enough."""
-        return frozenset(use.table for use in self.uses if use.needs_every_event)
+        return frozenset(use.table for use in self.uses if use.needs_every_event and use.way is not Way.EVENTS)
 
     def _uses_of(self, table: str) -> list[TableUse]:
         return [use for use in self.uses if use.table == table]
@@ -111,6 +113,7 @@ class ViewStore:
         self._stale = {view.name for view in self.views if known.get(view.name) != view.fingerprint}
         self._stale |= self.output.lost
         self.output.flush()
+        self.streams.open()
 
     def open(self, table: TargetTable) -> str:
         columns = [(column.name, column.kind) for column in table.columns]
@@ -123,7 +126,7 @@ class ViewStore:
         self._tables[table.qualified] = table
         if self._tables.keys() == self.tables:
             self._stop_readers(table)
-        if self._tables.keys() == self.tables and self._stale:
+        if self._tables.keys() == self.tables and (self._take_streams() or self._stale):
             self._begin_views()
         return self.state.get("identity") or ""
 
@@ -137,6 +140,14 @@ class ViewStore:
             if why is not None:
                 message = f"view {view.name}: table {table.qualified} has changed: {why}"
                 self._stop(ViewError(view.name, message), math.inf)
+
+    def _take_streams(self) -> bool:
+        """Take in what is new in streams; return whether there is anything."""
+        found = self.streams.take_in()
+        for name, unreadable in found.items():
+            if unreadable:
+                self.output.tell(f"warning: {unreadable:,} records of stream {name} are no events of it: left out")
+        return bool(found)
 
     def _begin_views(self) -> None:
         """Compute views that are new or changed at the position where the state is, whether or not events follow."""
@@ -203,6 +214,7 @@ class ViewStore:
             return
         clock_ms = max((at for at in (clock_ms, before_ms) if at is not None), default=None)
         again = any(failed.due_at <= time.monotonic() for failed in self.failed.values())
+        again |= self._take_streams()
         if (limit, clock_ms) == (before, before_ms) and not again and not (self._stale - self.failed.keys()):
             return
         self._step(limit, before_ms, clock_ms)
@@ -250,6 +262,7 @@ class ViewStore:
             for table in self._tables.values()
             for use in self._uses_of(table.qualified)
         ]
+        tables += [SourceTable(s.use, s.columns, s.config.key) for s in self.streams.streams.values()]
         for table in tables:
             step.fold(table, reload=self._known(table.use.table)[1])
         for view in views:
@@ -263,7 +276,9 @@ class ViewStore:
         ((last,),) = self.state.rows("SELECT max(seq) FROM outbox")
         seq = int(last if last is not None else self.state.get("seq") or 0)
         number = int(self.state.get("step") or 0) + 1
-        note = outbox_note(step=number, seq=seq, position=step.limit, clock_ms=step.clock_after_ms)
+        note = outbox_note(
+            step=number, seq=seq, position=step.limit, clock_ms=step.clock_after_ms, streams=self.streams.offsets()
+        )
         self.state.put(
             position=step.limit, clock_ms=step.clock_after_ms, seq=seq, step=number, outbox=orjson.dumps(note).decode()
         )

@@ -52,6 +52,8 @@ class Way(Enum):
     ROWS = "rows"
     STREAM = "stream"
     HISTORY = "history"
+    EVENTS = "events"
+    """Of a topic that another application writes; see `spark_apply.views.streams`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class TableUse:
     @property
     def relation(self) -> str:
         """The name that the relation has in the state and in plans."""
+        if self.way is Way.EVENTS:
+            return self.table
         if self.way is Way.HISTORY:
             return f"{self.table}@history"
         kept = f"@{self.time}+{self.keep_ms}ms" if self.way is Way.STREAM else ""

@@ -12,7 +12,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,12 +32,13 @@ from spark_apply.model.target_table import TargetTable, derived, target
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 from spark_apply.spark.session import open_session
-from spark_apply.views.job import plan_views
+from spark_apply.views.job import Planned, plan_views
 from spark_apply.views.output import last_position
 from spark_apply.views.output_types import spark_text
 from spark_apply.views.reading import as_used
 from spark_apply.views.search.verified import matched
 from spark_apply.views.status import sink_config
+from spark_apply.views.streams import Stream, rows_of
 from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.view import View
 
@@ -97,7 +98,7 @@ def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Prog
     found: list[Verified] = []
     for _ in range(_TRIES):
         state = _standing(config)
-        found = _Look(config, spark, state, tell).compare(planned.views, planned.uses, only)
+        found = _Look(config, spark, state, tell).compare(planned, only)
         if all(of.agrees for of in found) or _standing(config) == state:
             break
     return found
@@ -133,17 +134,20 @@ class _Look:
     state: State
     tell: Progress
 
-    def compare(self, views: tuple[View, ...], uses: tuple[TableUse, ...], only: str | None) -> list[Verified]:
+    def compare(self, planned: Planned, only: str | None) -> list[Verified]:
         stand_ins: dict[str, str] = {}
         found = []
-        needed = _needed(views, only)
-        for use in uses:
-            if use.relation not in needed:
-                continue
-            self.tell(f"reading {use.table}")
-            self._register(stand_ins, use.relation, self._used(use))
+        needed = _needed(planned.views, only)
+        for use in planned.uses:
+            if use.relation in needed and use.way is not Way.EVENTS:
+                self.tell(f"reading {use.table}")
+                self._register(stand_ins, use.relation, self._used(use))
+        for stream in planned.streams.values():
+            if stream.use.relation in needed:
+                self.tell(f"reading {stream.config.topic}")
+                self._register(stand_ins, stream.use.relation, self._streamed(stream))
         clock = _EPOCH + dt.timedelta(milliseconds=self.state.source_ms)
-        for view in views:
+        for view in planned.views:
             if view.relation not in self.state.tables or view.relation not in needed:
                 continue  # a view that is new since then, or not asked for
             kinds = dict(view.columns)
@@ -166,6 +170,12 @@ class _Look:
     def _register(self, stand_ins: dict[str, str], relation: str, rows: DataFrame) -> None:
         stand_ins[relation] = f"_cdc_verified_{len(stand_ins)}"
         rows.createOrReplaceTempView(stand_ins[relation])
+
+    def _streamed(self, stream: Stream) -> DataFrame:
+        """Return the rows of a stream of others, up to the offsets that are published."""
+        told = cast("Mapping[str, Mapping[str, int]]", self.state.offset.get("streams") or {})
+        ends = {int(partition): end for partition, end in told.get(stream.name, {}).items()}
+        return rows_of(kafka_source.read(self.spark, self.config.source, stream.config.topic, {}, ends), stream)
 
     def _used(self, use: TableUse) -> DataFrame:
         """Return the rows that views read of a table, up to the position that is published."""

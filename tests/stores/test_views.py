@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 import spark_apply.views.step
 from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.config.views import ViewConfig
+from cdc.config.views import StreamConfig, ViewConfig
 from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
 from spark_apply.events.kafka_source import schema_versions
@@ -555,6 +556,74 @@ def test_no_reader_sees_half_a_transfer(apply_spark: SparkSession, kafka: str, t
 
 def _reached(bench: ViewBench, failed: list[Exception], goal: str) -> bool:
     return bool(failed) or view_status(bench.config)["position"] >= goal
+
+
+_CLICKS = StreamConfig(
+    topic="clicks",
+    schema="id STRING, search BIGINT, at TIMESTAMP, `n n` DECIMAL(9,2)",
+    key=("id",),
+    time="at",
+    keep="30m",
+)
+
+
+def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """A topic of JSON objects: read once, each key once, late ones and what is no event left out and counted."""
+    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {})
+    topic = f"{bench.prefix}-clicks"
+    bench.views = {
+        "outcome": ViewConfig(
+            sql="SELECT s.id, count(c.id) AS n, min(c.at) AS first, sum(c.`n n`) AS total FROM public.s s "
+            "LEFT JOIN stream.clicks c ON c.search = s.id GROUP BY s.id",
+            key=("id",),
+        ),
+        "minutes": ViewConfig(
+            sql="SELECT date_trunc('MINUTE', at) AS minute, count(*) AS n FROM stream.clicks GROUP BY 1",
+            key=("minute",),
+        ),
+    }
+    bench.streams = {"clicks": replace(_CLICKS, topic=topic)}
+    with pytest.raises(ConfigError, match=rf"streams\.clicks\.topic: there is no topic {topic}"):
+        bench.run()
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": kafka, "partitioner": "murmur2_random"})
+
+    def click(key: str, search: int, clock: str, *, written: str, partition: int = 0, **more: object) -> None:
+        event = {"id": key, "search": search, "at": f"2026-01-01T{clock}:00Z", "n n": 1.5, "unknown": [1], **more}
+        producer.produce(topic, json.dumps(event), partition=partition, timestamp=at(written) // 1000)
+
+    bench.transaction(("s", "c", {"id": 1, "at": at("10:00")}), at_ms=at("10:00") // 1000)
+    click("a", 1, "10:05", written="10:05")
+    click("a", 1, "10:05", written="10:06", partition=1)  # a producer without idempotence
+    click("late", 1, "10:01", written="10:31")
+    click("b", 2, "10:06", written="10:06")
+    for value in ("no JSON: secret", "[]", '{"search": 1}', '{"id": "c", "at": "when?"}'):
+        producer.produce(topic, value, partition=1)
+    producer.produce(topic, None, key=b"a")
+    producer.flush(30)
+    told: list[str] = []
+    run_views(bench.config, once=True, progress=told.append)
+    assert bench.events("outcome") == [
+        ("c", (1,), {"id": 1, "n": 1, "first": "2026-01-01T10:05:00Z", "total": "1.50"}),
+    ]
+    assert bench.signs("minutes") == ["+2026-01-01T10:05:00Z", "+2026-01-01T10:06:00Z"]
+    assert "warning: 4 records of stream clicks are no events of it: left out" in told
+    assert "warning: 1 events of stream.clicks came later than keep: they are left out" in told
+    assert not any("secret" in line for line in told)
+    click("d", 1, "10:07", written="10:07", **{"n n": "2.25"})
+    producer.flush(30)
+    assert bench.run().events == 2, "without anything new in the captured tables"
+    assert [row["n"] for _, _, row in bench.events("outcome")] == [2]
+    assert bench.run().events == 0
+    assert [of.agrees for of in verify_views(bench.config)] == [True, True]
+    shutil.rmtree(bench.folder / "state")
+    assert bench.run().events == 0
+    admin.delete_topics([topic])[topic].result(30)
+    until(lambda: topic not in admin.list_topics(timeout=10).topics, within_s=60)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    with pytest.raises(CdcError, match=rf"topic {topic} is not the one that was read: it was deleted and made again"):
+        bench.run()
 
 
 def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ VIEWS: Final = DOCS / "views.md"
 KEYS: Final = [
     *((CONNECTOR, key) for key in keys_of(ConnectorConfig, "", {"columns": "<table>"})),
     *((APPLY, key) for key in keys_of(ApplyConfig, "", {"stores": "<name>", "tables": "<table>"})),
-    *((VIEWS, key) for key in keys_of(ViewsConfig, "", {"views": "<name>", "reads": "<table>"})),
+    *((VIEWS, key) for key in keys_of(ViewsConfig, "", {"views": "<name>", "reads": "<table>", "streams": "<name>"})),
 ]
 
 

@@ -81,6 +81,12 @@ def _look_up(
             f"{use.table} is looked up at: {use.at}: it is joined by JOIN or LEFT JOIN, with ON", at=what, hint=_WAY_OUT
         )
     (other, stream), own = timed[0], what.alias_or_name
+    if use.at == "arrival" and stream.way is Way.EVENTS:
+        raise written.refuse(
+            f"{use.table} is looked up at: arrival by {stream.table}, whose events are not in the source's log",
+            at=what,
+            hint="look it up at: event",
+        )
     time = stream.time or ""
 
     def column(table: str, name: str) -> exp.Expr:
