@@ -30,7 +30,7 @@ $(JARS): $(STAMP) cdc/dev/jars.py spark_apply/spark/build_class_archive.py
 	$(BIN)/python -m spark_apply.spark.build_class_archive
 	@touch $(JARS)
 
-demo: $(JARS)    ## start the servers, change rows, watch them arrive, compare everything
+demo: $(JARS)    ## start the servers, change rows, watch copies and views follow, compare everything
 	$(BIN)/cdc demo
 
 test: $(JARS)    ## everything that is asked of each push, on real servers; lint and types among it

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from cdc.dev.demo import Comparison, Demo
     from cdc.dev.repair_demo import Repair
+    from cdc.dev.view_demo import Act
 
 _STORY = "UPDATE products SET description = 'Now dishwasher safe: the mug of the year' WHERE id = 107"
 _WORD = "dishwasher"
@@ -34,7 +35,7 @@ _PATIENCE_S = 60.0
 @click.option("--transactions", type=click.IntRange(min=1), default=2_000, show_default=True, help="Of the workload.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep files and data in a new folder.")
 def demo(*, transactions: int, keep: Path | None) -> None:
-    """Start the servers, let a shop do business, and watch its rows arrive.
+    """Start the servers, let a shop do business, and watch its rows arrive, in copies and in views.
 
     PostgreSQL, Kafka, a connector and an apply job run on this machine until the demo ends; Ctrl-C ends it at any
     point and leaves nothing running.
@@ -63,6 +64,7 @@ def _run(folder: Path, transactions: int) -> int:
     from cdc.dev.demo import running  # noqa: PLC0415 - as above
     from cdc.dev.repair_demo import TABLE, damage, repair  # noqa: PLC0415 - as above
     from cdc.dev.shop import Size  # noqa: PLC0415 - as above
+    from cdc.dev.view_demo import build, play  # noqa: PLC0415 - as above
 
     out, steps = Console(highlight=False), _Steps()
     out.print("[bold]cdc demo[/]: a shop in PostgreSQL → Kafka → a warehouse table and a search index\n")
@@ -71,6 +73,7 @@ def _run(folder: Path, transactions: int) -> int:
         demo.start_apply(lambda line: steps.detail(f"apply: {line}"))
         steps.begin("shop", "customers, products, orders, products_on_hand")
         rows = demo.shop.build(Size())
+        build(demo.shop)
         steps.begin("connector", f"cdc run connector.yaml: snapshot of {rows:,} rows, then the log")
         demo.start_connector()
         steps.begin("apply job", "cdc apply apply.yaml: the snapshot into warehouse and index")
@@ -98,11 +101,14 @@ def _run(folder: Path, transactions: int) -> int:
         damage(demo)
         steps.begin("repair", "cdc verify --repair, cdc apply, cdc verify")
         repaired = repair(demo, ask_again, steps.detail)
+        steps.begin("views", "cdc view run: a timeline, searches without a click, saved searches; cdc view verify")
+        act = play(demo, steps.detail)
         steps.end()
         _print_story(out, story)
         _print_comparison(out, found, demo.shop.transactions, demo.shop.changes)
         _print_repair(out, repaired)
-    return sum(c.differences for c in found) + repaired.wrong
+        _print_views(out, act)
+    return sum(c.differences for c in found) + repaired.wrong + act.wrong
 
 
 def _tell_story(demo: Demo) -> dict[str, Any]:
@@ -192,6 +198,24 @@ def _print_repair(out: Console, repair: Repair) -> None:
         out.print(f"\n[bold red]{repair.wrong:,} rows[/] were not found, or not repaired")
     else:
         out.print("\n[bold green]Found, and repaired[/]: the copies are what the source holds.")
+
+
+def _print_views(out: Console, act: Act) -> None:
+    marks = {"c": "+", "u": "~", "d": "-"}
+    out.print("\n[bold]Views[/] [dim](views.yaml: a join, a deadline, a saved search)[/]\n")
+    for shown in act.shown:
+        out.print(f"[cyan]SQL[/]  {shown.done}", soft_wrap=True)
+        for event in shown.events:
+            row = orjson.dumps(event["after"] or event["before"]).decode()
+            line = f"  {marks[event['op']]} {shown.view:<8} {row}"
+            out.print(f"{line}  ({shown.seconds:.1f} s)", soft_wrap=True, markup=False)
+    out.print("[cyan]$[/] cdc view verify views.yaml")
+    for of in act.verified:
+        out.print(f"  {of['view']:<8} {of['rows']} rows, as Spark has them", markup=False)
+    if act.wrong:
+        out.print(f"\n[bold red]{act.wrong:,} rows of views[/] differ from Spark's answer")
+    else:
+        out.print("\n[bold green]Proved[/]: each view is what Spark's batch answer over the topics is.")
 
 
 def _cell(differences: int) -> str:

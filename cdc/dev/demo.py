@@ -32,12 +32,21 @@ name: shop
 source:
   type: postgres
   url: ${{SHOP_POSTGRES_URL}}
-  tables: [public.customers, public.orders, "public.products*"]
+  tables:
+    - public.customers
+    - public.orders
+    - public.products*
+    - public.posts
+    - public.follows
+    - public.searches
+    - public.clicks
+    - public.saved_searches
 sink:
   type: kafka
   bootstrap_servers: {kafka}
   topic_prefix: shop
   partitions: 3
+  idle_position_s: 1
 """
 
 _APPLY: Final = """\

@@ -124,9 +124,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         demo.kill()
 
 
-def test_the_demo_compares_every_row_mends_two_and_leaves_nothing(start: Callable[..., Running]) -> None:
+def test_the_demo_compares_repairs_follows_views_and_leaves_nothing(
+    start: Callable[..., Running],
+) -> None:
     demo = start("--transactions", "100")
-    code, out = demo.end(200)
+    code, out = demo.end(300)
     assert code == 0, demo.stderr
     assert re.search(r"Everything is equal: [\d,]+ rows compared in full, 0 differences", out)
     assert "100 transactions" in out
@@ -138,6 +140,16 @@ def test_the_demo_compares_every_row_mends_two_and_leaves_nothing(start: Callabl
         re.search(rf"public\.products +{store} +100 +100( +0){{4}}\n", second) for store in ("warehouse", "search")
     )
     assert "Found, and repaired" in second
+    assert [line.split("(")[0].strip() for line in out.splitlines() if re.match(r"  [+~-] ", line)] == [
+        '+ timeline {"follower":"ann","post":1,"author":"sally","words":"The mug of the year is back"}',
+        '+ timeline {"follower":"george","post":1,"author":"sally","words":"The mug of the year is back"}',
+        '- timeline {"follower":"george","post":1,"author":"sally","words":"The mug of the year is back"}',
+        '+ searches {"id":1,"words":"oak tray","outcome":"clicked"}',
+        '+ searches {"id":2,"words":"gold spoon","outcome":"not clicked"}',
+        '+ alerts   {"query":1,"doc":107}',
+        '- alerts   {"query":1,"doc":107}',
+    ]
+    assert "Proved: each view is what Spark's batch answer over the topics is." in out
     assert demo.processes() == []
     assert demo.left() == []
 
