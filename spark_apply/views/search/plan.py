@@ -188,16 +188,19 @@ class _Pairs:
         texts = ", ".join(f"d.{_quoted(name)} AS _text{number}" for number, name in enumerate(match.fields))
         statement = f"SELECT {self._doc_keys()}, {texts} FROM {_place('after', match.docs.name)} d{only}"
         found = []
-        for batch in read(statement):
-            of_query, of_doc = list[int](), list[int]()
-            columns = [batch.column(f"_text{number}").to_pylist() for number in range(len(match.fields))]
-            for row, values in enumerate(zip(*columns, strict=True)):
-                numbers = list(searches.finding(values))
-                of_query += numbers
-                of_doc += [row] * len(numbers)
-            if of_query:
-                docs = pa.Table.from_batches([batch.select(list(match.doc_columns))]).take(pa.array(of_doc, pa.int64()))
-                found.append(self._beside(queries, of_query, docs))
+        with read(statement) as reader:  # closed whatever happens: the connection can do nothing else before
+            for batch in reader:
+                of_query, of_doc = list[int](), list[int]()
+                columns = [batch.column(f"_text{number}").to_pylist() for number in range(len(match.fields))]
+                for row, values in enumerate(zip(*columns, strict=True)):
+                    numbers = list(searches.finding(values))
+                    of_query += numbers
+                    of_doc += [row] * len(numbers)
+                if of_query:
+                    docs = pa.Table.from_batches([batch.select(list(match.doc_columns))]).take(
+                        pa.array(of_doc, pa.int64())
+                    )
+                    found.append(self._beside(queries, of_query, docs))
         return found
 
     def _beside(self, queries: pa.Table, numbers: list[int], docs: pa.Table) -> pa.Table:
