@@ -54,9 +54,11 @@ FULL: Final = os.environ.get("CDC_TEST_ALL", "") not in ("", "0")
 """`make test-all`: everything at full strength."""
 _SECOND: Final = frozenset({"postgres16", "mariadb"})
 """The second server of each pair: what does not depend on the server's version runs on the first in `make test`."""
+_THIRD: Final = frozenset({"mariadb11"})
+"""Servers of `make test-all` alone."""
 
 _MYSQLS = ("mysql", "mariadb")
-MYSQLS = (*_MYSQLS, "mysql8") if os.environ.get("CDC_TEST_MYSQL8") or _engine_answers() else _MYSQLS
+MYSQLS = (*_MYSQLS, "mariadb11", *(("mysql8",) if os.environ.get("CDC_TEST_MYSQL8") or _engine_answers() else ()))
 """Those the tests of MySQL's connector run against; 8.4 is had from a container only."""
 
 
@@ -311,13 +313,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _only_in_full(item: pytest.Item) -> bool:
     if item.get_closest_marker("full"):
         return True
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec") and _THIRD & _texts(item):
+        return True
     if (
         item.get_closest_marker("every_server")
         or not isinstance(item, pytest.Function)
         or not hasattr(item, "callspec")
     ):
         return False
-    return any(isinstance(value, str) and value in _SECOND for value in item.callspec.params.values())
+    return bool(_SECOND & _texts(item))
+
+
+def _texts(item: pytest.Function) -> set[str]:
+    return {value for value in item.callspec.params.values() if isinstance(value, str)}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -19,7 +19,11 @@ from typing import Final
 from cdc.dev import mariadb, mysql
 from cdc.dev.process import Launch, Settings
 
-_PREPARE: Final = {"mysql": mysql.prepare, "mariadb": mariadb.prepare}
+_PREPARE: Final = {
+    "mysql": mysql.prepare,
+    "mariadb": mariadb.prepare,
+    "mariadb11": functools.partial(mariadb.prepare, name="mariadb11"),
+}
 KINDS: Final = tuple(_PREPARE)
 
 _HASTY: Final = {"sync-binlog": "0", "innodb-flush-log-at-trx-commit": "2", "innodb-flush-method": "nosync"}

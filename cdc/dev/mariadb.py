@@ -15,13 +15,12 @@ from cdc.dev import debs, mysqld
 from cdc.dev.process import Launch, Settings
 from cdc.model.errors import OperatorError
 
-_KIND: Final = mysqld.Kind(
-    title="MariaDB",
-    program="mariadbd",
-    version=re.compile(r"(?<=Ver )(?P<major>\d+)\.(?P<minor>\d+)\S*(?=-MariaDB)"),
-    oldest=(10, 6),
-    package=debs.WANTED["mariadb"],
-)
+_VERSION: Final = re.compile(r"(?<=Ver )(?P<major>\d+)\.(?P<minor>\d+)\S*(?=-MariaDB)")
+_KINDS: Final = {
+    name: mysqld.Kind("MariaDB", "mariadbd", version=_VERSION, oldest=oldest, package=debs.WANTED[name])
+    for name, oldest in (("mariadb", (10, 6)), ("mariadb11", (11, 4)))
+}
+"""By the name under which `cdc dev` knows a server."""
 
 _OPTIONS: Final = {"binlog-format": "ROW", "innodb-log-file-size": "64M"}
 
@@ -41,9 +40,9 @@ FLUSH PRIVILEGES;
 _BOOTSTRAP: Final = 'mkdir -m 700 "$1" && exec < "$2" && shift 2 && exec "$@"'
 
 
-def prepare(folder: Path, *, options: Mapping[str, str] = MappingProxyType({})) -> Launch:
-    """Make the data on the first call. `options` of the server come before ours."""
-    program = mysqld.find(_KIND, Settings(folder))
+def prepare(folder: Path, *, name: str = "mariadb", options: Mapping[str, str] = MappingProxyType({})) -> Launch:
+    """Make the data on the first call. `name` is one of `cdc dev`; `options` of the server come before ours."""
+    program = mysqld.find(_KINDS[name], Settings(folder))
 
     def bootstrap(data: Path, statements: Path) -> tuple[str, ...]:
         shell = ("/bin/sh", "-c", _BOOTSTRAP, "sh", str(data), str(statements))

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,11 @@ class Program:
     @property
     def share(self) -> Path:
         """Messages, character sets, and the statements that make MariaDB's own tables."""
-        return self.prefix / "share" / "mysql"
+        return next(share for share in self._places("share") if share.exists() or share.name == "mysql")
+
+    def _places(self, kind: str) -> Iterator[Path]:
+        """Give where MariaDB has files of a kind since 11.8, and where both servers had them before."""
+        return (self.prefix / kind / name for name in ("mariadb", "mysql"))
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -85,7 +89,7 @@ class Program:
         return (
             *(*self.argv, "--no-defaults", f"--basedir={self.prefix}"),
             *(f"--lc-messages-dir={self.share}", f"--character-sets-dir={self.share / 'charsets'}"),
-            f"--plugin-dir={self.prefix / 'lib' / 'mysql' / 'plugin'}",
+            f"--plugin-dir={next(p for p in self._places('lib') if p.exists() or p.name == 'mysql') / 'plugin'}",
         )
 
 

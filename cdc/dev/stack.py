@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SERVERS: dict[str, Callable[[Path], Launch]] = {
     "kafka": kafka.prepare,
     "mariadb": mariadb.prepare,
+    "mariadb11": partial(mariadb.prepare, name="mariadb11"),
     "mysql": mysql.prepare,
     "opensearch": opensearch.prepare,
     "postgres16": partial(postgres.prepare, major=16),
@@ -48,6 +49,7 @@ class Servers:
     opensearch_url: str | None = None
     mysql_url: str | None = field(default=None, repr=False)
     mariadb_url: str | None = field(default=None, repr=False)
+    mariadb11_url: str | None = field(default=None, repr=False)
 
     @property
     def postgres_url(self) -> str | None:
@@ -97,6 +99,7 @@ class DevServers:
             opensearch_url=found.get("opensearch"),
             mysql_url=found.get("mysql"),
             mariadb_url=found.get("mariadb"),
+            mariadb11_url=found.get("mariadb11"),
         )
 
     def stop(self) -> None:

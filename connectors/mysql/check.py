@@ -5,7 +5,6 @@ What a run would refuse is taken from where the run refuses it. Nothing is made.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
@@ -26,12 +25,6 @@ from connectors.mysql.replication.dump_stream import replica_host, replica_uuid
 from connectors.mysql.source import duplicates, file_made_at, glance, identity, look_at_log, server_id
 from connectors.mysql.values import mapping
 
-_CASCADE: Final = re.compile(
-    r"CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .* REFERENCES (\S+) \(.*\)"
-    r"((?: ON (?:DELETE|UPDATE) [A-Z ]+?)+),?$",
-    re.MULTILINE,
-)
-_WRITES: Final = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
 _DAY_S: Final = 86_400
 
 
@@ -210,23 +203,17 @@ class _Check:
                 yield Finding(Level.WARNING, f"table {table.qualified}", what, fix)
 
     def _cascades(self, connection: session.Connection) -> Iterator[Finding]:
-        if not self._server.mariadb and self._server.version >= server.LOGGED_CASCADES:
+        if self._server.logs_cascades:
             return
         for table in self._tables:
-            if table.qualified in self._restricted:
-                continue
-            name = f"{mapping.quoted_name(table.schema)}.{mapping.quoted_name(table.name)}"
-            ((_, made, *_),) = session.texts(connection, "reading the catalog", f"SHOW CREATE TABLE {name}")
-            for key, parent, actions in _CASCADE.findall(made):  # information_schema shows them to owners only
-                if _WRITES.search(actions):
-                    yield Finding(
-                        Level.WARNING,
-                        f"table {table.qualified}",
-                        f"foreign key {key} changes its rows ({actions.strip()}) when {parent} is written, and the "
-                        "server does not log that: those changes never come",
-                        f"delete the rows of {table.name} in the application; or after such a change: cdc snapshot "
-                        f"start CONNECTOR.yaml --table {table.qualified}",
-                    )
+            for key in Catalog(connection).foreign_keys((table.schema, table.name)) or ():
+                yield Finding(
+                    Level.WARNING,
+                    f"table {table.qualified}",
+                    f"foreign key {key.name} changes its rows ({key.actions}) when {'.'.join(key.parent)} is written, "
+                    "and the server does not log that: after such a change the whole table is read again",
+                    f"delete the rows of {table.name} in the application, if that is too often",
+                )
 
     def _rights(self, connection: session.Connection) -> Iterator[Finding]:
         for table in self._tables:

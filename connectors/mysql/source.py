@@ -140,6 +140,7 @@ class MysqlSource:
             folds=self._server.folds,
             mariadb=self._server.mariadb,
             restricted=lambda schema, name: self._catalog().restricted(schema, name),
+            foreign_keys=None if self._server.logs_cascades else lambda name: self._catalog().foreign_keys(name),
         )
         return identity(self._server)
 
@@ -292,11 +293,7 @@ class MysqlSource:
             if isinstance(event, _OF_FILES):
                 file = self._turned(event, file, asked)
                 if isinstance(event, events.FormatDescription):
-                    described = event
-                    if not self._server.mariadb:
-                        read_small = fast_path.small(
-                            parser.MAPS, self._known, checksum=event.checksum, by_gtid=self._by_gtid
-                        )
+                    described, read_small = event, self._reads_small(event)
                 continue
             skipped = self._sift > 0 and self._skips(event, file)
             done = None if skipped else self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
@@ -306,12 +303,20 @@ class MysqlSource:
                 if self._grouper.between and not event.header.artificial and not skipped:
                     self._reach(BinlogPosition(file, event.header.log_pos))
             elif isinstance(done, Committed) and done.block.ends_behind(self._done):
+                hanging = self._followed.hanging
                 yield self._transaction(done)
+                if described is not None and self._followed.hanging != hanging:  # it holds which tables are known
+                    read_small = self._reads_small(described)
                 yielded_s = time.monotonic()
                 if self._read_to.order < BinlogPosition(done.block.begin.file, done.block.end).order:
                     raise BugError("a transaction was left before its end")
             else:
                 self._passed(done.block)
+
+    def _reads_small(self, described: events.FormatDescription) -> fast_path.ReadSmall | None:
+        if self._server.mariadb:
+            return None
+        return fast_path.small(parser.MAPS, self._known, checksum=described.checksum, by_gtid=self._by_gtid)
 
     def _placed(self, event: events.Event) -> events.Event:
         """Give an event where it ends in its file: a header tells the lower 32 bits."""
@@ -361,6 +366,8 @@ class MysqlSource:
         return end <= self._skip_to
 
     def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read | None] | None:
+        if self._followed.takes_along(told):
+            return self._captured[0].table, None  # read one by one
         found = self._followed.table(told, BinlogPosition(file, offset))
         return None if found is None else (found[0], found[1].whole())
 
@@ -446,9 +453,12 @@ class MysqlSource:
                 case events.TableMap():
                     maps[event.table_id] = event
                 case events.Rows() | events.PartialUpdateRows():
-                    known = self._followed.table(maps[event.table_id], at)
+                    told = maps[event.table_id]
+                    known = self._followed.table(told, at)
                     if known is not None and not rows.uncertain:
                         yield from self._followed.changes(event, known, at)
+                    if self._followed.takes_along(told):
+                        yield from self._followed.cascaded(event, told, at)
                 case events.Query():
                     session_ = Session(event.thread_id, bool(event.header.flags & THREAD_SPECIFIC))
                     said = judge(event.statement, event.schema, version, event.sql_mode)

@@ -56,6 +56,7 @@ class _Check:
         self._tables: tuple[Table, ...] = ()
         self._oids: dict[int, str] = {}
         self._identity: dict[str, str] = {}
+        self._made_again: set[str] = set()
 
     def run(self) -> Checked:
         findings = list(self._connection())
@@ -190,8 +191,9 @@ class _Check:
         refusals = list(slot.publication_refusals(catalog, name, self._tables))
         if state is not None:
             followed = continuity.followed(state, self._tables)
-            refusals += slot.left(catalog, name, followed)
             facts = ledger.look(catalog, name, {oid: table for oid, table in self._oids.items() if table in followed})
+            self._made_again = ledger.made_again(state.carried, facts)
+            refusals += slot.left(catalog, name, followed - self._made_again)
             refusals += ledger.refusals(facts)
             for table, reason in ledger.differences(state.carried, facts, name).items():
                 what = f"{reason}: its rows are read again at the next start, or by the connector that runs"
@@ -227,10 +229,11 @@ class _Check:
                 return
             if any(state.identity.get(what) != found for what, found in here.items() if what != LINEAGE):
                 return  # another source: the caller says so, and this slot says nothing about it
+            tables = [table for table in self._tables if table.qualified not in self._made_again]
             refusals = [
                 refused("position", refusal)
                 for refusal in continuity.refusals(
-                    catalog, walsender, self._names, state, here=here[LINEAGE], tables=self._tables
+                    catalog, walsender, self._names, state, here=here[LINEAGE], tables=tables
                 )
             ]
             at = state.offset.get("lsn")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import psycopg2.extensions
@@ -12,7 +12,7 @@ import psycopg2.extensions
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, OperatorError, ProtocolError, RetryableError, raise_first
+from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -125,12 +125,31 @@ class PostgresSource:
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
-        raise_first(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=self.tables()))
         found = self._facts()
+        again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
+        others = [table for table in self.tables() if table.qualified not in again]
+        raise_first(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=others))
+        if again:
+            self._join(again)
+            found = self._facts()
         raise_first(ledger.refusals(found))
-        self._stale = ledger.differences(state.carried, found, self._config.publication)
+        made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
+        self._stale = {**ledger.differences(state.carried, found, self._config.publication), **made}
         self._records, self._since_before = ledger.records(found), frozenset(state.tables)
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
+
+    def _join(self, names: Collection[str]) -> None:
+        """Have the publication carry tables that were made again. Raises as for one that was taken out of it."""
+        publication = self._config.publication
+        tables = [table for table in self.tables() if table.qualified in names]
+        try:
+            slot.ensure_publication(self._catalog(), publication, tables)
+        except OperatorError as exc:
+            for refusal in slot.left(self._catalog(), publication, names):
+                raise GapError(refusal.message, hint=f"{exc.hint}; {refusal.hint}") from exc
+            raise
+        for name in names:
+            log.warning("table %s was made again: publication %s carries it from now on", name, publication)
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()

@@ -374,6 +374,47 @@ HIDDEN: Final = (
     ),
 )
 
+CASCADES: Final = (
+    Case(
+        name="rows_that_go_with_others",  # MariaDB and older MySQL log the parent's row alone
+        before=(
+            *("CREATE TABLE p (id INT PRIMARY KEY, n INT)", "CREATE TABLE outside (id INT PRIMARY KEY, n INT)"),
+            (
+                "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, "
+                "FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE, "
+                "FOREIGN KEY (b) REFERENCES p (id) ON DELETE SET NULL ON UPDATE SET NULL)"
+            ),
+            "CREATE TABLE u (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES outside (id) ON DELETE CASCADE)",
+            "CREATE TABLE w (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES u (id) ON DELETE CASCADE)",
+            "CREATE TABLE x (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES x (id) ON DELETE CASCADE)",
+            *(f"INSERT INTO {t} VALUES (1, 1), (2, 2), (3, 3), (4, 4)" for t in ("p", "outside")),
+            "INSERT INTO t VALUES (1, 1, 2), (2, 2, 3), (3, 3, 1), (4, 4, 4)",
+            *(f"INSERT INTO {t} VALUES (1), (2), (3), (4)" for t in ("u", "w")),
+            "INSERT INTO x VALUES (1, NULL), (2, 1), (3, 2), (4, NULL)",
+        ),
+        stream=(
+            *("DELETE FROM p WHERE id = 1", "UPDATE p SET id = 20 WHERE id = 2", "DELETE FROM x WHERE id = 2"),
+            "DELETE FROM outside WHERE id = 1",
+        ),
+        stopped=("DELETE FROM p WHERE id = 4", "DELETE FROM outside WHERE id = 2", "DELETE FROM x WHERE id = 1"),
+        tables=("p", "t", "u", "w", "x"),
+        live=True,
+    ),
+    Case(
+        name="rows_that_stay",  # though others go
+        before=(
+            *("CREATE TABLE outside (id INT PRIMARY KEY, n INT)", "INSERT INTO outside VALUES (1, 1), (2, 2)"),
+            "CREATE TABLE t (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES outside (id) ON DELETE CASCADE)",
+            "INSERT INTO t VALUES (1), (2)",
+        ),
+        stream=(
+            *("UPDATE outside SET n = 7", "INSERT INTO outside VALUES (3, 3)", "SET SESSION foreign_key_checks = 0"),
+            "DELETE FROM outside WHERE id = 1",
+        ),
+        said=(),
+    ),
+)
+
 VALUES: Final[dict[str, tuple[str, ...]]] = {
     "TINYINT": ("-128", "127"),
     "TINYINT(1) UNSIGNED": ("1", "255"),
@@ -428,4 +469,7 @@ def _value(type_: str, literals: tuple[str, ...]) -> Case:
     )
 
 
-CASES: Final[tuple[Case, ...]] = (*SHARED, *TABLES, *DDL, *HIDDEN, *(_value(*each) for each in VALUES.items()))
+CASES: Final[tuple[Case, ...]] = (
+    *(*SHARED, *TABLES, *DDL, *HIDDEN, *CASCADES),
+    *(_value(*each) for each in VALUES.items()),
+)

@@ -20,7 +20,7 @@ from sinks.topics.names import table_topic
 from sinks.topics.signals import send_command
 from tests.conftest import Database
 from tests.integration.connector import Connector
-from tests.integration.running import Running, eventually, filled, same, standing, unbroken, writing
+from tests.integration.running import Running, eventually, filled, ordered, rows, same, standing, unbroken, writing
 
 KEYS = 30_000
 WIDE = "(SELECT string_agg(md5('{0}' || x), '') FROM generate_series(1, 400) x)"
@@ -251,6 +251,36 @@ def test_a_table_made_again_under_its_name(postgres18: Database, kafka: str, pre
     postgres18.execute("UPDATE t SET n = n + 1 WHERE id IN (1, 4, 100)")
     connector.catch_up()
     same(connector, postgres18, "public.t")
+
+
+def _is_the_table(connector: Connector, database: Database, table: str) -> bool:
+    return ordered(connector.fold(table).values()) == ordered(rows(database, f"SELECT * FROM {table}"))
+
+
+def test_tables_made_again_while_it_runs(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """At once, or later; also one that has had no row before. Where the connector may, it publishes them itself."""
+    postgres18.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v text)" for t in ("t", "bare", "rest")),
+        *("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "INSERT INTO rest VALUES (1, 'a')"),
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"], as_owner=True)
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute("DROP TABLE t")
+        run.await_line("table public.t was dropped")
+        postgres18.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, w int); INSERT INTO t VALUES (2, 5), (3, 6)",
+            "BEGIN; DROP TABLE bare; CREATE TABLE bare (id int PRIMARY KEY, v text); INSERT INTO bare VALUES (7, 'x'); "
+            "COMMIT",
+        )
+        for table in ("public.t", "public.bare"):
+            eventually(lambda of=table: _is_the_table(connector, postgres18, of), table)  # type: ignore[misc]
+        postgres18.execute("UPDATE t SET w = 8", "INSERT INTO bare VALUES (8, 'y')", "UPDATE rest SET v = 'z'")
+        run.await_line("was made again", times=2)
+    connector.catch_up()
+    for table in ("public.t", "public.bare", "public.rest"):
+        same(connector, postgres18, table)
+    assert connector.here("check", "FILE").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,11 @@ pytestmark = pytest.mark.every_server
 
 @pytest.fixture(scope="module", params=["mysql", "mariadb"])
 def own(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
-    """lower_case_table_names = 1."""
-    with own_server(request.param, tmp_path_factory.mktemp(request.param), lower_case_table_names="1") as made:
+    """lower_case_table_names = 1; and InnoDB carries out foreign keys, as MariaDB's and older MySQL's do."""
+    native = {"loose_innodb_native_foreign_keys": "ON"}
+    with own_server(
+        request.param, tmp_path_factory.mktemp(request.param), lower_case_table_names="1", **native
+    ) as made:
         yield made
 
 
@@ -53,6 +56,9 @@ def test_names_in_other_letters(own: OwnServer, kafka: str, prefix: str, tmp_pat
         "CREATE TABLE `É` (id INT PRIMARY KEY)", "INSERT INTO é VALUES (1)",
         "CREATE TABLE Going (id INT PRIMARY KEY)", "INSERT INTO going VALUES (1)",
         "CREATE TABLE Gate (id INT PRIMARY KEY)",
+        "CREATE TABLE Parents (Id INT PRIMARY KEY, n INT)", "INSERT INTO parents VALUES (1, 1), (2, 2), (3, 3), (4, 4)",
+        "CREATE TABLE Gone (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES PARENTS (ID) ON DELETE CASCADE)",
+        "INSERT INTO gone VALUES (11, 1), (12, 2), (13, 3), (14, 4)",
     )  # fmt: skip
     tables = ["DEV.ORDERS", {"table": "Dev.Items", "key": ["code"]}, "dev.É", "DEV.G*", "dev.New*"]
     connector = connector_of(tmp_path, prefix, database, kafka, source={"tables": tables})
@@ -63,10 +69,18 @@ def test_names_in_other_letters(own: OwnServer, kafka: str, prefix: str, tmp_pat
         database.execute(
             "TRUNCATE TABLE DEV.ORDERS", "INSERT INTO Orders VALUES (3)", "ALTER TABLE ITEMS ADD n INT DEFAULT 5",
             "TRUNCATE TABLE `é`", "DROP TABLE GOING", "CREATE TABLE Newer (id INT PRIMARY KEY)",
-            "INSERT INTO NEWER VALUES (8)",
+            "INSERT INTO NEWER VALUES (8)", "DELETE FROM PARENTS WHERE id = 1", "UPDATE parents SET n = 9 WHERE id = 2",
         )  # fmt: skip
-        for table in ("orders", "items", "é", "newer"):
+        for table in ("orders", "items", "é", "newer", "gone"):
             becomes(running, connector, database, table)
+        read = running.stderr.count("table dev.gone was read")
+        database.execute(
+            "CREATE TABLE Late (id INT PRIMARY KEY)", "INSERT INTO LATE VALUES (12), (13), (14)",
+            "ALTER TABLE GONE ADD FOREIGN KEY (id) REFERENCES Late (id) ON UPDATE CASCADE",
+        )  # fmt: skip
+        running.await_line("table dev.gone was read", times=read + 1)
+        database.execute("UPDATE late SET id = 22 WHERE id = 12")
+        becomes(running, connector, database, "gone")
         eventually(lambda: connector.fold("dev.going") == {}, "the rows of a table that is gone are gone")
         database.execute(
             "RENAME TABLE NEWER TO Newest", "CREATE TABLE Newer LIKE NEWEST", "INSERT INTO newer VALUES (9)"

@@ -129,9 +129,10 @@ def _debians(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (mysql._KIND, MYSQL_57, None),
         (mysql._KIND, MARIADB, None),
         (mysql._KIND, "", None),
-        (mariadb._KIND, f"mariadbd  {MARIADB}", "MariaDB 11.8.3"),
-        (mariadb._KIND, MARIADB_OLD, None),
-        (mariadb._KIND, MYSQL_84, None),
+        (mariadb._KINDS["mariadb"], f"mariadbd  {MARIADB}", "MariaDB 11.8.3"),
+        (mariadb._KINDS["mariadb"], MARIADB_OLD, None),
+        (mariadb._KINDS["mariadb11"], f"mariadbd  {MARIADB}", "MariaDB 11.8.3"),
+        (mariadb._KINDS["mariadb"], MYSQL_84, None),
     ],
 )
 def test_the_path_s_server_is_taken_if_it_is_one_and_new_enough(
@@ -142,7 +143,8 @@ def test_the_path_s_server_is_taken_if_it_is_one_and_new_enough(
     program = mysqld.find(kind, Settings(tmp_path))
     assert program.outside == (found is None)
     assert program.path == (own if found else debians)
-    of_debian = "MySQL 9.7.4-2, Debian's unstable" if kind is mysql._KIND else "MariaDB 10.11.18, Debian's bookworm"
+    suite = kind.package.suite
+    of_debian = f"{'MySQL 9.7.4-2' if kind is mysql._KIND else 'MariaDB 10.11.18'}, Debian's {suite}"
     assert Settings(tmp_path).get("program") == (f"{found}, {own}" if found else of_debian)
 
 

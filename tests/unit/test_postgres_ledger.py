@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.postgres.slot.ledger import Facts, Part, _Type, difference
+from connectors.postgres.slot.ledger import Facts, Part, _Type, difference, made_again
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
 OTHER: Final = PART._replace(oid=2**32 - 1, name="q", file="502", toast=0)
@@ -90,3 +90,13 @@ def test_an_entry_is_read_as_it_was_written(columns: dict[int, tuple[str, str]],
     assert difference(table.record, table, "p") is None
     nine = replace(TABLE, columns={n: (f"column_{n}", "x") for n in range(1, 10)}, parts=(PART,), types={})
     assert len(nine.record) < 200
+
+
+def test_a_table_made_again_was_never_in_the_publication() -> None:
+    """One that somebody has taken out of it is another matter, as is one that came in by its schema."""
+    then = {"s.t": TABLE.record}
+    out = replace(TABLE, paths=())
+    assert made_again(then, {"s.t": replace(out, oid=8)}) == {"s.t"}
+    for now in (TABLE, out, replace(TABLE, oid=8, paths=("5:9",))):
+        assert not made_again(then, {"s.t": now})
+    assert not made_again({"s.t": ""}, {"s.t": replace(out, oid=8)})

@@ -269,6 +269,9 @@ def test_a_table_dropped_leaves_the_others_alone(
     source._followed.look(source._catalog())
     (told,) = caplog.records
     assert "s.orders was dropped" in told.getMessage()
+    monkeypatch.setattr(TheCatalog, "now", {9: ("s", "orders")})
+    with pytest.raises(RetryableError, match="dropped and made again"):
+        source._followed.look(source._catalog())
 
 
 def test_a_table_not_captured_is_read_over() -> None:

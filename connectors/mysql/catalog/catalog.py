@@ -16,6 +16,7 @@ from connectors import captured_tables
 from connectors.mysql import session
 from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import TableColumn
+from connectors.mysql.catalog.foreign_keys import ForeignKey, written_in
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.catalog.reach import Reach
 from connectors.mysql.values import mapping
@@ -202,6 +203,15 @@ class Catalog:
     def exists(self, schema: str, name: str) -> bool:
         """Tell whether a table has this name now; a view is none, nor is a sequence."""
         return any(found.type in _BASE for found in self._tables(schema, name))
+
+    def foreign_keys(self, table: tuple[str, str]) -> list[ForeignKey] | None:
+        """Return the foreign keys that write to a table's rows; None where it is gone, or may not be read."""
+        quoted = f"{mapping.quoted_name(table[0])}.{mapping.quoted_name(table[1])}"
+        try:
+            ((_, made, *_),) = session.texts(self._connection, "reading the catalog", f"SHOW CREATE TABLE {quoted}")
+        except OperatorError:
+            return None
+        return list(written_in(made, table))
 
     def reach(self, captured: Iterable[tuple[str, str]]) -> Reach:
         """Return what tells which of the captured tables hang on others."""

@@ -6,13 +6,13 @@ connector's user may not see counts as if it were there.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from cdc.model.errors import OperatorError
 from connectors.mysql import session
 from connectors.mysql.catalog import server
+from connectors.mysql.catalog.foreign_keys import ForeignKey, upwards, written_in
 from connectors.mysql.values import mapping
 
 Name = tuple[str, str]
@@ -20,10 +20,6 @@ Name = tuple[str, str]
 SYSTEM: Final = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 """Databases of the server, whose tables have no triggers of users."""
 
-_CASCADE: Final = re.compile(
-    r"FOREIGN KEY \([^)]*\) REFERENCES (?:`((?:[^`]|``)+)`\.)?`((?:[^`]|``)+)` \([^)]*\)"
-    r"[^\n]*ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)",
-)
 _TABLE: Final = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 _TRIGGERS: Final = """
 SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s LIMIT 1
@@ -106,28 +102,22 @@ class Reach:
     def _foreign_keys(self) -> dict[Name, set[Name]]:
         """Return the tables by those whose rows change theirs, up from the captured ones."""
         children: dict[Name, set[Name]] = {}
-        seen = self.seen
-        waiting = list(self._captured)
-        while waiting:
-            child = waiting.pop()
-            if child in seen:
-                continue
-            seen.add(child)
-            for parent in self._parents(child):
-                children.setdefault(parent, set()).add(child)
-                waiting.append(parent)
+        found = upwards(self._captured, self._parents)
+        self.seen |= found.keys()
+        for keys in found.values():
+            for key in keys or ():
+                children.setdefault(key.parent, set()).add(key.child)
+        self._hidden = any(keys is None and child not in self._captured for child, keys in found.items())
         return children
 
-    def _parents(self, child: Name) -> Iterator[Name]:
-        quoted = f"{mapping.quoted_name(child[0])}.{mapping.quoted_name(child[1])}"
+    def _parents(self, child: Name) -> list[ForeignKey] | None:
         try:
-            ((_, made, *_),) = self._texts(f"SHOW CREATE TABLE {quoted}")
+            ((_, made, *_),) = self._texts(
+                f"SHOW CREATE TABLE {mapping.quoted_name(child[0])}.{mapping.quoted_name(child[1])}"
+            )
         except OperatorError:
-            self._hidden = self._hidden or child not in self._captured
-            return
-        for line in made.splitlines():  # information_schema shows them to owners only
-            for database, table in _CASCADE.findall(line):
-                yield database.replace("``", "`") or child[0], table.replace("``", "`")
+            return None
+        return list(written_in(made, child))
 
 
 def _folded(name: Name) -> Name:

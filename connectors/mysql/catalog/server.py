@@ -16,10 +16,10 @@ OLDEST_MARIADB: Final = (10, 5, 2)
 _VARIABLES: Final = (
     "version", "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options",
     "gtid_mode", "server_id", "server_uuid", "binlog_expire_logs_seconds", "expire_logs_days", "log_slave_updates",
-    "log_replica_updates", "binlog_order_commits", "lower_case_table_names",
+    "log_replica_updates", "binlog_order_commits", "lower_case_table_names", "innodb_native_foreign_keys",
 )  # fmt: skip
-LOGGED_CASCADES: Final = (9, 6)
-"""From this version on MySQL logs what foreign keys cascade to."""
+_LOGGED_CASCADES: Final = (9, 6)
+"""From this version on MySQL itself carries out foreign keys, and not InnoDB, unless it is told otherwise."""
 _DAY_S: Final = 86_400
 SHORTEST_S: Final = 3 * _DAY_S
 """Log kept for less may be gone after a weekend."""
@@ -50,6 +50,12 @@ class Server:
     def gtids(self) -> bool:
         """Tell whether every transaction has a GTID by which a view and a position can be told exactly (MySQL)."""
         return self.variables.get("gtid_mode", "").upper() == "ON"
+
+    @property
+    def logs_cascades(self) -> bool:
+        """Tell whether rows that foreign keys delete or change are in the log."""
+        native = self.variables.get("innodb_native_foreign_keys", "OFF").upper() in ("ON", "1")
+        return not self.mariadb and self.version >= _LOGGED_CASCADES and not native
 
     @property
     def folds(self) -> bool:

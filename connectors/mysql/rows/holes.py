@@ -130,6 +130,12 @@ class Holes:
             self._looked_at = max(self._looked_at, self._reach.log_end())
         return self._reached[written]
 
+    def cascaded(self, table: Table, parent: str, at: BinlogPosition) -> Change:
+        """Give what follows of rows of `parent` that took rows of this table along: no session can help it."""
+        what = f"rows of {parent} in the log at {at} changed its rows by a foreign key, which this server does not log"
+        self._tell(table.qualified, "FOREIGN KEY", f"{what}: all rows are read again", hole=False)
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of a transaction of which a part was rolled back, and nobody can tell which."""
         if self._stops:
@@ -143,12 +149,12 @@ class Holes:
         self._tell(table.qualified, "ROLLBACK", what)
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
-    def _tell(self, tables: str, reason: str, said: str) -> None:
+    def _tell(self, tables: str, reason: str, said: str, *, hole: bool = True) -> None:
         now_s = time.monotonic()
         if now_s - self._told_s.get((tables, reason), float("-inf")) >= TOLD_S:
             self._told_s[tables, reason] = now_s
             shown = tables if len(tables) < 200 else f"{tables[:200]}…"  # noqa: PLR2004
-            log.warning("%s: %s; source.on_hole: stop would stop here", shown, said)
+            log.warning("%s: %s%s", shown, said, "; source.on_hole: stop would stop here" if hole else "")
 
 
 def _needed(table: Table, before: Row | None, after: Row | None) -> Row:

@@ -20,8 +20,10 @@ from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured, Catalog, unreadable_key
+from connectors.mysql.catalog.foreign_keys import ForeignKey
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
+from connectors.mysql.rows.cascades import Cascades
 from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, tables_of
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.rows.statements import (
@@ -59,8 +61,12 @@ class Followed:
         folds: bool = False,
         mariadb: bool = False,
         restricted: Callable[[str, str], bool] = lambda *_: False,
+        foreign_keys: Callable[[Name], Sequence[ForeignKey] | None] | None = None,
     ) -> None:
-        """`folds`: names are compared in small letters. `restricted`: whether not all columns may be read."""
+        """`folds`: names are compared in small letters. `restricted`: whether not all columns may be read.
+
+        `foreign_keys`: those of a table that write to it, if the server does not log what they write.
+        """
         self._config = config
         self._folds, self._mariadb, self._restricted = folds, mariadb, restricted
         self._now: dict[Name, Table] = {}
@@ -80,6 +86,9 @@ class Followed:
         for one in captured:
             name = self._name((one.table.schema, one.table.name))
             self._now[name], self._shown[name] = one.table, one
+        self._cascades = Cascades(self._now if foreign_keys else (), foreign_keys or (lambda _: None), self._name)
+        self.hanging = 0
+        """How often other tables came to be followed for what hangs on them."""
 
     def _name(self, name: Name) -> Name:
         return as_compared(name[0], folds=self._folds), as_compared(name[1], folds=self._folds)
@@ -89,8 +98,21 @@ class Followed:
         self._known = {self._name(name): said[-1] for name, said in described.items() if said}
 
     def wanted(self, told: events.TableMap) -> bool:
-        """Tell whether the table is captured."""
-        return self._name((told.schema, told.table)) in self._now
+        """Tell whether the table is captured, or rows of captured ones go along with its own."""
+        name = self._name((told.schema, told.table))
+        return name in self._now or name in self._cascades
+
+    def takes_along(self, told: events.TableMap) -> bool:
+        """Tell whether rows of captured tables go along with this one's, which the log does not tell."""
+        return bool(self._cascades) and self._name((told.schema, told.table)) in self._cascades
+
+    def cascaded(
+        self, event: events.Rows | events.PartialUpdateRows, told: events.TableMap, at: BinlogPosition
+    ) -> Iterator[Change]:
+        """Ask for tables to be read of which a row event, which begins at `at`, has changed rows without events."""
+        name = self._name((told.schema, told.table))
+        for child in sorted(self._cascades.reached(event, told, name)):
+            yield self._holes.cascaded(self._now[child], ".".join(name), at)
 
     def table(self, told: events.TableMap, at: BinlogPosition) -> tuple[Table, RowReader] | None:
         """Return the table of rows in the log, and what decodes them; None: it is not captured."""
@@ -214,6 +236,7 @@ class Followed:
             case _:
                 names = {self._name(name) for name in tables_of(said)}
                 database = as_compared(said.database, folds=self._folds) if isinstance(said, Dropped) else None
+                self.hanging += self._cascades.altered(names)
                 looked_at = map(self._name, self._holes.looked_at())
                 concerns = any(name in names or name[0] == database for name in looked_at)
                 yield from self._holes.altered(self._now, at, dropped=concerns)

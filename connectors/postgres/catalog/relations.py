@@ -58,9 +58,9 @@ class Followed:
         for oid, was in self._names.items():
             if oid in now and now[oid] != was:
                 raise self._renamed(was, now[oid])
+            if oid not in now and catalog.exists(*was):
+                raise RetryableError(f"table {'.'.join(was)} was dropped and made again: looking at it again")
             if oid not in now and oid not in self._gone:
-                if catalog.exists(*was):
-                    raise RetryableError(f"table {'.'.join(was)} was dropped and made again: looking at it again")
                 self._gone.add(oid)
                 log.warning("table %s was dropped: its topic keeps the rows it had", ".".join(was))
 

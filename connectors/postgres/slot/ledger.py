@@ -218,6 +218,18 @@ def differences(then: Mapping[str, str], now: Mapping[str, Facts], publication: 
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
+def made_again(then: Mapping[str, str], now: Mapping[str, Facts]) -> set[str]:
+    """Return the tables that have the names of others which were followed, and that the publication does not carry.
+
+    Nobody has taken them out of it: they were never in it. Their rows are read again all the same, as another table's.
+    """
+    return {
+        name
+        for name, facts in now.items()
+        if not facts.paths and then.get(name, "").partition(" ")[0] not in ("", str(facts.oid))
+    }
+
+
 def difference(then: str, now: Facts, publication: str) -> str | None:
     """Say why a table's rows may have changed without an event since its entry was `then`; None: they have not.
 

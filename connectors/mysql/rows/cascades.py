@@ -1,0 +1,118 @@
+"""Finds the captured tables whose rows go or change with a row of another, where the server does not log that.
+
+InnoDB carries out ON DELETE and ON UPDATE of foreign keys by itself: MariaDB, and MySQL before 9.6 or with
+`innodb_native_foreign_keys`, log the row of the parent and nothing else. Which rows of the child it took along is
+nowhere: they are gone, or have lost what told them apart from others. So the child's table is read again.
+
+A row that is deleted takes along what hangs on it. One that is updated does so only if a column that is referenced
+has another value, which its images tell. What hangs on the child is taken to go along with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.model.change import UNCHANGED, Op
+from cdc.model.errors import OperatorError, ProtocolError
+from connectors.mysql.binlog.events import PartialUpdateRows, Rows, TableMap
+from connectors.mysql.catalog.foreign_keys import ForeignKey, upwards
+from connectors.mysql.rows.row_images import Images, Reader
+from connectors.mysql.rows.tokens import Name
+
+_NO_FOREIGN_KEY_CHECKS: Final = 2
+"""A flag of rows: the session had `foreign_key_checks = 0`, under which nothing cascades."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    key: ForeignKey
+    reached: frozenset[Name]
+    """The captured tables whose rows may go along: the child, and what hangs on it."""
+
+
+class Cascades:
+    """Holds the foreign keys that lead to captured tables; `read` gives those of a table, None where it cannot."""
+
+    def __init__(
+        self,
+        captured: Iterable[Name],
+        read: Callable[[Name], Sequence[ForeignKey] | None],
+        compared: Callable[[Name], Name] = lambda name: name,
+    ) -> None:
+        """`compared` gives what of a name the server compares."""
+        self._captured, self._read, self._compared = frozenset(captured), read, compared
+        self._keys = upwards(self._captured, self._read_one)
+        self._edges = self._joined()
+
+    def __contains__(self, name: Name) -> bool:
+        return name in self._edges
+
+    def __bool__(self) -> bool:
+        return bool(self._edges)
+
+    def altered(self, names: set[Name]) -> bool:
+        """Note that DDL has changed these tables; True if other foreign keys are of interest now."""
+        if not names & self._keys.keys():
+            return False
+        known = {name: keys for name, keys in self._keys.items() if name not in names}
+        self._keys = upwards(self._captured, lambda name: known[name] if name in known else self._read_one(name))
+        before, self._edges = self._edges, self._joined()
+        return before != self._edges
+
+    def reached(self, event: Rows | PartialUpdateRows, told: TableMap, name: Name) -> frozenset[Name]:
+        """Return the captured tables of which a row event of table `name` may have changed rows."""
+        op = Op.UPDATE if isinstance(event, PartialUpdateRows) else event.op
+        edges = self._edges.get(name, ())
+        if op is Op.CREATE or event.flags & _NO_FOREIGN_KEY_CHECKS:
+            return frozenset()
+        if op is Op.DELETE:
+            return frozenset().union(*(edge.reached for edge in edges if edge.key.on_delete))
+        on_update = [edge for edge in edges if edge.key.on_update]
+        changed = _changed(event, told) if on_update else set()
+        return frozenset().union(
+            *(e.reached for e in on_update if changed is None or changed & {c.lower() for c in e.key.referenced})
+        )
+
+    def _read_one(self, name: Name) -> list[ForeignKey] | None:
+        keys = self._read(name)
+        if keys is None:
+            return None
+        return [
+            ForeignKey(
+                key.name, name, self._compared(key.parent), key.referenced, key.on_delete, key.on_update, key.actions
+            )
+            for key in keys
+        ]
+
+    def _joined(self) -> dict[Name, tuple[_Edge, ...]]:
+        children: dict[Name, set[Name]] = {}
+        keys = [key for found in self._keys.values() for key in found or ()]
+        for key in keys:
+            children.setdefault(key.parent, set()).add(key.child)
+        edges: dict[Name, list[_Edge]] = {}
+        for key in keys:
+            below, waiting = {key.child}, [key.child]
+            while waiting:
+                new = children.get(waiting.pop(), set()) - below
+                below |= new
+                waiting += new
+            edges.setdefault(key.parent, []).append(_Edge(key, frozenset(below & self._captured)))
+        return {parent: tuple(found) for parent, found in edges.items()}
+
+
+def _changed(event: Rows | PartialUpdateRows, told: TableMap) -> set[str] | None:
+    """Return the columns that an UPDATE gives other values, in small letters; None: that cannot be told."""
+    if not told.has_metadata or isinstance(event, PartialUpdateRows):
+        return None
+    try:
+        images: Iterable[Images] = Reader(told)(event)
+    except (OperatorError, ProtocolError, ValueError):
+        return None
+    return {
+        (column.name or "").lower()
+        for before, after in images
+        for column, old, new in zip(told.columns, before or (), after or (), strict=True)
+        if new is not UNCHANGED and old != new
+    }
