@@ -112,6 +112,7 @@ class Follow:
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # it could not be begun
             self._end()
+            self._file.has_ended = True
 
 
 def _transactions(batch: Batch, progress: Progress, readers: dict[tuple[str, int], RowReader]) -> Iterator[Transaction]:
