@@ -197,9 +197,29 @@ def test_a_program_that_goes_away_leaves_nothing_behind(postgres18: Database, tm
     assert sorted(_follow(postgres18.url, position)) == [("r", 1), ("r", 2)]
 
 
+def test_a_table_without_a_key_is_given_one(postgres18: Database, tmp_path: Path) -> None:
+    """As in a connector's file; and a reader who is slower than the server's patience loses nothing."""
+    postgres18.execute("CREATE TABLE t (id int NOT NULL, v int)", "INSERT INTO t VALUES (1, 1)")
+    with pytest.raises(cdc.OperatorError, match="has no primary key"):
+        _follow(postgres18.url, tmp_path / "a.pos", "public.t")
+    postgres18.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    keyed = {"table": "public.t", "key": ["id"]}
+    impatient = f"{postgres18.url}?options=-c%20wal_sender_timeout%3D1s"
+    with cdc.follow(impatient, tables=[keyed], position=tmp_path / "b.pos", create=True) as following:
+        assert [change.key for change in next(following)] == [{"id": 1}]
+        for number in (2, 3, 4):
+            postgres18.execute(f"INSERT INTO t VALUES ({number}, 0)", "SELECT pg_sleep(0.3)")
+        found = []
+        while len(found) < 3:
+            found += [change.key for change in next(following)]
+            time.sleep(1.5)
+        assert found == [{"id": 2}, {"id": 3}, {"id": 4}]
+
+
 @pytest.mark.parametrize(
     ("given", "what"),
     [
+        ({"source": "postgresql://here/db", "tables": "a.b", "position": "1.pos"}, "cannot be named after"),
         ({"source": "redis://here", "tables": ["a.b"], "position": "x.pos"}, "neither a database's URL nor"),
         ({"source": "postgresql://here/db", "tables": ["a.b"]}, "needs tables and position"),
         ({"source": "connector.yaml", "position": "x.pos"}, "for a database's URL, not for a connector's file"),
