@@ -11,7 +11,7 @@ ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply bench-views soak fuzz test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply bench-library bench-views soak fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -116,6 +116,9 @@ bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in m
 
 bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild, verify, beside what is asked for
 	$(BIN)/python -m bench.derived.apply
+
+bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and without Kafka
+	$(BIN)/python -m bench.derived.library
 
 bench-views: $(STAMP)  ## a step of a view job in its engine alone, by how much it changes
 	$(BIN)/python -m bench.derived.views

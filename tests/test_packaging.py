@@ -21,8 +21,9 @@ def make_wheel(folder: Path, **environment: str) -> Path:
     source = folder / "source"  # a copy: building writes beside the sources
     source.mkdir()
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    built_from = (".py", ".pyi", ".pyx", ".pxd", ".toml", ".md", "py.typed", "LICENSE")
     for name in tracked.decode().split("\0"):
-        if name.endswith((".py", ".pyx", ".pxd", ".toml", ".md", "py.typed", "LICENSE")) and (ROOT / name).exists():
+        if name.endswith(built_from) and (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(

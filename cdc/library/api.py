@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from cdc.config import registry
 from cdc.config.config import load_connector
@@ -24,7 +24,7 @@ _FILES = (".yaml", ".yml")
 def follow(
     source: str,
     *,
-    tables: Sequence[str],
+    tables: str | Sequence[str | Mapping[str, Any]],
     position: str | Path,
     create: bool = False,
     until_caught_up: bool = False,
@@ -36,7 +36,7 @@ def follow(
 def follow(
     source: str | Path,
     *,
-    tables: Sequence[str] | None = None,
+    tables: str | Sequence[str] | None = None,
     since: str | dt.datetime | None = None,
     until_caught_up: bool = False,
 ) -> Topics: ...
@@ -45,7 +45,7 @@ def follow(
 def follow(
     source: str | Path,
     *,
-    tables: Sequence[str] | None = None,
+    tables: str | Sequence[Any] | None = None,
     position: str | Path | None = None,
     create: bool = False,
     until_caught_up: bool = False,
@@ -72,6 +72,8 @@ def follow(
 
     `until_caught_up`: it ends with what was committed at the call. Raises ConfigError for what makes no sense.
     """
+    if isinstance(tables, str):
+        tables = [tables]
     if str(source).endswith(_FILES):
         if position is not None or create or name is not None:
             raise ConfigError(

@@ -10,18 +10,18 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import orjson
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config import registry
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig, KafkaConfig, KeyedTable, SourceConfig
 from cdc.library.changes import Transaction
 from cdc.library.handover import Batch, Channel, Progress
 from cdc.library.handover_sink import HandoverSink
@@ -112,6 +112,7 @@ class Follow:
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # it could not be begun
             self._end()
+            self._file.has_ended = True
 
 
 def _transactions(batch: Batch, progress: Progress, readers: dict[tuple[str, int], RowReader]) -> Iterator[Transaction]:
@@ -176,7 +177,9 @@ def _makes(config: ConnectorConfig) -> str:
     return f"cdc.follow(…, create=True) {what}; or name the position file that there is"
 
 
-def configured(url: str, tables: Sequence[str], position: Path, name: str | None) -> ConnectorConfig:
+def configured(
+    url: str, tables: Sequence[str | Mapping[str, Any]], position: Path, name: str | None
+) -> ConnectorConfig:
     """Make a connector's configuration of a URL. Raises ConfigError."""
     kind = SCHEMES.get(urlsplit(url).scheme.partition("+")[0])
     if kind is None:
@@ -185,8 +188,17 @@ def configured(url: str, tables: Sequence[str], position: Path, name: str | None
             hint="postgresql://user:password@host:5432/database, mysql://user:password@host:3306, or connector.yaml",
         )
     named = name or _UNNAMED.sub("_", position.stem.lower()).strip("_-")[:_LONGEST]
+    if name is None and not named[:1].isalpha():
+        raise ConfigError(
+            f"cdc.follow: the slot cannot be named after the position file {position.name}",
+            hint='name="orders", or a file whose name begins with a letter',
+        )
+    chosen: list[Any] = [
+        item if isinstance(item, str) else KeyedTable(table=str(item.get("table")), key=tuple(item.get("key", ())))
+        for item in tables
+    ]
     return ConnectorConfig(
         name=named,
-        source=SourceConfig(type=kind, url=url, tables=tuple(tables), messages=False),
+        source=SourceConfig(type=kind, url=url, tables=tuple(chosen), messages=False),
         sink=KafkaConfig(bootstrap_servers="none", topic_prefix=named),
     )

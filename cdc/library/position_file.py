@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,7 @@ class PositionFile:
         self.has_ended = False
         """Nothing follows with it any more."""
         self._lock: int | None = None
+        self._writing = threading.Lock()
         before = _OPEN.get(path.absolute())
         if before is not None and before.has_ended:
             before.close()
@@ -118,6 +120,10 @@ class PositionFile:
 
     def write(self, contents: Contents) -> None:
         """Replace what it says. When this returns, it is on the disk."""
+        with self._writing:
+            self._write(contents.to_bytes())
+
+    def _write(self, text: bytes) -> None:
         if self._lock is None:
             raise OperatorError(
                 f"position file {self.path} is closed: what is done cannot be noted any more",
@@ -126,7 +132,7 @@ class PositionFile:
         beside = f"{self.path}.new"
         try:
             with open(beside, "wb") as file:  # noqa: PTH123 - its number is needed
-                file.write(contents.to_bytes())
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, self.path)  # noqa: PTH105 - as above
@@ -140,7 +146,8 @@ class PositionFile:
 
     def close(self) -> None:
         """Let go of it; safe to call twice."""
-        lock, self._lock = self._lock, None
+        with self._writing:
+            lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
 

@@ -1,0 +1,233 @@
+"""`cdc.follow` of a database on real servers: programs that are killed, positions that do not fit, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cdc
+from tests.conftest import Database, MySQLDatabase
+from tests.integration.running import Writer, eventually
+
+HOME = Path(__file__).parents[2]
+EXAMPLE = HOME / "examples" / "copy_to_sqlite.py"
+
+
+def _told(following: Any) -> list[tuple[str, Any]]:
+    found = []
+    for transaction in following:
+        found += [(change.op, change.key and change.key["id"]) for change in transaction]
+        transaction.done()
+    return found
+
+
+def _follow(url: str, position: Path, *tables: str, create: bool = True) -> list[tuple[str, Any]]:
+    with cdc.follow(
+        url, tables=tables or ["public.t"], position=position, create=create, until_caught_up=True
+    ) as following:
+        return _told(following)
+
+
+def _example(url: str, path: Path, *more: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, str(EXAMPLE), url, "public.t", str(path), *more]
+    environment = {**os.environ, "PYTHONPATH": str(HOME)}
+    return subprocess.Popen(words, cwd=path.parent, env=environment, stderr=subprocess.PIPE)
+
+
+def _copied(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    with sqlite3.connect(path) as store:
+        try:
+            rows = store.execute("SELECT value FROM rows").fetchall()
+        except sqlite3.OperationalError:  # it has not begun
+            return []
+    return sorted((json.loads(value) for (value,) in rows), key=lambda row: row["id"])
+
+
+def test_the_example_has_every_row_however_often_it_is_killed(postgres18: Database, tmp_path: Path) -> None:
+    """By SIGKILL, at any time, while the table is written; a wide value that updates leave out stays."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, v text)",
+        "ALTER TABLE t ALTER v SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT g, 0, repeat('v', 3000) FROM generate_series(1, 40) g",
+    )
+    path, at = tmp_path / "copy.db", random.Random(7)
+    writer = Writer(postgres18, "t", keys=40)
+    writer.start()
+    for _ in range(5):
+        program = _example(postgres18.url, path)
+        if at.random() < 0.6:
+            eventually(lambda: _copied(path), "something is copied")
+        time.sleep(at.random() / 2)
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+        assert program.stderr is not None
+        program.stderr.close()
+    writer.stop()
+    program = _example(postgres18.url, path, "--once")
+    _, said = program.communicate(timeout=120)
+    assert program.returncode == 0, said.decode()
+    rows = [
+        dict(zip(("id", "n", "v"), row, strict=True)) for row in postgres18.rows("SELECT id, n, v FROM t ORDER BY id")
+    ]
+    assert _copied(path) == rows
+
+
+def test_what_is_done_is_not_given_again_and_the_slot_is_told_of_no_more(postgres18: Database, tmp_path: Path) -> None:
+    position = tmp_path / "some.pos"
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    assert _follow(postgres18.url, position) == [("r", 1)]
+    for number in (2, 3, 4):
+        postgres18.execute(f"INSERT INTO t VALUES ({number})")
+    with cdc.follow(postgres18.url, tables=["public.t"], position=position, until_caught_up=True) as following:
+        given = list(following)
+        assert [change.key for transaction in given for change in transaction] == [{"id": 2}, {"id": 3}, {"id": 4}]
+        given[0].done()
+        given[1].done()
+        given[0].done()  # which takes nothing back
+    ((behind,),) = postgres18.rows(
+        "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = 'cdc_some'"
+    )
+    assert behind
+    assert _follow(postgres18.url, position) == [("c", 4)]
+    with pytest.raises(cdc.OperatorError, match="is closed"):
+        given[2].done()
+
+
+def test_nothing_is_made_without_create(postgres18: Database, tmp_path: Path) -> None:
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with pytest.raises(cdc.OperatorError, match=r"no\.pos has no position.*create=True") as told:
+        _follow(postgres18.url, tmp_path / "no.pos", create=False)
+    assert "makes publication cdc_no and slot cdc_no" in str(told.value)
+    assert postgres18.rows("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'cdc_no'") == []
+    assert postgres18.rows("SELECT 1 FROM pg_publication WHERE pubname = 'cdc_no'") == []
+    assert not (tmp_path / "no.pos").exists()
+
+
+def test_a_position_of_something_else_is_refused(postgres18: Database, mysql: MySQLDatabase, tmp_path: Path) -> None:
+    """Another slot, another database, another server, another text; and one that is in use."""
+    position = tmp_path / "mine.pos"
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE DATABASE other_of_mine")
+    _follow(postgres18.url, position)
+    kept = position.read_bytes()
+    other = postgres18.url.rsplit("/", 1)[0] + "/other_of_mine"
+    Database(other, "other_of_mine").execute("CREATE TABLE t (id int PRIMARY KEY)")
+    try:
+        with pytest.raises(cdc.OperatorError, match=r"another source: .* stands at a position of database"):
+            _follow(other, position)
+    finally:
+        postgres18.execute("DROP DATABASE other_of_mine WITH (FORCE)")
+    with pytest.raises(cdc.OperatorError, match=r"config changed: source\.slot is cdc_yours"):
+        list(cdc.follow(postgres18.url, tables=["public.t"], position=position, name="yours"))
+    mysql.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with pytest.raises(cdc.OperatorError, match="stands at a position"):
+        _follow(mysql.url, position, f"{mysql.name}.t")
+    assert position.read_bytes() == kept
+    with (
+        cdc.follow(postgres18.url, tables=["public.t"], position=position),
+        pytest.raises(cdc.OperatorError, match="is in use"),
+    ):
+        cdc.follow(postgres18.url, tables=["public.t"], position=position)
+    for text in (kept[:100], b"", b"{}", kept.replace(b'"through": ""', b'"through": "0"')):
+        position.write_bytes(text)
+        with pytest.raises(cdc.OperatorError, match="is no position file, or it is damaged"):
+            _follow(postgres18.url, position)
+        assert position.read_bytes() == text
+
+
+def test_a_slot_that_is_lost_is_a_gap(postgres18: Database, tmp_path: Path) -> None:
+    position = tmp_path / "lost.pos"
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    _follow(postgres18.url, position)
+    postgres18.execute("SELECT pg_drop_replication_slot('cdc_lost')", "INSERT INTO t VALUES (1)")
+    with pytest.raises(cdc.GapError) as told:
+        _follow(postgres18.url, position)
+    assert "a position file of another name, with create=True" in str(told.value)
+    assert _follow(postgres18.url, tmp_path / "found.pos") == [("r", 1)]
+
+
+def test_mysql_is_followed_too(mysql: MySQLDatabase, tmp_path: Path) -> None:
+    """With types that Python has and the server's text where it has none; a truncate is one change."""
+    position = tmp_path / "shop.pos"
+    mysql.execute(
+        "CREATE TABLE t (id INT PRIMARY KEY, n DECIMAL(5,2), at DATETIME(3), d TIME, b BLOB)",
+        "INSERT INTO t VALUES (1, 1.50, '2024-02-29 12:00:00.5', '-25:00:00', x'00ff')",
+    )
+    table = f"{mysql.name}.t"
+    with pytest.raises(cdc.OperatorError, match="create=True"):
+        _follow(mysql.url, position, table, create=False)
+    with cdc.follow(mysql.url, tables=[table], position=position, create=True, until_caught_up=True) as following:
+        (transaction,) = following
+        (change,) = transaction
+        transaction.done()
+    assert change.table == table
+    assert change.after is not None
+    assert [repr(value) for value in change.after.values()] == [
+        "1",
+        "Decimal('1.50')",
+        "datetime.datetime(2024, 2, 29, 12, 0, 0, 500000)",
+        "datetime.timedelta(days=-2, seconds=82800)",
+        "b'\\x00\\xff'",
+    ]
+    mysql.execute(
+        "BEGIN", "INSERT INTO t (id) VALUES (2), (3)", "COMMIT", "TRUNCATE t", "INSERT INTO t (id) VALUES (4)"
+    )
+    assert _follow(mysql.url, position, table) == [("c", 2), ("c", 3), ("t", None), ("c", 4)]
+
+
+def test_a_program_that_goes_away_leaves_nothing_behind(postgres18: Database, tmp_path: Path) -> None:
+    """A loop that is left: the slot is free again, and the same process may go on."""
+    position = tmp_path / "left.pos"
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    for _ in cdc.follow(postgres18.url, tables=["public.t"], position=position, create=True):
+        break
+    slot = "SELECT active FROM pg_replication_slots WHERE slot_name = 'cdc_left'"
+    eventually(lambda: postgres18.rows(slot) in ([], [(False,)]), "nobody has the slot")
+    assert sorted(_follow(postgres18.url, position)) == [("r", 1), ("r", 2)]
+
+
+def test_a_table_without_a_key_is_given_one(postgres18: Database, tmp_path: Path) -> None:
+    """As in a connector's file; and a reader who is slower than the server's patience loses nothing."""
+    postgres18.execute("CREATE TABLE t (id int NOT NULL, v int)", "INSERT INTO t VALUES (1, 1)")
+    with pytest.raises(cdc.OperatorError, match="has no primary key"):
+        _follow(postgres18.url, tmp_path / "a.pos", "public.t")
+    postgres18.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    keyed = {"table": "public.t", "key": ["id"]}
+    impatient = f"{postgres18.url}?options=-c%20wal_sender_timeout%3D1s"
+    with cdc.follow(impatient, tables=[keyed], position=tmp_path / "b.pos", create=True) as following:
+        assert [change.key for change in next(following)] == [{"id": 1}]
+        for number in (2, 3, 4):
+            postgres18.execute(f"INSERT INTO t VALUES ({number}, 0)", "SELECT pg_sleep(0.3)")
+        found = []
+        while len(found) < 3:
+            found += [change.key for change in next(following)]
+            time.sleep(1.5)
+        assert found == [{"id": 2}, {"id": 3}, {"id": 4}]
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"source": "postgresql://here/db", "tables": "a.b", "position": "1.pos"}, "cannot be named after"),
+        ({"source": "redis://here", "tables": ["a.b"], "position": "x.pos"}, "neither a database's URL nor"),
+        ({"source": "postgresql://here/db", "tables": ["a.b"]}, "needs tables and position"),
+        ({"source": "connector.yaml", "position": "x.pos"}, "for a database's URL, not for a connector's file"),
+        ({"source": "connector.yaml", "since": "yesterday"}, "is no instant|cannot be read"),
+    ],
+)
+def test_what_makes_no_sense(given: dict[str, Any], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = given.pop("source")
+    with pytest.raises(cdc.ConfigError, match=what):
+        cdc.follow(source, **given)
