@@ -43,7 +43,8 @@ CREATE TABLE outbox (
     before VARCHAR, after VARCHAR
 );
 CREATE TABLE streams (
-    name VARCHAR PRIMARY KEY, topic VARCHAR NOT NULL, offsets VARCHAR NOT NULL, unreadable BIGINT NOT NULL
+    name VARCHAR PRIMARY KEY, topic VARCHAR NOT NULL, definition VARCHAR NOT NULL, offsets VARCHAR NOT NULL,
+    unreadable BIGINT NOT NULL
 );
 CREATE TABLE late (relation VARCHAR PRIMARY KEY, events BIGINT NOT NULL);
 CREATE TABLE quarantine (
@@ -193,6 +194,11 @@ class ViewState:
             for table in ("tables", "views", "outbox", "streams", "late", "quarantine"):
                 self.execute(f"DELETE FROM {table}")
             self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
+
+    def has(self, relation: str) -> bool:
+        """Whether there is a place for a captured table's events."""
+        found = "SELECT 1 FROM duckdb_tables() WHERE schema_name = 'pending' AND table_name = ?"
+        return bool(self.rows(found, [relation]))
 
     def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
         """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones."""

@@ -113,22 +113,25 @@ class ViewStore:
         self._stale = {view.name for view in self.views if known.get(view.name) != view.fingerprint}
         self._stale |= self.output.lost
         self.output.flush()
-        self.streams.open()
+        again = self.streams.open()
+        self._stale |= {view.name for view in self.views if again & set(view.plan.reads)}
 
     def open(self, table: TargetTable) -> str:
         columns = [(column.name, column.kind) for column in table.columns]
         with self.state.transaction():
-            for use in self._uses_of(table.qualified):
-                self.state.prepare_table(use.relation, columns, use.hidden, use.key(table.key))
             self.state.execute(
-                "INSERT INTO tables VALUES (?, NULL, false, NULL) ON CONFLICT DO NOTHING", [table.qualified]
+                "INSERT INTO tables VALUES (?, NULL, false, NULL) ON CONFLICT DO NOTHING", [_entry(table)]
             )
+            for use in self._uses_of(table.qualified):
+                if not self.state.has(use.relation):  # its topic is read again, from the beginning
+                    self.state.execute("UPDATE tables SET mark = NULL WHERE name = ?", [_entry(table)])
+                self.state.prepare_table(use.relation, columns, use.hidden, use.key(table.key))
         self._tables[table.qualified] = table
         if self._tables.keys() == self.tables:
             self._stop_readers(table)
         if self._tables.keys() == self.tables and (self._take_streams() or self._stale):
             self._begin_views()
-        return self.state.get("identity") or ""
+        return "/".join([self.state.get("identity") or "", *sorted(u.relation for u in self._uses_of(table.qualified))])
 
     def _stop_readers(self, table: TargetTable) -> None:
         """Stop views that use what a table has no more, for good: only another SQL helps, and a new start.
@@ -171,7 +174,7 @@ class ViewStore:
                     self._take_in(batch)
                 for name, visible in visibility.items():
                     self._limits[name] = visible.limit
-                    self._write_mark(name, visible.mark)
+                    self._write_mark(self._tables[name], visible.mark)
             self._go_on()
         except duckdb.IOException as exc:
             msg = f"state {self.folder}: it cannot be written or read any more"
@@ -200,7 +203,8 @@ class ViewStore:
                 waiting = place("pending", use.relation)
                 self.state.execute(f"INSERT INTO {waiting} ({listed}) SELECT {read} FROM incoming")
         self.state.execute(
-            "UPDATE tables SET position = greatest(coalesce(position, ''), ?) WHERE name = ?", [batch.position, name]
+            "UPDATE tables SET position = greatest(coalesce(position, ''), ?) WHERE name = ?",
+            [batch.position, _entry(batch.table)],
         )
 
     def _go_on(self) -> None:
@@ -346,21 +350,25 @@ class ViewStore:
             self.state.execute(f"DROP TABLE {read}")
 
     def _known(self, name: str) -> tuple[Mark | None, bool]:
-        found = self.state.rows("SELECT mark, reload FROM tables WHERE name = ?", [name])
+        table = self._tables.get(name)
+        return self._noted(table) if table is not None else (None, False)
+
+    def _noted(self, table: TargetTable) -> tuple[Mark | None, bool]:
+        found = self.state.rows("SELECT mark, reload FROM tables WHERE name = ?", [_entry(table)])
         if not found:
             return None, False
         mark, reload = found[0]
         return (Mark.from_json(mark) if mark else None), bool(reload)
 
-    def _write_mark(self, name: str, mark: Mark) -> None:
-        self.state.execute("UPDATE tables SET mark = ? WHERE name = ?", [mark.to_json(), name])
+    def _write_mark(self, table: TargetTable, mark: Mark) -> None:
+        self.state.execute("UPDATE tables SET mark = ? WHERE name = ?", [mark.to_json(), _entry(table)])
 
     def position(self, table: TargetTable) -> str | None:
-        found = self.state.rows("SELECT position FROM tables WHERE name = ?", [table.qualified])
+        found = self.state.rows("SELECT position FROM tables WHERE name = ?", [_entry(table)])
         return found[0][0] if found else None
 
     def mark(self, table: TargetTable) -> Mark | None:
-        return self._known(table.qualified)[0]
+        return self._noted(table)[0]
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         name = table.qualified
@@ -368,9 +376,9 @@ class ViewStore:
             if not mark.ends:  # the topic is read from its beginning
                 for use in self._uses_of(name):
                     self.state.execute(f"DELETE FROM {place('pending', use.relation)}")
-                self.state.execute("UPDATE tables SET reload = true WHERE name = ?", [name])
+                self.state.execute("UPDATE tables SET reload = true WHERE name = ?", [_entry(table)])
                 self._limits[name] = ""
-            self._write_mark(name, mark)
+            self._write_mark(table, mark)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         del ids
@@ -408,6 +416,11 @@ class ViewStore:
     def close(self) -> None:
         self.output.sink.close()
         self.state.close()
+
+
+def _entry(table: TargetTable) -> str:
+    """Return the name by which the state notes how far a table's topic was read: a history has another topic."""
+    return f"{table.qualified}@history" if table.history else table.qualified
 
 
 def _refuse(table: TargetTable) -> NoReturn:

@@ -51,6 +51,12 @@ class Stream:
     row: T.StructType
 
     @property
+    def definition(self) -> str:
+        """What its rows depend on besides the topic."""
+        config = self.config
+        return json.dumps([self.row.simpleString(), list(config.key), config.time, config.keep_ms])
+
+    @property
     def use(self) -> TableUse:
         """How views read it."""
         return TableUse(f"{STREAM_SCHEMA}.{self.name}", Way.EVENTS, self.config.time, self.config.keep_ms)
@@ -109,29 +115,42 @@ class StreamReader:
     state: ViewState
     streams: Mapping[str, Stream]
 
-    def open(self) -> None:
-        """Make the streams' places. Raises OperatorError where a topic is not what was read."""
+    def open(self) -> set[str]:
+        """Make the streams' places; return the relations that are read again, as the file describes them otherwise.
+
+        Raises OperatorError where a topic is not what was read.
+        """
         if not self.streams:
-            return
-        known = {name: topic for name, topic, *_ in self.state.rows("SELECT name, topic FROM streams")}
+            return set()
+        known = {
+            name: (topic, was) for name, topic, was in self.state.rows("SELECT name, topic, definition FROM streams")
+        }
         now = identities(self.source, [stream.config.topic for stream in self.streams.values()])
+        again: set[str] = set()
         for name, stream in self.streams.items():
-            topic, columns, use = stream.config.topic, stream.columns, stream.use
+            topic, use = stream.config.topic, stream.use
             identity = f"{topic} {now[topic]}"
-            if name in known:
-                was, _, told = known[name].partition(" ")
-                how = "it was another topic" if was != topic else difference(told, now[topic])
-                if how is not None:
-                    msg = f"streams.{name}: topic {topic} is not the one that was read: {how}"
-                    raise OperatorError(
-                        msg, hint="give the stream another name: its events are then read from the beginning"
-                    )
+            was, definition = known.get(name, (identity, stream.definition))
+            before, _, told = was.partition(" ")
+            how = "it was another topic" if before != topic else difference(told, now[topic])
+            if how is not None:
+                msg = f"streams.{name}: topic {topic} is not the one that was read: {how}"
+                raise OperatorError(
+                    msg, hint="give the stream another name: its events are then read from the beginning"
+                )
+            if name in known and definition == stream.definition:
+                self._require_all(name, stream)
                 continue
             with self.state.transaction():
-                self.state.prepare_table(use.relation, columns, (), stream.config.key)
-                self.state.execute("INSERT INTO streams VALUES (?, ?, '{}', 0)", [name, identity])
-        for name, stream in self.streams.items():
-            self._require_all(name, stream)
+                if name in known:  # its columns are others: it is read again
+                    again.add(use.relation)
+                    self.state.forget([use.relation])
+                    self.state.execute(f"DROP TABLE IF EXISTS {place('pending', use.relation)}")
+                    self.state.execute("DELETE FROM streams WHERE name = ?", [name])
+                    self.state.execute("DELETE FROM late WHERE relation = ?", [use.relation])
+                self.state.prepare_table(use.relation, stream.columns, (), stream.config.key)
+                self.state.execute("INSERT INTO streams VALUES (?, ?, ?, '{}', 0)", [name, identity, stream.definition])
+        return again
 
     def _require_all(self, name: str, stream: Stream) -> None:
         """Raise OperatorError if records are gone that were not read, unless the file says to go on."""

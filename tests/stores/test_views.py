@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 import spark_apply.views.step
 from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.config.views import StreamConfig, ViewConfig
+from cdc.config.views import ReadConfig, StreamConfig, ViewConfig
 from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
 from spark_apply.events.kafka_source import schema_versions
@@ -42,7 +42,7 @@ from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import until
 from tests.spark_records import Record, position
 from tests.view_bench import ViewBench, oracle
-from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at, renamed, tables_of
+from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at, lookup, renamed, tables_of
 
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -422,6 +422,37 @@ def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp
     assert (bench.signs("rows"), bench.signs("counts"), bench.signs("sums")) == (["-0"], ["~g0"], [])
 
 
+def test_a_table_that_is_read_in_another_way(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """What the state has of a table is not enough for another way of reading it: its topic, or its log, is read."""
+    bench = ViewBench(
+        kafka,
+        tmp_path,
+        {"sale": TABLES["sale"], "rate": TABLES["rate"]},
+        {"tax": lookup("now")},
+        logs=frozenset({"rate"}),
+    )
+    now = at("10:00") // 1000
+    bench.transaction(("rate", "c", {"country": "de", "pct": 7}), at_ms=now)
+    bench.transaction(("sale", "c", {"id": 1, "country": "de", "at": at("10:00")}), at_ms=now + 1)
+    bench.transaction(("rate", "u", {"country": "de", "pct": 8}), at_ms=now + 2)
+    for how, expected in (
+        ("now", ["+1,8"]),
+        ("event", ["+1,7", "-1,8"]),
+        ("arrival", []),
+        ("now", ["+1,8", "-1,7"]),
+        ("event", ["+1,7", "-1,8"]),
+    ):
+        bench.views = {"tax": lookup(how)}
+        bench.run()
+        assert bench.signs("tax") == expected, how
+    kept = {**lookup("event").reads, "public.sale": ReadConfig(time="at", keep="1h")}
+    bench.views = {"tax": replace(lookup("event"), reads=kept)}
+    bench.transaction(("sale", "c", {"id": 2, "country": "de", "at": at("09:00")}), at_ms=now)
+    bench.run()
+    assert bench.signs("tax") == []
+    assert view_status(bench.config)["views"]["tax"]["late"] == 1
+
+
 def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     apply_spark: SparkSession, kafka: str, tmp_path: Path
 ) -> None:
@@ -619,6 +650,11 @@ def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_pa
     assert [of.agrees for of in verify_views(bench.config)] == [True, True]
     shutil.rmtree(bench.folder / "state")
     assert bench.run().events == 0
+    bench.streams = {
+        "clicks": replace(_CLICKS, topic=topic, schema="id STRING, search BIGINT, at TIMESTAMP_NTZ, `n n` INT")
+    }
+    bench.run()
+    assert [row["total"] for _, _, row in bench.events("outcome")] == [None], "no click has a whole number there"
     admin.delete_topics([topic])[topic].result(30)
     until(lambda: topic not in admin.list_topics(timeout=10).topics, within_s=60)
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
