@@ -10,8 +10,8 @@ from cdc.model.errors import ConfigError
 from spark_apply.views.pattern.plan import plan_pattern
 from spark_apply.views.search.plan import Match, match_of, plan_match
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.sql.tables import tables_named
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
+from spark_apply.views.sql.written import tables_named
 from spark_apply.views.uses import TableUse
 
 

@@ -250,7 +250,9 @@ def test_a_missing_java_is_named_in_the_first_line(tmp_path: Path, monkeypatch: 
 
 
 def test_an_unknown_server_is_wrong_use() -> None:
-    with pytest.raises(ConfigError, match=r"unknown server postgres17; there are: kafka, mariadb, mysql, open"):
+    with pytest.raises(
+        ConfigError, match=r"unknown server postgres17; there are: kafka, mariadb, mariadb11, mysql, open"
+    ):
         stack.canonical(["kafka", "postgres17"])
 
 
