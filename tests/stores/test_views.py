@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 import spark_apply.views.step
 from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.config.views import ReadConfig, StreamConfig, ViewConfig
+from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig
 from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
 from spark_apply.events.kafka_source import schema_versions
@@ -461,6 +461,9 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
         "groups": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
         "sizes": ViewConfig(sql="SELECT n, count(*) AS m FROM view.groups GROUP BY n", key=("n",)),
         "numbers": ViewConfig(sql="SELECT id, v FROM public.x", key=("id",)),
+        "found": ViewConfig(
+            match=MatchConfig(queries="public.x", query="g", docs="public.x", fields=("g",)), key=("query", "doc")
+        ),
     }
     bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views)
     bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
@@ -477,9 +480,10 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
     stop.set()
     job.join(60)
-    assert set(ended[0].stopped) == {"groups", "sizes"}
+    assert set(ended[0].stopped) == {"found", "groups", "sizes"}
     assert "public.x has changed" in ended[0].stopped["groups"]
     assert (bench.signs("groups"), bench.signs("sizes"), bench.signs("numbers")) == (["+a"], ["+1"], ["+1", "+2"])
+    assert bench.signs("found") == ["+1,1"]
     with pytest.raises(ConfigError, match=r"views\.groups\.sql"):
         bench.run()
 
