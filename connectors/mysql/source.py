@@ -321,9 +321,9 @@ class MysqlSource:
     def _placed(self, event: events.Event) -> events.Event:
         """Give an event where it ends in its file: a header tells the lower 32 bits."""
         header = event.header
-        if not header.log_pos or header.artificial or isinstance(event, _OF_NO_PLACE):
+        if header.artificial or isinstance(event, _OF_NO_PLACE) or (not header.log_pos and self._grouper.between):
             return event
-        end = self._offsets.end_of(header)
+        end = self._offsets.end_of(header) if header.log_pos else self._offsets.counted(header)
         return event if end == header.log_pos else event._replace(header=header._replace(log_pos=end))
 
     def _small(self, dump: BinlogDump, read: fast_path.ReadSmall, file: str) -> fast_path.SmallTransactions | None:

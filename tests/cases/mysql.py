@@ -63,7 +63,7 @@ _AS_EVENTS_HAVE_IT: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "datetime": ("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {0})", _same),
     "datetime of millis": ("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {0}) DIV 1000", _same),
     "timestamp": ("DATE_FORMAT({0}, '%Y-%m-%dT%H:%i:%s.%f')", _instant),
-    "vector": ("VECTOR_TO_STRING({0})", json.loads),
+    "vector": ("/*!80000 VECTOR_TO_STRING */ /*M! VEC_ToText */ ({0})", json.loads),
 }
 """By type, docs/values.md in SQL, and what Python must do to what the driver gives."""
 _MILLIS_DIGITS: Final = 3

@@ -374,6 +374,37 @@ HIDDEN: Final = (
     ),
 )
 
+NEWER: Final = (
+    Case(
+        name="vectors_and_late_times",
+        before=(
+            "CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP(6) NULL /*M!110700 , v VECTOR(3), w VECTOR(100) */)",
+            """INSERT INTO t VALUES (1, '2001-01-01'
+               /*M!110700 , VEC_FromText('[1,-2.5,3.25]'), REPEAT(x'0000803f', 100) */)""",
+        ),
+        stream=(
+            """INSERT INTO t VALUES (2, COALESCE(/*M!110700 '2100-01-01 00:00:00.5', */ '2002-02-02')
+               /*M!110700 , VEC_FromText('[0,100.125,1]'), REPEAT(x'000000bf', 100) */)""",
+        ),
+        stopped=("UPDATE t SET id = id + 10",),
+        said=(),
+    ),
+    Case(
+        name="images_without_what_stays",
+        before=(
+            "CREATE TABLE t (id INT, part INT, v INT, b TEXT, PRIMARY KEY (part, id))",
+            "INSERT INTO t VALUES (1, 1, 1, 'one'), (2, 2, NULL, 'two')",
+        ),
+        stream=("SET @x = 0 /*M!110400 , SESSION binlog_row_image = FULL_NODUP */", "UPDATE t SET v = 9"),
+        stopped=(
+            "SET @x = 0 /*M!110400 , SESSION binlog_row_image = FULL_NODUP */",
+            *("UPDATE t SET id = 5, b = NULL WHERE id = 1", "DELETE FROM t WHERE id = 2"),
+        ),
+        said=(),
+    ),
+)
+"""Of MariaDB 11 alone, in comments that only it reads."""
+
 CASCADES: Final = (
     Case(
         name="rows_that_go_with_others",  # MariaDB and older MySQL log the parent's row alone
@@ -470,6 +501,6 @@ def _value(type_: str, literals: tuple[str, ...]) -> Case:
 
 
 CASES: Final[tuple[Case, ...]] = (
-    *(*SHARED, *TABLES, *DDL, *HIDDEN, *CASCADES),
+    *(*SHARED, *TABLES, *DDL, *HIDDEN, *NEWER, *CASCADES),
     *(_value(*each) for each in VALUES.items()),
 )

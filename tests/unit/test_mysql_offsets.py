@@ -66,3 +66,11 @@ def test_a_heartbeat_is_no_event_of_the_file() -> None:
     assert offsets.told(3) == 4 * GIB + 3  # behind what was read: nobody goes back to it
     assert standing(8 * GIB - 5).told(7) == 8 * GIB + 7
     assert offsets.at == 5 * GIB
+
+
+def test_an_end_that_is_not_told_is_counted() -> None:
+    """MariaDB since 11.7 tells the ends of a transaction's first and last event; the server may leave others out."""
+    offsets = standing(1000)
+    assert offsets.counted(header(0, 50)) == 1050
+    assert offsets.counted(header(0, 30)) == 1080
+    assert offsets.end_of(header(1200, 31)) == 1200

@@ -24,6 +24,7 @@ from connectors.mysql.values import mapping
 _ROW_END: Final = b"ROW END"
 _OF_VERSIONS: Final = (b"ROW START", _ROW_END)
 """How the columns of a versioned table (MariaDB) are made, where its definition names them."""
+_GENERATED: Final = ("VIRTUAL GENERATED", "STORED GENERATED")
 _SYSTEM: Final = ("mysql", "sys", "information_schema", "performance_schema")
 _TABLES: Final = """
 SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALESCE(t.TABLE_ROWS, 0),
@@ -87,6 +88,8 @@ class Captured:
     """The column that says until when a row was true, where the definition of a versioned table names it (MariaDB)."""
     key_wanted: tuple[str, ...] = ()
     """The configuration's key, where it gives one."""
+    generated: frozenset[str] = frozenset()
+    """Columns that the server computes."""
 
 
 class Catalog:
@@ -220,7 +223,8 @@ class Catalog:
     def describe(self, found: Found, wanted: Sequence[str]) -> Captured:
         """Describe a table with its columns and key. Raises OperatorError where it has no key."""
         parameters = (found.schema, found.name)
-        told, columns, filled, nullable = [], list[Column](), set[str](), set[str]()
+        told, columns = [], list[Column]()
+        filled, nullable, generated = set[str](), set[str](), set[str]()
         row_end = None
         rows = session.rows(self._connection, "reading the catalog", _COLUMNS, parameters)
         for name_, type_, charset, null, extra_, default, made_of, collation in rows:
@@ -240,6 +244,8 @@ class Catalog:
             row_end = name if made_of == _ROW_END else row_end
             if null == b"YES":
                 nullable.add(name)
+            if extra.startswith(_GENERATED):
+                generated.add(name)
             if (default is not None and default != b"NULL") or null != b"YES" or "GENERATED" in extra:
                 filled.add(name)
         primary = [name for (name,) in session.texts(self._connection, "reading the catalog", _KEY, parameters)]
@@ -255,7 +261,7 @@ class Catalog:
             self._must_tell_rows_apart(found, [c.name for c in columns], nullable, wanted)
         columns = [replace(column, filled=column.name in filled) for column in columns]
         table = Table(found.schema, found.name, tuple(columns), key, (found.made_at,) if found.made_at else ())
-        return Captured(table, tuple(told), found.rows, frozenset(filled), row_end, tuple(wanted))
+        return Captured(table, tuple(told), found.rows, frozenset(filled), row_end, tuple(wanted), frozenset(generated))
 
     def _must_tell_rows_apart(self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]) -> None:
         captured_tables.check_key(

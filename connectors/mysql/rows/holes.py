@@ -58,15 +58,37 @@ class Holes:
             yield from self.of_statement("a statement before DDL", None, captured, at, None)
 
     def of_images(
-        self, op: Op, table: Table, images: Iterable[Images], at: BinlogPosition, *, partial: bool
+        self,
+        op: Op,
+        table: Table,
+        images: Iterable[Images],
+        at: BinlogPosition,
+        *,
+        partial: bool,
+        generated: frozenset[str] = frozenset(),
     ) -> Iterator[Change]:
-        """Give the changes of rows whose images are not whole; `partial`: they hold parts of documents."""
+        """Give the changes of rows whose images are not whole; `partial`: they hold parts of documents.
+
+        `generated` are columns that the server computes, which MariaDB since 11.7 leaves out of rows that change.
+        """
         whole_table = False
-        for number, (before, after) in enumerate(images):
+        for number, (before, told) in enumerate(images):
+            after = told if partial or before is None or told is None else _kept(table, before, told, generated)
             if not partial and UNCHANGED not in _needed(table, before, after):
                 yield tuple.__new__(Change, (op, table, before, after, (at.offset, number)))
                 continue
-            self._not_whole(table, at, partial=partial)
+            if (
+                partial
+                or after is None
+                or any(
+                    value is UNCHANGED and column.name not in generated
+                    for column, value in zip(table.columns, after, strict=True)
+                )
+            ):
+                self._not_whole(table, at, partial=partial)
+            else:
+                what = f"rows in the log at {at} lack generated columns, which this server does not log"
+                self._tell(table.qualified, "GENERATED", f"{what}: they are read again by their keys", hole=False)
             keys = _keys(table, before, after)
             if not keys and not whole_table:
                 whole_table = True
@@ -160,6 +182,14 @@ class Holes:
 def _needed(table: Table, before: Row | None, after: Row | None) -> Row:
     """Return what must be there of a change: the new row, or the key of one that is gone."""
     return after if after is not None else tuple(before[index] for index in table.key_indexes) if before else ()
+
+
+def _kept(table: Table, before: Row, after: Row, generated: frozenset[str]) -> Row:
+    """Give a new row the values of the old one that are not told again: MariaDB's binlog_row_image=FULL_NODUP."""
+    return tuple(
+        old if new is UNCHANGED and column.name not in generated else new
+        for column, old, new in zip(table.columns, before, after, strict=True)
+    )
 
 
 def _keys(table: Table, before: Row | None, after: Row | None) -> list[Row]:

@@ -204,7 +204,8 @@ class Followed:
             ) from None
         partial = isinstance(event, events.PartialUpdateRows)
         op = Op.UPDATE if isinstance(event, events.PartialUpdateRows) else event.op
-        return list(self._holes.of_images(op, table, images, at, partial=partial))
+        generated = self._shown[self._name((table.schema, table.name))].generated
+        return list(self._holes.of_images(op, table, images, at, partial=partial, generated=generated))
 
     def unsure(self, names: Iterable[Name], at: BinlogPosition) -> Iterator[Change]:
         """Give what follows of a transaction, begun at `at`, of which a part was rolled back: its tables are read."""

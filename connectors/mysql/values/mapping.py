@@ -255,6 +255,9 @@ _BY_NAME: Final = {
     **dict.fromkeys((*_GEOMETRIES, "geomcollection"), table_map.GEOMETRY),
     **{f"{size}{base}": table_map.BLOB for size in _SIZES for base in ("text", "blob")},
 }
+_FLOAT32_BYTES: Final = 4
+_SMALL_MAX: Final = 0xFF
+"""The longest string whose size takes one byte."""
 _NAMED_SIZES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 _COUNTED: Final = frozenset({table_map.BIT, table_map.TIME2, table_map.DATETIME2, table_map.TIMESTAMP2})
 _ENUM_SMALL_MAX: Final = 255
@@ -330,16 +333,23 @@ def charset_of(type_: str) -> str | None:
 
 def declared(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap:
     """Give columns that the log has as BINARY the type that the catalog says, where it is one of MariaDB's own."""
-    named = {c.name: c for c in catalog if c.declared in _NAMED}
+    named = {c.name: c for c in catalog if c.declared in _NAMED or c.type == table_map.VECTOR}
     if not named or not any(column.name in named for column in told.columns):
         return told
-    columns = tuple(
-        column._replace(declared=named[column.name].declared)
-        if column.name in named and (column.type, column.meta) == (named[column.name].type, named[column.name].meta)
-        else column
-        for column in told.columns
-    )
-    return told._replace(columns=columns)
+    return told._replace(columns=tuple(_declared_as(column, named.get(column.name)) for column in told.columns))
+
+
+def _declared_as(column: TableColumn, known: TableColumn | None) -> TableColumn:
+    if known is None:
+        return column
+    if known.type == table_map.VECTOR and (column.type, column.charset) == (table_map.VARCHAR, "binary"):
+        if column.meta != (known.dimension or 0) * _FLOAT32_BYTES:
+            return column
+        sized = 1 + (column.meta > _SMALL_MAX)
+        return known._replace(meta=sized, nullable=column.nullable, visible=column.visible)
+    if known.declared in _NAMED and (column.type, column.meta) == (known.type, known.meta):
+        return column._replace(declared=known.declared)
+    return column
 
 
 def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None:
