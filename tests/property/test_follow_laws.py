@@ -19,12 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.capture.pipeline import Pipeline, Settings
+from cdc.files.position_file import Contents
+from cdc.files.topicless_sink import UNSENT
 from cdc.library.changes import Transaction
 from cdc.library.follow import _transactions
 from cdc.library.handover import Batch, Channel, Progress
 from cdc.library.handover_sink import HandoverSink
-from cdc.library.position_file import Contents
-from cdc.library.values import UNCHANGED, UNSENT
+from cdc.library.values import UNCHANGED
 from cdc.model.change import Offset
 from cdc.model.errors import RetryableError
 from cdc.testing import Inline, Killed
@@ -155,7 +156,7 @@ def follow(scenario: Scenario, dones: list[bool], *, source: type[SafeSource] = 
 def _run(world: World, program: Program, source: type[SafeSource]) -> None:
     progress = Progress(program.file)  # type: ignore[arg-type]
     channel = Handed(program, progress)
-    sink = HandoverSink(CONNECTOR, progress, channel, where="here", make=None)
+    sink = HandoverSink(progress, channel, where="here", make=None)
 
     def opened() -> MemorySource:
         found = source(world)
