@@ -1,8 +1,8 @@
 """A sink without topics: it keeps no rows, and so cannot read back what it has written.
 
 What a connector finds out by reading its topics back is told otherwise (`Settings.unsent`): a TRUNCATE is an event
-``t``, and a value that the log leaves out and nobody knows has a mark. Where a table's rows must be read again while the
-log is followed, a ``t`` stands before the reading, instead of a delete at its end for each key that is gone. It may
+``t``, and a value that the log leaves out and nobody knows has a mark. Where a table's rows must be read again while
+the log is followed, a ``t`` stands before the reading, instead of a delete at its end for each key that is gone. It may
 stand earlier than the reading begins, never later: every row that the table has then comes again, for a window leaves
 out a row only if an event of it comes behind the beginning.
 """
