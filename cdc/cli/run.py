@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+import orjson
 
 from cdc.capture.memory import keep_freed
 from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
@@ -25,8 +26,10 @@ from cdc.cli.monitored import monitored_connector
 from cdc.cli.terminal import ALIVE_S, Alive, clear_progress, instant, seconds_of, show_progress
 from cdc.config import registry
 from cdc.config.child_processes import SAFE_PATH
-from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.config import ConnectorConfig
+from cdc.config.file_connector import load_any
 from cdc.config.reread import reread
+from cdc.files.topicless_sink import UNSENT
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.meter import Meter
 from cdc.model.state import Phase
@@ -120,7 +123,7 @@ class _How:
 
 
 def _run(files: tuple[Path, ...], how: _How, place: Place) -> None:
-    configs = [load_connector(path) for path in files]
+    configs = [load_any(path) for path in files]
     for what, given in (
         ("their connector", [config.name for config in configs]),
         ("the address of their metrics", [config.metrics.listen for config in configs if config.metrics.listen]),
@@ -155,6 +158,7 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         outbox=config.source.outbox,
         formats=Formats.of_sink(config.sink),
         key_headers="key_change" in config.sink.headers,
+        unsent=None if config.into is None else orjson.dumps(UNSENT),
     )
     return Parts(settings, registry.source(config), registry.snapshotter(config))
 
@@ -175,9 +179,13 @@ def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to:
         parts.settings,
         open_source=parts.open_source,
         open_snapshotter=parts.open_snapshotter,
-        sink=registry.sink(config.sink, config.name, logs=config.logs),
+        sink=registry.sink(config.sink, config.name, logs=config.logs)
+        if config.into is None
+        else registry.file_sink(config.into, config.name),
         observe=shown,
-        failed=partial(registry.part("sinks.topics.positions:leave_error"), config.sink, config.name),
+        failed=partial(registry.part("sinks.topics.positions:leave_error"), config.sink, config.name)
+        if config.into is None
+        else lambda _: None,
         meter=meter,
         reread=read_again,
     )

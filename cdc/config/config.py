@@ -15,7 +15,7 @@ from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.outbox import OutboxConfig
 from cdc.config.published.record_format import check_format
 from cdc.config.published.where import parse
-from cdc.config.yaml_binding import BOUND_AS, load, top_level_keys
+from cdc.config.yaml_binding import BOUND_AS, load, text_at, top_level_keys
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
 
@@ -37,6 +37,8 @@ _UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 ON_ERROR = ("stop", "dead_letter")
 ON_HOLE = ("reread", "stop")
 MODES = ("latest", "history")
+JSONL = "jsonl"
+"""The type of a sink that is a file of JSON lines."""
 PRODUCERS = ("own", "librdkafka")
 """Clients that a connector can write with, the default first."""
 
@@ -361,6 +363,8 @@ class ConnectorConfig:
     on_error: str = "stop"
     """What happens at a poison record, whose event cannot be written: ``stop``, or ``dead_letter``."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    into: str | None = field(default=None, metadata={BOUND_AS: None})
+    """The file that events go to in place of Kafka: see `cdc.config.file_connector`."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -539,7 +543,12 @@ class ApplyConfig:
 
 
 def load_connector(path: Path) -> ConnectorConfig:
-    """Read a connector's file. Raises ConfigError."""
+    """Read the file of a connector that writes to Kafka. Raises ConfigError."""
+    if text_at(path, "sink", "type") == JSONL:
+        raise ConfigError(
+            f"{path}: sink.type is {JSONL}: this connector has no topics",
+            hint="cdc run is the command for it; what it has written is in sink.path",
+        )
     config = load(path, ConnectorConfig, aliases=DEBEZIUM_NAMES)
     if config.sink.topic_prefix is not None:
         return config

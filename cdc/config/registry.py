@@ -34,7 +34,7 @@ SOURCES = {
     ),
 }
 
-SINKS = {"kafka": "sinks.kafka:open_sink"}
+SINKS = {"kafka": "sinks.kafka:open_sink", "jsonl": "sinks.jsonl:open_sink"}
 
 
 def source(config: ConnectorConfig) -> Callable[[], Source]:
@@ -70,6 +70,11 @@ def end(config: ConnectorConfig) -> Callable[..., int]:
 def sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> Sink:
     """Make a sink that has not connected yet; `logs` are the topics it has beside those of tables."""
     return cast("Sink", _resolve(SINKS[config.type])(config, connector, logs=logs))
+
+
+def file_sink(path: str, connector: str) -> Sink:
+    """Make a sink that is a file, which it has not opened yet."""
+    return cast("Sink", _resolve(SINKS["jsonl"])(path, connector))
 
 
 def part(name: str) -> Callable[..., Any]:

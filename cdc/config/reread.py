@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.config import ConnectorConfig
+from cdc.config.file_connector import load_any
 from cdc.model.errors import ConfigError
 
 
 def reread(path: Path, before: ConnectorConfig) -> ConnectorConfig:
     """Read a running connector's file again. Raises ConfigError, also for a change that needs a start."""
-    now = load_connector(path)
+    now = load_any(path)
     of = before.source
     free = replace(
         now.source, url=of.url, tables=of.tables, keys=of.keys, heartbeat_s=of.heartbeat_s, on_hole=of.on_hole
@@ -21,7 +22,7 @@ def reread(path: Path, before: ConnectorConfig) -> ConnectorConfig:
         for name, ours, theirs in (
             ("name", now.name, before.name),
             ("source", free, of),
-            ("sink", now.sink, before.sink),
+            ("sink", (now.sink, now.into), (before.sink, before.into)),
             ("on_error", now.on_error, before.on_error),
             ("metrics", now.metrics, before.metrics),
         )

@@ -56,6 +56,15 @@ def top_level_keys(path: Path) -> set[str]:
     return {str(key.value) for key, _ in node.value} if isinstance(node, yaml.MappingNode) else set()
 
 
+def text_at(path: Path, *keys: str) -> str | None:
+    """Read the text of one key of a file, as it is written; None if it is not there. Raises ConfigError if no YAML."""
+    node = _compose(path)
+    for key in keys:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        node = next((value for name, value in pairs if name.value == key), None)
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+
 def _compose(path: Path) -> yaml.Node | None:
     try:
         text = path.read_text(encoding="utf-8")

@@ -22,11 +22,12 @@ import orjson
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, KafkaConfig, KeyedTable, SourceConfig
+from cdc.files.position_file import PositionFile
+from cdc.files.topicless_sink import UNSENT
 from cdc.library.changes import Transaction
 from cdc.library.handover import Batch, Channel, Progress
 from cdc.library.handover_sink import HandoverSink
-from cdc.library.position_file import PositionFile
-from cdc.library.values import UNSENT, RowReader
+from cdc.library.values import RowReader
 from cdc.model.change import Offset
 from cdc.model.errors import CdcError, ConfigError, GapError
 from cdc.model.interfaces import Source
@@ -54,7 +55,7 @@ class Follow:
         self._readers: dict[tuple[str, int], RowReader] = {}
         self._given: Iterator[Transaction] = iter(())
         where = f"position file {position}"
-        sink = HandoverSink(config.name, progress, self._channel, where=where, make=None if create else _makes(config))
+        sink = HandoverSink(progress, self._channel, where=where, make=None if create else _makes(config))
         self._pipeline = Pipeline(
             Settings(
                 connector=config.name,

@@ -16,8 +16,8 @@ from typing import IO, Final
 
 from cdc.capture.session import Stopped
 from cdc.config.temporary_files import on_temporary_disk
+from cdc.files.position_file import Contents, PositionFile
 from cdc.library.changes import Raw
-from cdc.library.position_file import Contents, PositionFile
 
 IN_MEMORY: Final = 32 * 1024 * 1024
 """What is larger of one transaction is kept in a temporary file."""

@@ -28,6 +28,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
+from cdc.files.topicless_sink import UNSENT
 from cdc.model.change import Kind
 
 Read: TypeAlias = Callable[[Any], Any]
@@ -45,9 +46,6 @@ class Left(Enum):
 
 UNCHANGED: Final = Left.UNCHANGED
 """A value that an update did not change, and that the source did not send: it is what it was before. Never None."""
-
-UNSENT: Final = {"__cdc": "unchanged"}
-"""What stands for it in an event's JSON. No kind of column has such a value."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the source's timestamps have no time zone
 _FIRST_DAY: Final = dt.date(1970, 1, 1).toordinal()

@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 
 import cdc
+from cdc.files.topicless_sink import UNSENT
 from cdc.library.follow import Follow
-from cdc.library.values import UNSENT
 from tests.integration.nudges import nudged
 from tests.integration.running import eventually
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -19,15 +20,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.library.changes import Transaction
+from cdc.files.position_file import Contents
+from cdc.files.topicless_sink import UNSENT
+from cdc.library.changes import Transaction, table_of
 from cdc.library.follow import _transactions
 from cdc.library.handover import Batch, Channel, Progress
 from cdc.library.handover_sink import HandoverSink
-from cdc.library.position_file import Contents
-from cdc.library.values import UNCHANGED, UNSENT
+from cdc.library.values import UNCHANGED
 from cdc.model.change import Offset
 from cdc.model.errors import RetryableError
+from cdc.model.state import State
 from cdc.testing import Inline, Killed
+from sinks.jsonl import JsonlSink
+from tests.conftest import FULL
 from tests.property.test_pipeline_laws import (
     CONNECTOR,
     LAW,
@@ -155,7 +160,7 @@ def follow(scenario: Scenario, dones: list[bool], *, source: type[SafeSource] = 
 def _run(world: World, program: Program, source: type[SafeSource]) -> None:
     progress = Progress(program.file)  # type: ignore[arg-type]
     channel = Handed(program, progress)
-    sink = HandoverSink(CONNECTOR, progress, channel, where="here", make=None)
+    sink = HandoverSink(progress, channel, where="here", make=None)
 
     def opened() -> MemorySource:
         found = source(world)
@@ -235,3 +240,91 @@ def test_control_a_position_that_is_ahead_is_caught(monkeypatch: pytest.MonkeyPa
 
     look()
     assert found
+
+
+# The sink that is a file: what its lines come to.
+
+
+class Unsteady(JsonlSink):
+    """Fails before a commit, behind it, and between the lines and their position."""
+
+    def __init__(self, path: Path, world: World) -> None:
+        super().__init__(path, CONNECTOR)
+        self._world = world
+
+    def commit(self, state: State) -> None:
+        self._world.at("sink.commit")
+        assert self._position is not None
+        write = self._position.write
+
+        def then(contents: Contents) -> None:
+            self._world.at("sink.commit.delayed")
+            write(contents)
+
+        self._position.write = then  # type: ignore[method-assign]
+        try:
+            super().commit(state)
+        finally:
+            self._position.write = write  # type: ignore[method-assign]
+        self._world.at("sink.commit.answer")
+
+
+def lines_of(scenario: Scenario, path: Path) -> tuple[World, list[dict[str, Any]]]:
+    world = World(scenario, Parts())
+    for _ in range(scenario.seeded):
+        world.commit_next()
+    settings = Settings(
+        connector=CONNECTOR, prefix=PREFIX, chunk_rows=scenario.chunk_rows, unsent=orjson.dumps(UNSENT)
+    )  # fmt: skip
+    with _hurried(scenario):
+        for _ in range(4 * len(scenario.faults) + 2 * len(scenario.transactions) + 12):
+            end = world.log.end
+            pipeline = Pipeline(
+                settings,
+                open_source=lambda: MemorySource(world.log, TABLES, at=world.at),
+                open_snapshotter=lambda: world.parts.snapshotter(world),
+                sink=Unsteady(path, world),
+                executor=Inline,
+            )
+            try:
+                pipeline.run(until_caught_up=True)
+            except (Killed, RetryableError):
+                continue
+            if not world.commit_next() and world.log.end == end:
+                break
+        else:
+            raise Violation("it never caught up")
+    return world, [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+@hypothesis.settings(
+    max_examples=300 if FULL else 30, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+@given(scenarios(early=False))
+def test_the_lines_of_a_file_are_the_tables(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> None:
+    """Each event once, positions of a key rise, and the fold is the table."""
+    world, lines = lines_of(scenario, tmp_path_factory.mktemp("jsonl") / "changes.jsonl")
+    rows: dict[str, dict[str, Any]] = {}
+    seen, last = set(), dict[str, str]()
+    for event in lines:
+        table, key = table_of(event), orjson.dumps(event["key"]).decode()
+        held = rows.setdefault(table, {})
+        if event["transaction"] is not None:
+            at = (event["transaction"]["id"], event["transaction"]["total_order"])
+            holds(at not in seen, "an event is there twice")
+            seen.add(at)
+        if event["op"] == "t":
+            held.clear()
+            continue
+        holds(last.get(f"{table} {key}", "") < event["source"]["position"], "positions of a key do not rise")
+        last[f"{table} {key}"] = event["source"]["position"]
+        if event["op"] == "d":
+            held.pop(key, None)
+        else:
+            was = held.get(key, {})
+            held[key] = {name: was.get(name) if value == UNSENT else value for name, value in event["after"].items()}
+    for of in TABLES:
+        expected = sorted((_json(of, row) for row in world.log.rows(of).values()), key=orjson.dumps)
+        holds(
+            sorted(rows.get(of.qualified, {}).values(), key=orjson.dumps) == expected, f"{of.qualified} is not its fold"
+        )

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cdc
+from cdc.files.topicless_sink import UNSENT
 from cdc.library.arrow import ArrowRows
-from cdc.library.values import UNSENT, RowReader
+from cdc.library.values import RowReader
 from cdc.model.change import Kind
 from tests.unit.test_values_doc import parsed
 

@@ -35,6 +35,8 @@ class Contents:
     """What the connector has asked of itself, as the signal topic would have it."""
     through: str = ""
     """The position of the last transaction behind `state` that is done too; empty: none is."""
+    length: int = 0
+    """Of a file that events are written to: how many of its bytes belong to `state`."""
 
     def to_bytes(self) -> bytes:
         body = {
@@ -43,6 +45,7 @@ class Contents:
             "schemas": {key.decode(): value.decode() for key, value in self.schemas.items()},
             "commands": {key.decode(): value.decode() for key, value in self.commands.items()},
             "through": self.through,
+            "length": self.length,
         }
         return orjson.dumps({**body, "checksum": _checksum(body)}, option=orjson.OPT_INDENT_2)
 
@@ -65,6 +68,7 @@ class Contents:
                 {key.encode(): value.encode() for key, value in body["schemas"].items()},
                 {key.encode(): value.encode() for key, value in body["commands"].items()},
                 body["through"],
+                body["length"],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise OperatorError(

@@ -1,0 +1,64 @@
+"""A connector without Kafka: its file says `sink: {type: jsonl, path: …}`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cdc.config.config import (
+    DEBEZIUM_NAMES,
+    JSONL,
+    ConnectorConfig,
+    KafkaConfig,
+    SnapshotConfig,
+    SourceConfig,
+    load_connector,
+)
+from cdc.config.metrics_config import MetricsConfig
+from cdc.config.yaml_binding import load, text_at
+from cdc.model.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonlConfig:
+    """The file that events go to, a line each."""
+
+    type: str = JSONL
+    path: str
+
+    def __post_init__(self) -> None:
+        if not self.path.strip() or self.path.endswith("/"):
+            raise ConfigError(f"path: “{self.path}” is no file", hint="path: ./changes.jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileConnector:
+    """The file of such a connector."""
+
+    name: str
+    source: SourceConfig
+    sink: JsonlConfig
+    snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+
+    def __post_init__(self) -> None:
+        if self.source.outbox is not None:
+            raise ConfigError("source.outbox needs topics, and there are none", hint="sink: {type: kafka, …}")
+
+
+def load_any(path: Path) -> ConnectorConfig:
+    """Read a connector's file, whatever its sink is; relative paths are relative to the current directory.
+
+    Raises ConfigError.
+    """
+    if text_at(path, "sink", "type") != JSONL:
+        return load_connector(path)
+    found = load(path, FileConnector, aliases=DEBEZIUM_NAMES)
+    return ConnectorConfig(
+        name=found.name,
+        source=found.source,
+        sink=KafkaConfig(bootstrap_servers="none", topic_prefix=found.name),
+        snapshot=found.snapshot,
+        metrics=found.metrics,
+        into=found.sink.path,
+    )

@@ -1,0 +1,147 @@
+"""A sink without topics: it keeps no rows, and so cannot read back what it has written.
+
+What a connector finds out by reading its topics back is told otherwise (`Settings.unsent`): a TRUNCATE is an event
+``t``, and a value that the log leaves out and nobody knows has a mark. Where a table's rows must be read again while
+the log is followed, a ``t`` stands before the reading, instead of a delete at its end for each key that is gone. It may
+stand earlier than the reading begins, never later: every row that the table has then comes again, for a window leaves
+out a row only if an event of it comes behind the beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import orjson
+
+from cdc.files.position_file import Contents
+from cdc.model.change import Table
+from cdc.model.errors import BugError
+from cdc.model.interfaces import Headers, Log
+from cdc.model.ledger import TopicFacts
+from cdc.model.state import State
+
+UNSENT: Final = {"__cdc": "unchanged"}
+"""What an event's JSON has for a value that an update did not change and that nobody knows. No column has such a value.
+"""
+
+
+class TopiclessSink:
+    """The part of a `cdc.model.interfaces.Sink` that is the same wherever events go."""
+
+    def __init__(self, contents: Contents) -> None:
+        self.epochs = 0
+        self._contents = contents
+        """What has been committed."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what is not committed."""
+        self._schemas = dict(self._contents.schemas)
+        self._commands = dict(self._contents.commands)
+
+    def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
+        return self._contents.state is not None
+
+    def create(self, tables: Sequence[Table]) -> None:
+        pass
+
+    def neighbours(self) -> list[tuple[str, State]]:
+        return []
+
+    def occupied(self, tables: Sequence[Table]) -> list[str]:  # noqa: ARG002 - the seam's
+        return []
+
+    def fence(self) -> State | None:
+        self.close()
+        self.epochs += 1
+        return self._contents.state
+
+    def peek(self) -> State | None:
+        return self._contents.state
+
+    def recorded(self) -> Mapping[str, TopicFacts]:
+        return {}
+
+    def found(self) -> Mapping[str, TopicFacts]:
+        return {}
+
+    def rely(self, topic: str, facts: TopicFacts) -> None:  # noqa: ARG002 - the seam's
+        raise BugError(f"there is no topic {topic} to rely on")
+
+    def moved(self, *, whole: bool = False) -> bool:  # noqa: ARG002 - the seam's
+        return False
+
+    def kept_schemas(self) -> Mapping[bytes, bytes]:
+        return self._schemas
+
+    def keep_schema(self, key: bytes, value: bytes) -> None:
+        self._schemas[key] = value
+
+    def topic(self, table: Table) -> str:
+        return table.qualified
+
+    def log_topic(self, name: Log) -> str:
+        return name
+
+    def routed_topic(self, prefix: str, name: str) -> str:
+        return f"{prefix}.{name}"
+
+    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
+        raise NotImplementedError
+
+    def schema(self, key: bytes, value: bytes) -> None:
+        self.keep_schema(key, value)
+
+    def log(self, name: Log, key: bytes, value: bytes) -> None:  # noqa: ARG002 - the seam's
+        raise BugError(f"nobody has asked for the log of {name}")
+
+    def dead_letters(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
+    def schemas(self) -> Iterator[bytes]:
+        return iter(list(self._schemas.values()))
+
+    def records(self, table: Table, *, committed: bool = False) -> Iterator[tuple[bytes, bytes | None]]:  # noqa: ARG002 - the seam's
+        return iter(())
+
+    def extent(self, table: Table) -> int:  # noqa: ARG002 - the seam's
+        return 0
+
+    def partition(self, table: Table, key: bytes) -> tuple[str, int]:  # noqa: ARG002 - the seam's
+        return table.qualified, 0
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:  # noqa: ARG002 - the seam's
+        return iter(())
+
+    def commands(self) -> list[tuple[bytes, bytes]]:
+        return list(self._commands.items())
+
+    def ask(self, key: bytes, value: bytes) -> None:
+        self._commands[key] = value
+
+    def answered(self, key: bytes) -> None:
+        self._commands.pop(key, None)
+
+    def close(self) -> None:
+        self._begin()
+
+
+def read_again(before: State | None, now: State) -> list[tuple[str, str]]:
+    """Find the tables that are read again from here on: the position where that begins, and the name."""
+    found = []
+    for name, reading in now.reading.items():
+        was = before.reading.get(name) if before is not None else None
+        known = before is not None and name in before.tables
+        if known and (was is None or was["since"] != reading["since"]):
+            found.append((str(reading["since"]), name))
+    return sorted(found)
+
+
+def emptied(name: str, since: str) -> bytes:
+    """Make a ``t``: the table's rows before it are gone, or they come again."""
+    schema, _, table = name.partition(".")
+    source = {"db": schema, "table": table, "ts_ms": time.time_ns() // 1_000_000, "position": since}
+    event = {"before": None, "after": None, "source": {**source, "schema_version": 0}, "transaction": None, "op": "t"}
+    return orjson.dumps(event)

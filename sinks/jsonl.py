@@ -1,0 +1,133 @@
+"""The sink that is a file of JSON lines: the events of all tables in the source's order, each exactly once.
+
+A commit appends its lines, forces them to the disk, and then writes the position, which says how long the file is
+(`cdc.files.position_file`). A start cuts off what lies behind that: lines of a commit that did not come to its end. So
+lines that have their position stay for ever, and those behind them are of the next transaction. Until then a reader may
+see lines that are cut off and come again, the same or others.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, Final
+
+from cdc.files.position_file import Contents, PositionFile
+from cdc.files.topicless_sink import TopiclessSink, emptied, read_again
+from cdc.model.errors import BugError, OperatorError
+from cdc.model.interfaces import Headers, Log
+from cdc.model.state import State
+
+_KEY: Final = b'{"key":%b,'
+
+
+class JsonlSink(TopiclessSink):
+    """Is a `cdc.model.interfaces.Sink`."""
+
+    def __init__(self, path: Path, connector: str) -> None:
+        self._path, self._connector = path, connector
+        self._file: IO[bytes] | None = None
+        self._position: PositionFile | None = None
+        super().__init__(_read(path))
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._lines: list[bytes] = []
+        self._bytes = 0
+
+    def fence(self) -> State | None:
+        self.close()
+        self._position = PositionFile(_position_of(self._path))
+        self._contents = self._position.read()
+        self._begin()
+        state = self._contents.state
+        if state is not None and state.connector != self._connector:
+            raise OperatorError(
+                f"file {self._path} is written by connector {state.connector}",
+                hint=f"another sink.path for {self._connector}",
+            )
+        try:
+            self._file = self._open()
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
+        return state
+
+    def _open(self) -> IO[bytes]:
+        """Open the file at the end of what is committed. Raises OperatorError if a part of that is gone."""
+        file = open(self._path, "ab")  # noqa: PTH123, SIM115 - it is closed by `close`
+        length = file.tell()
+        if length < self._contents.length or (length and self._contents.state is None):
+            file.close()
+            what = "lines were taken out of it" if self._contents.state is not None else "it was there before"
+            raise OperatorError(
+                f"file {self._path} is not as this connector has left it: {what}",
+                hint="another sink.path and another name begin with a new snapshot; this file stays as it is",
+            )
+        if length > self._contents.length:
+            file.truncate(self._contents.length)
+        return file
+
+    def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:  # noqa: ARG002 - the seam's
+        if value is None:
+            return  # the delete before it says it
+        line = _KEY % (key or b"null") + value[1:] + b"\n"
+        self._lines.append(line)
+        self._bytes += len(line)
+
+    def log(self, name: Log, key: bytes, value: bytes) -> None:
+        self.write(name, key, value)
+
+    def pending(self) -> tuple[int, int]:
+        return len(self._lines), self._bytes
+
+    def commit(self, state: State) -> None:
+        if self._file is None or self._position is None:
+            raise BugError("the sink is not fenced: nothing may be written")
+        before = self._contents
+        again = [_KEY % b"null" + emptied(name, since)[1:] + b"\n" for since, name in read_again(before.state, state)]
+        lines = b"".join((*again, *self._lines))
+        if lines:
+            try:
+                self._file.write(lines)
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as exc:
+                raise self._unwritable(exc) from exc
+        after = Contents(state, self._schemas, self._commands, length=before.length + len(lines))
+        self._position.write(after)
+        self._contents = after
+        self._begin()
+
+    def close(self) -> None:
+        super().close()
+        file, self._file = self._file, None
+        position, self._position = self._position, None
+        if file is not None:
+            file.close()
+        if position is not None:
+            position.close()
+
+    def _unwritable(self, exc: OSError) -> OperatorError:
+        folder = self._path.absolute().parent
+        return OperatorError(
+            f"file {self._path} cannot be written: {exc.strerror or type(exc).__name__}",
+            hint=f"this user must be able to write there: ls -ld {folder}; df -h {folder}",
+        )
+
+
+def _position_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.pos")
+
+
+def _read(path: Path) -> Contents:
+    """Look at the position without locking it, for those who only ask whether there is one."""
+    position = _position_of(path)
+    try:
+        return Contents.from_bytes(position.read_bytes(), where=f"position file {position}")
+    except OSError:
+        return Contents()
+
+
+def open_sink(path: str, connector: str) -> JsonlSink:
+    """Make the sink, for the registry. Opens nothing yet."""
+    return JsonlSink(Path(path), connector)

@@ -1,0 +1,168 @@
+"""A connector that writes a file of JSON lines: killed at any time, cut, moved, asked for what it does not have."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.conftest import Database, MySQLDatabase
+from tests.integration import in_process
+from tests.integration.nudges import nudged
+from tests.integration.running import Writer, eventually
+
+HOME = Path(__file__).parents[2]
+
+
+class Lines:
+    """A connector's file, and what it has written."""
+
+    def __init__(self, folder: Path, url: str, tables: list[str], name: str = "lines", **sink: Any) -> None:
+        self.url, self.out, self.file = url, folder / "changes.jsonl", folder / f"{name}.yaml"
+        kind = "mysql" if url.startswith("mysql:") else "postgres"
+        config = {
+            "name": name,
+            "source": {"type": kind, "url": url, "tables": tables},
+            "sink": {"type": "jsonl", "path": str(self.out), **sink},
+        }
+        self.file.write_text(json.dumps(config))
+        self.environment = {**os.environ}
+
+    def cdc(self, *words: str) -> subprocess.CompletedProcess[str]:
+        with nudged(self.url):
+            return in_process.cdc([str(self.file) if word == "FILE" else word for word in words], self.environment)
+
+    def catch_up(self) -> None:
+        done = self.cdc("run", "FILE", "--until-caught-up")
+        assert done.returncode == 0, done.stderr
+
+    def start(self) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "cdc", "run", str(self.file)]
+        environment = {**self.environment, "PYTHONPATH": str(HOME)}
+        return subprocess.Popen(words, cwd=HOME, env=environment, stderr=subprocess.DEVNULL)
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.read_bytes().splitlines()]
+
+    def fold(self) -> list[dict[str, Any]]:
+        """The rows that a reader ends with; every event of the log is there once."""
+        rows: dict[str, dict[str, Any]] = {}
+        seen = set()
+        for event in self.events():
+            if event["transaction"] is not None:
+                at = (event["transaction"]["id"], event["transaction"]["total_order"])
+                assert at not in seen
+                seen.add(at)
+            if event["op"] == "t":
+                rows.clear()
+            elif event["op"] == "d":
+                rows.pop(json.dumps(event["key"]), None)
+            else:
+                rows[json.dumps(event["key"])] = filled(event["after"], rows.get(json.dumps(event["key"]), {}))
+        return sorted(rows.values(), key=lambda row: row["id"])
+
+
+def filled(row: Mapping[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: was[name] if value == {"__cdc": "unchanged"} else value for name, value in row.items()}
+
+
+def test_killed_at_any_time_it_has_every_event_once(postgres18: Database, tmp_path: Path) -> None:
+    """While the table is written; wide values that updates leave out stay."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, v text)",
+        "ALTER TABLE t ALTER v SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT g, 0, repeat('v', 3000) FROM generate_series(1, 40) g",
+    )
+    lines, at = Lines(tmp_path, postgres18.url, ["public.t"]), random.Random(3)
+    writer = Writer(postgres18, "t", keys=40)
+    writer.start()
+    for _ in range(4):
+        running = lines.start()
+        eventually(lambda: lines.out.exists() and lines.out.stat().st_size, "something is written")
+        time.sleep(0.3 + at.random() / 2)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    writer.stop()
+    with lines.out.open("ab") as torn:
+        torn.write(b'{"half of a li')
+    lines.catch_up()
+    rows = [
+        dict(zip(("id", "n", "v"), row, strict=True)) for row in postgres18.rows("SELECT id, n, v FROM t ORDER BY id")
+    ]
+    assert lines.fold() == rows
+    read = sum(event["op"] == "r" for event in lines.events())
+    assert duckdb.sql(f"SELECT count(*) FROM read_json('{lines.out}') WHERE op = 'r'").fetchall() == [(read,)]
+
+
+def test_a_file_that_is_not_as_it_was_left_is_refused(postgres18: Database, tmp_path: Path) -> None:
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    lines = Lines(tmp_path, postgres18.url, ["public.t"])
+    lines.out.write_text("somebody's\n")
+    done = lines.cdc("run", "FILE", "--until-caught-up")
+    assert done.returncode == 1
+    assert "changes.jsonl is not as this connector has left it: it was there before" in done.stderr
+    assert lines.out.read_text() == "somebody's\n"
+    lines.out.unlink()
+    lines.catch_up()
+    whole = lines.out.read_bytes()
+    lines.out.write_bytes(whole[:-5])
+    done = lines.cdc("run", "FILE", "--until-caught-up")
+    assert (done.returncode, lines.out.read_bytes()) == (1, whole[:-5])
+    assert "lines were taken out of it" in done.stderr
+    lines.out.write_bytes(whole)
+    other = Lines(tmp_path, postgres18.url, ["public.t"], name="other")
+    done = other.cdc("run", "FILE", "--until-caught-up")
+    assert done.returncode == 1
+    assert "is written by connector lines" in done.stderr or "config changed" in done.stderr
+    assert lines.out.read_bytes() == whole
+
+
+def test_truncates_messages_and_other_commands(postgres18: Database, mysql: MySQLDatabase, tmp_path: Path) -> None:
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    lines = Lines(tmp_path, postgres18.url, ["public.t"])
+    lines.catch_up()
+    postgres18.execute(
+        "BEGIN; INSERT INTO t VALUES (2); SELECT pg_logical_emit_message(true, 'said', 'x'); TRUNCATE t; COMMIT",
+        "INSERT INTO t VALUES (3)",
+    )
+    lines.catch_up()
+    told = [(event["op"], event["key"]) for event in lines.events()]
+    want = [("r", {"id": 1}), ("c", {"id": 2}), ("m", {"prefix": "said"}), ("t", None), ("c", {"id": 3})]
+    assert told == want
+    for words in (["status", "FILE"], ["tail", "FILE"], ["check", "FILE"], ["pause", "FILE"]):
+        done = lines.cdc(*words)
+        assert done.returncode == 2
+        assert "sink.type is jsonl: this connector has no topics" in done.stderr
+    folder = tmp_path / "mysql"
+    folder.mkdir()
+    mysql.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    of_mysql = Lines(folder, mysql.url, [f"{mysql.name}.t"])
+    of_mysql.catch_up()
+    mysql.execute("INSERT INTO t VALUES (2)", "DELETE FROM t WHERE id = 1")
+    of_mysql.catch_up()
+    assert of_mysql.fold() == [{"id": 2}]
+
+
+@pytest.mark.parametrize(
+    ("sink", "what"),
+    [
+        ({"path": "./"}, "path: “./” is no file"),
+        ({"format": "flat"}, "unknown key"),
+        ({"bootstrap_servers": "x"}, "unknown key"),
+    ],
+)
+def test_what_such_a_file_cannot_say(sink: dict[str, Any], what: str, tmp_path: Path) -> None:
+    lines = Lines(tmp_path, "postgresql://127.0.0.1:1/x", ["public.t"], **sink)
+    done = in_process.cdc(["run", str(lines.file)], lines.environment)
+    assert done.returncode == 2
+    assert what in done.stderr
