@@ -26,6 +26,8 @@ class PlannedView(NamedTuple):
 
 def relations_named(name: str, view: ViewConfig) -> frozenset[str]:
     """Return ``schema.table`` of what a view names, without looking further into it. Raises ConfigError."""
+    if engine == "spark":
+        _require_rows(name, view, uses)
     if view.pattern is not None:
         return frozenset({view.pattern.of})
     if view.match is not None:
@@ -34,9 +36,14 @@ def relations_named(name: str, view: ViewConfig) -> frozenset[str]:
 
 
 def plan_config(
-    name: str, view: ViewConfig, relations: Mapping[str, Relation], uses: Mapping[str, TableUse]
+    name: str,
+    view: ViewConfig,
+    relations: Mapping[str, Relation],
+    uses: Mapping[str, TableUse],
+    *,
+    engine: str = "duckdb",
 ) -> PlannedView:
-    """Plan a view over relations, and what `uses` make of them.
+    """Plan a view over relations, and what `uses` make of them, for an engine.
 
     Raises ConfigError where it cannot be kept up to date, with the way out.
     """
@@ -50,4 +57,19 @@ def plan_config(
         return PlannedView(plan_match(match, view.key), match.sql, match)
     sql = view.sql or ""
     full = view.refresh == "full"
-    return PlannedView(plan_view(name, sql, view.key, relations, uses=uses, refresh_full=full), sql)
+    return PlannedView(plan_view(name, sql, view.key, relations, uses=uses, refresh_full=full, engine=engine), sql)
+
+
+def _require_rows(name: str, view: ViewConfig, uses: Mapping[str, TableUse]) -> None:
+    """Raise ConfigError for what the engine `spark` does not do: it has rows as they are now, and SQL."""
+    told = next((part for part in ("pattern", "match") if getattr(view, part) is not None), None)
+    for table, use in uses.items():
+        if use.way is Way.EVENTS:
+            told = table
+        elif use.way is Way.STREAM:
+            told = f"from.{table}.keep"
+        elif use.way is Way.HISTORY or use.arrival:
+            told = told or f"from.{table}.at"
+    if told is not None:
+        msg = f"views.{name}: {told} is not known to the engine spark"
+        raise ConfigError(msg, hint="say engine: duckdb; views of both engines can be in two files")
