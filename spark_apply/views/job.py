@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.config.views import engine_of, VIEW_SCHEMA, ViewConfig, ViewsConfig
+from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig, engine_of
 from cdc.encode.table_log import log_of
 from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter

@@ -12,7 +12,7 @@ from spark_apply.views.search.plan import Match, match_of, plan_match
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.tables import tables_named
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
-from spark_apply.views.uses import TableUse
+from spark_apply.views.uses import TableUse, Way
 
 
 class PlannedView(NamedTuple):
@@ -26,8 +26,6 @@ class PlannedView(NamedTuple):
 
 def relations_named(name: str, view: ViewConfig) -> frozenset[str]:
     """Return ``schema.table`` of what a view names, without looking further into it. Raises ConfigError."""
-    if engine == "spark":
-        _require_rows(name, view, uses)
     if view.pattern is not None:
         return frozenset({view.pattern.of})
     if view.match is not None:
@@ -50,6 +48,8 @@ def plan_config(
     own = f"view.{name}"
     if view.sql is None and own in relations_named(name, view):
         raise ConfigError(f"views.{name}: the view reads itself: {own}", hint="read captured tables or other views")
+    if engine == "spark":
+        _require_rows(name, view, uses)
     if view.pattern is not None:
         return PlannedView(*plan_pattern(name, view.pattern, view.key, relations, uses))
     if view.match is not None:

@@ -235,7 +235,9 @@ class Step:
         with state.registered("found", rows):
             state.execute(f"CREATE OR REPLACE TABLE {found} AS SELECT * FROM found")
         with state.registered("held", held):
-            state.execute(f"CREATE OR REPLACE TABLE work.bad AS SELECT {unit_of(view, 'h')} AS unit, reason FROM held h")
+            state.execute(
+                f"CREATE OR REPLACE TABLE work.bad AS SELECT {unit_of(view, 'h')} AS unit, reason FROM held h"
+            )
         state.execute("DELETE FROM quarantine WHERE view = ? AND unit NOT IN (SELECT unit FROM work.bad)", [view.name])
         state.execute(
             "INSERT INTO quarantine SELECT $view, unit, reason, $position FROM work.bad "

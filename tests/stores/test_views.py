@@ -116,7 +116,8 @@ class Cases:
 
     def expected(self, batch: int) -> dict[str, list[str]]:
         return {
-            name: sorted(case.batches[batch][1]) if batch < len(case.batches) else [] for name, case in self.cases.items()
+            name: sorted(case.batches[batch][1]) if batch < len(case.batches) else []
+            for name, case in self.cases.items()
         }
 
     def found(self) -> dict[str, list[str]]:
@@ -258,7 +259,9 @@ def test_a_second_job_fences_the_first(apply_spark: SparkSession, kafka: str, tm
 
 
 @EITHER
-def test_one_bad_view_and_one_bad_unit_stop_no_other(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
+def test_one_bad_view_and_one_bad_unit_stop_no_other(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     views = {
         "by_sender": ViewConfig(sql="SELECT sender, id, likes FROM public.t", key=("sender",)),
         "number": ViewConfig(sql="SELECT id, CAST(sender AS INT) AS n FROM public.t", key=("id",)),
@@ -350,7 +353,9 @@ def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, 
 
 
 @EITHER
-def test_every_kind_of_value_and_names_that_need_quotes(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
+def test_every_kind_of_value_and_names_that_need_quotes(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     """A view that copies a table publishes each value as the table's own topic has it, and keys of any kind."""
     columns = {**EVERY_KIND, "Order": INT, "select": TEXT, 'a "b" `c`': TEXT, "at": TEXT}
     kept = [name for name, kind in columns.items() if kind["kind"] not in ("geometry", "vector", "array")]
@@ -362,7 +367,9 @@ def test_every_kind_of_value_and_names_that_need_quotes(apply_spark: SparkSessio
         {
             "copy": ViewConfig(sql=f"SELECT {listed} FROM public.kinds", key=("id",)),
             "by_text": ViewConfig(sql='SELECT `Order` AS `Number`, `a "b" ``c``` AS k FROM public.kinds', key=("k",)),
-        }, engine=engine)
+        },
+        engine=engine,
+    )
     names = {"Order": 7, "select": "x", "at": "now"}
     rows = [{**row, **names, 'a "b" `c`': f"it's “{number}”\n\t\\"} for number, row in enumerate(every_kind_rows())]
     bench.transaction(*(("kinds", "c", row) for row in rows))
@@ -432,7 +439,8 @@ def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp
 
 @EITHER
 def test_a_column_that_is_dropped_stops_the_views_that_use_it(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     """It has no new values: to go on with null would be to answer wrong. What they showed stays; the others go on."""
     views = {
         "groups": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
@@ -463,7 +471,8 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
 
 @EITHER
 def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     """The state says that its rows were published: what the broker has is compared with what was recorded of it."""
     views = {"kept": ViewConfig(sql="SELECT id FROM public.x", key=("id",)), "lost": _COUNTS}
     bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views, engine=engine)
@@ -484,7 +493,9 @@ def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
 
 
 @EITHER
-def test_a_state_that_cannot_be_used_is_made_again(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
+def test_a_state_that_cannot_be_used_is_made_again(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     """A torn file, and one that is older than the topics say: nothing is published twice, and nothing is lost."""
     tables = {name: TABLES[name] for name in ("t", "f", "c")}
     bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view}, engine=engine)
@@ -646,7 +657,13 @@ def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path, engi
     file = tmp_path / "views.yaml"
     source = {"bootstrap_servers": kafka, "topic_prefix": bench.prefix}
     view = {"sql": CASES["1 tweet first"].view.sql, "key": ["follower", "tweet"]}
-    made = {"name": "shop-views", "source": source, "state": str(tmp_path / "state"), "views": {"timeline": view}, "engine": engine}
+    made = {
+        "name": "shop-views",
+        "source": source,
+        "state": str(tmp_path / "state"),
+        "views": {"timeline": view},
+        "engine": engine,
+    }
     file.write_text(yaml.safe_dump(made))
 
     def cdc(*words: str) -> Any:

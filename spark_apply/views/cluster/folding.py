@@ -15,11 +15,12 @@ from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, aligned
 from spark_apply.views.cluster.lake import WAITING
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, nothing, some
-from spark_apply.views.state import KEY, OP, POSITION, place
 from spark_apply.views.fold import SourceTable
+from spark_apply.views.state import KEY, OP, POSITION, place
 from spark_apply.views.values import quoted
 
 _THERE, _DIFFERS = "_cdc_there", "_cdc_differs"
+_IN_LAKE: Final = "lake.waiting WHERE name = ? AND snapshot IS NOT NULL"
 _MANY: Final = 1 << 60
 _WAITING_TYPE: Final = T.StructType([T.StructField(name, T.StringType()) for name in (KEY, POSITION, OP)])
 
@@ -30,7 +31,9 @@ def fold(
     """Return what changes, and the rows of which the position alone does; None where nothing waits."""
     state, waiting = on.state, place("pending", table.relation)
     ((few,),) = state.rows(f"SELECT count(*) FROM {waiting} WHERE {POSITION} < ?", [on.limit])
-    found = state.rows("SELECT snapshot, floor FROM lake.waiting WHERE name = ? AND snapshot IS NOT NULL", [table.relation])
+    found = state.rows(
+        "SELECT snapshot, floor FROM lake.waiting WHERE name = ? AND snapshot IS NOT NULL", [table.relation]
+    )
     many = found and found[0][1] < on.limit
     if not (few or many or reload):
         return None
@@ -163,7 +166,7 @@ def moved_on(on: Running, kept: Kept, moved: pa.Table | DataFrame) -> Kept:
 
 def done(on: Running, table: SourceTable) -> None:
     """Note up to where the events that wait in the lake are folded in, and let go of them when all are."""
-    found = on.state.rows("SELECT snapshot FROM lake.waiting WHERE name = ? AND snapshot IS NOT NULL", [table.relation])
+    found = on.state.rows(f"SELECT snapshot FROM {_IN_LAKE}", [table.relation])
     if found:
         waiting = on.lake.read(WAITING, table.relation, found[0][0])
         over = waiting.where(F.col(POSITION) >= on.limit).isEmpty()

@@ -28,10 +28,10 @@ from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import collected, frame, json_object, schema_of
+from spark_apply.views.fold import SourceTable
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.view_plan import Node
 from spark_apply.views.state import POSITION, place
-from spark_apply.views.fold import SourceTable
 from spark_apply.views.step import ViewError
 from spark_apply.views.view import View
 
