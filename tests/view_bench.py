@@ -43,6 +43,7 @@ class ViewBench:
     job: str = "shop-views"
     prefix: str = field(default_factory=lambda: f"v{next(_COUNTER)}")
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    engine: str | None = None
     logs: frozenset[str] = frozenset()
     """The tables that have a log."""
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
@@ -64,6 +65,7 @@ class ViewBench:
             source=ApplySource(bootstrap_servers=self.bootstrap, topic_prefix=self.prefix),
             state=str(self.folder / "state"),
             views=self.views,
+            engine=self.engine,
             streams=self.streams,
         )
 

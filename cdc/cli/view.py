@@ -90,10 +90,12 @@ def status(file: Path, *, as_json: bool) -> None:
         return
     fresh = "-" if found["freshness_seconds"] is None else f"{found['freshness_seconds']:,} s behind the source"
     click.echo(f"{'position':<12}{found['position'] or '-'}\n{'freshness':<12}{fresh}")
-    rows = [("view", "topic", "rows", "quarantined units", "late events", "state")]
+    click.echo(f"{'engine':<12}{found['engine']}")
+    rows = [("view", "topic", "rows", "quarantined units", "late events", "computed", "state")]
     for name, of in found["views"].items():
         cells = ("-" if of[part] is None else f"{of[part]:,}" for part in ("rows", "quarantined", "late"))
-        rows.append((name, of["topic"], *cells, f"stopped: {of['stopped']}" if of["stopped"] else "running"))
+        computed = {"whole": "whole", "units": "by units"}.get(of["computed"] or "", "-")
+        rows.append((name, of["topic"], *cells, computed, f"stopped: {of['stopped']}" if of["stopped"] else "running"))
     click.echo("\n".join(aligned(rows)))
 
 
@@ -145,6 +147,8 @@ def _plan(file: Path, *, as_json: bool, brief: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
         return
+    if not brief:
+        click.echo(f"computed by {found['engine']}")
     for name, of in found["views"].items():
         columns = ", ".join(f"{column} {kind}" for column, kind in of["columns"].items())
         click.echo(f"{name}: reads {', '.join(of['reads'])}; {columns}")

@@ -22,7 +22,7 @@ STREAM_SCHEMA: Final = "stream"
 READS_AT: Final = ("now", "event", "arrival")
 ON_LOSS: Final = ("stop", "go_on")
 REFRESHES: Final = ("units", "full")
-ENGINES: Final = ("duckdb",)
+ENGINES: Final = ("duckdb", "spark")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _VIEW: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _TIME: Final = re.compile(r"([1-9]\d{0,8})([smhd])")
@@ -168,7 +168,10 @@ class ViewsConfig:
     views: Mapping[str, ViewConfig]
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     """Topics of events that others write, by the name that views read them by."""
-    engine: str = "duckdb"
+    engine: str | None = None
+    """What computes the views; None: `duckdb` where Spark's master is local, else `spark`. See `engine_of`."""
+    tables: str | None = None
+    """Where the engine `spark` keeps its tables: a folder or URI that all executors reach; None: in `state`."""
     memory: str = "1GB"
     """The most that the engine keeps in memory; beyond it, it uses the disk beside the state."""
     sink: ViewSink = field(default_factory=ViewSink)
@@ -186,7 +189,15 @@ class ViewsConfig:
         )
         _require(self.views, "views is empty", "views: {open_orders: {sql: SELECT …, key: [id]}}")
         _require(self.state.strip(), "state is empty", "state: ./state/shop-views")
-        _require(self.engine in ENGINES, f"engine: “{self.engine}” is not known", f"one of {', '.join(ENGINES)}")
+        _require(
+            self.engine in (None, *ENGINES), f"engine: “{self.engine}” is not known", f"one of {', '.join(ENGINES)}"
+        )
+        _require(self.tables is None or self.tables.strip(), "tables is empty", "tables: s3a://shop/views")
+        _require(
+            self.tables is None or self.engine != "duckdb",
+            "tables: the engine duckdb keeps everything in state",
+            "leave it out, or say engine: spark",
+        )
         _require(_MEMORY.fullmatch(self.memory), f"memory: “{self.memory}” is no amount", "memory: 1GB, or 500MB")
         for name in self.streams:
             _require(
@@ -200,6 +211,14 @@ class ViewsConfig:
                 f"views: “{name}” is not a view's name",
                 "a lower-case letter, then lower-case letters, digits and _, at most 63 in all",
             )
+
+
+def engine_of(config: ViewsConfig, submitted: str | None = None) -> str:
+    """Return what computes the views; `submitted` is the master that Spark runs on, where it is not the file's."""
+    if config.engine is not None:
+        return config.engine
+    master = config.spark.get("spark.master") or submitted or "local"
+    return "duckdb" if master.startswith("local") else "spark"
 
 
 def describes_views(path: Path) -> bool:

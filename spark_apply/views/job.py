@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig
+from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig, engine_of
 from cdc.encode.table_log import log_of
 from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter
@@ -25,6 +25,9 @@ from spark_apply.job.progress import origin_of
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, Version, target
 from spark_apply.spark.session import open_session
+from spark_apply.views.cluster.lake import Lake
+from spark_apply.views.cluster.state import ClusterState
+from spark_apply.views.cluster.store import ClusterStore
 from spark_apply.views.output import ViewOutput
 from spark_apply.views.output_types import output_columns
 from spark_apply.views.planning import plan_config, relations_named
@@ -80,6 +83,8 @@ class Planned:
     """The one that writes their topics."""
     streams: Mapping[str, Stream]
     """Those that views read, by name."""
+    engine: str
+    """What computes the views."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -89,6 +94,7 @@ class Planned:
 
 def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     """Check every view against the schema topic, changing nothing. Raises ConfigError for the first that is wrong."""
+    engine = engine_of(config, spark.sparkContext.master)
     versions = kafka_source.schema_versions(config.source)
     captured = {name: of for name, of in versions.items() if of[-1].connector != config.name}
     relations: dict[str, Relation] = {}
@@ -114,7 +120,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
         uses |= read_streams
         _check_uses(name, uses, relations)
         read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
-        plan, sql, match = plan_config(name, view, read, uses)
+        plan, sql, match = plan_config(name, view, read, uses, engine=engine)
         columns = output_columns(spark, name, sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)
         views.append(View(plan, columns, sql, uses, match))
         relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
@@ -122,7 +128,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     named = {use.relation: use for view in views for use in view.uses.values()}
     reads = sorted({read for view in views for read in view.plan.reads if read not in own})
     used = tuple(named.get(read) or TableUse(read) for read in reads)
-    planned = Planned(tuple(views), used, "", {n: s for n, s in streams.items() if s.use in used})
+    planned = Planned(tuple(views), used, "", {n: s for n, s in streams.items() if s.use in used}, engine)
     _require_names_apart(relations, own.union(planned.tables))
     _require_one_connector(captured, planned.tables)
     _require_histories(config, captured, planned.uses)
@@ -193,7 +199,9 @@ def _cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]
         if view.match is not None:
             view.match.check(relations)
         else:
-            plan_view(view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full)
+            plan_view(
+                view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full, engine=planned.engine
+            )
     except ConfigError as exc:
         return exc.message
     return None
@@ -205,6 +213,7 @@ def describe_views(config: ViewsConfig) -> dict[str, object]:
     tables = {use.relation: use.table for use in planned.uses}
     return {
         "name": config.name,
+        "engine": planned.engine,
         "tables": list(planned.tables),
         "views": {
             view.name: {
@@ -284,6 +293,7 @@ def run_views(
     for view in planned.views:
         for warning in view.plan.warnings:
             tell(f"warning: views.{view.name}: {warning}")
+    tell(f"views are computed by {planned.engine}")
     store = open_state(config, planned, spark, tell)
     first = store.output.sent
     try:
@@ -298,7 +308,8 @@ def run_views(
 def open_state(config: ViewsConfig, planned: Planned, spark: SparkSession, tell: Progress) -> ViewStore:
     """Open the state, fence other copies off, and publish what a killed job has left."""
     folder = Path(config.state)
-    state = ViewState(folder, memory=config.memory)
+    state = (ClusterState if planned.engine == "spark" else ViewState)(folder, memory=config.memory)
+    lake = Lake(spark, config.tables or str(folder / "tables"))
     if state.set_aside is not None:
         tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
     prefix, origin = config.source.topic_prefix, origin_of(config.source, planned.connector)
@@ -306,11 +317,15 @@ def open_state(config: ViewsConfig, planned: Planned, spark: SparkSession, tell:
     output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin)
     try:
         output.begin()
+        if isinstance(state, ClusterState) and not lake.has(state.named()):
+            tell(f"the tables in {lake.place} cannot be used: they are made again from the topics")
+            state.begin_again(seq=output.sent, step=output.sent_step)
         if not output.knows(state):
             tell("the state is older or newer than the topics say: it is made again from the topics")
             state.begin_again(seq=output.sent, step=output.sent_step)
         reader = StreamReader(spark, config.source, state, planned.streams)
-        store = ViewStore(state, output, planned.views, planned.uses, folder, reader, partial(_cannot_read, planned))
+        given = (state, output, planned.views, planned.uses, folder, reader, partial(_cannot_read, planned))
+        store = ClusterStore(*given, lake=lake) if isinstance(state, ClusterState) else ViewStore(*given)
         store.begin()
     except BaseException:
         output.sink.close()

@@ -12,7 +12,7 @@ from spark_apply.views.search.plan import Match, match_of, plan_match
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 from spark_apply.views.sql.written import tables_named
-from spark_apply.views.uses import TableUse
+from spark_apply.views.uses import TableUse, Way
 
 
 class PlannedView(NamedTuple):
@@ -34,15 +34,22 @@ def relations_named(name: str, view: ViewConfig) -> frozenset[str]:
 
 
 def plan_config(
-    name: str, view: ViewConfig, relations: Mapping[str, Relation], uses: Mapping[str, TableUse]
+    name: str,
+    view: ViewConfig,
+    relations: Mapping[str, Relation],
+    uses: Mapping[str, TableUse],
+    *,
+    engine: str = "duckdb",
 ) -> PlannedView:
-    """Plan a view over relations, and what `uses` make of them.
+    """Plan a view over relations, and what `uses` make of them, for an engine.
 
     Raises ConfigError where it cannot be kept up to date, with the way out.
     """
     own = f"view.{name}"
     if view.sql is None and own in relations_named(name, view):
         raise ConfigError(f"views.{name}: the view reads itself: {own}", hint="read captured tables or other views")
+    if engine == "spark":
+        _require_rows(name, view, uses)
     if view.pattern is not None:
         return PlannedView(*plan_pattern(name, view.pattern, view.key, relations, uses))
     if view.match is not None:
@@ -50,4 +57,19 @@ def plan_config(
         return PlannedView(plan_match(match, view.key), match.sql, match)
     sql = view.sql or ""
     full = view.refresh == "full"
-    return PlannedView(plan_view(name, sql, view.key, relations, uses=uses, refresh_full=full), sql)
+    return PlannedView(plan_view(name, sql, view.key, relations, uses=uses, refresh_full=full, engine=engine), sql)
+
+
+def _require_rows(name: str, view: ViewConfig, uses: Mapping[str, TableUse]) -> None:
+    """Raise ConfigError for what the engine `spark` does not do: it has rows as they are now, and SQL."""
+    told = next((part for part in ("pattern", "match") if getattr(view, part) is not None), None)
+    for table, use in uses.items():
+        if use.way is Way.EVENTS:
+            told = table
+        elif use.way is Way.STREAM:
+            told = f"from.{table}.keep"
+        elif use.way is Way.HISTORY or use.arrival:
+            told = told or f"from.{table}.at"
+    if told is not None:
+        msg = f"views.{name}: {told} is not known to the engine spark"
+        raise ConfigError(msg, hint="say engine: duckdb; views of both engines can be in two files")

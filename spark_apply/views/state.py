@@ -61,7 +61,8 @@ def place(schema: str, relation: str) -> str:
 class ViewState:
     """The file. Not thread-safe. Raises OperatorError for a file that cannot be used."""
 
-    def __init__(self, folder: Path, *, memory: str) -> None:
+    def __init__(self, folder: Path, *, memory: str, shape: str = SHAPE) -> None:
+        self._shape = shape
         self._file = folder / "state.duckdb"
         folder.mkdir(parents=True, exist_ok=True)
         self.set_aside: Path | None = None
@@ -105,13 +106,13 @@ class ViewState:
         ).fetchall()[0]
         if there:
             found = dict(connection.execute("SELECT name, value FROM meta").fetchall())
-            if found["shape"] != SHAPE:
+            if found["shape"] != self._shape:
                 raise KeyError(found["shape"])
             return
         connection.begin()
         for statement in (*(f"CREATE SCHEMA {quoted(name)}" for name in _SCHEMAS), *_TABLES.strip().split(";\n")):
             connection.execute(statement)
-        first = {"shape": SHAPE, "identity": str(uuid.uuid4()), "seq": "0"}
+        first = {"shape": self._shape, "identity": str(uuid.uuid4()), "seq": "0"}
         connection.executemany("INSERT INTO meta VALUES (?, ?)", [[*pair] for pair in first.items()])
         connection.commit()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cdc.config import registry
 from cdc.config.config import KafkaConfig
-from cdc.config.views import ViewsConfig
+from cdc.config.views import ViewsConfig, engine_of
 from cdc.model.change import Table
 from spark_apply.events import kafka_source
 from spark_apply.model.completeness import position_of
@@ -20,10 +20,10 @@ from spark_apply.views.view import relation_of
 _NOTE = "status.json"
 
 
-def note_status(folder: Path, views: Mapping[str, Mapping[str, object]]) -> None:
+def note_status(folder: Path, views: Mapping[str, Mapping[str, object]], *, engine: str) -> None:
     """Write what a job knows of its views, for others to read: no row and no key is in it."""
     made = folder / f"{_NOTE}.new"
-    made.write_text(json.dumps({"views": views}, sort_keys=True))
+    made.write_text(json.dumps({"engine": engine, "views": views}, sort_keys=True))
     made.rename(folder / _NOTE)
 
 
@@ -45,10 +45,9 @@ def view_status(config: ViewsConfig) -> dict[str, Any]:
         ran = kafka_source.position_topic(config.source.topic_prefix, config.name) in kafka_source.topics(config.source)
         state = sink.peek() if ran else None
         topics = {name: sink.topic(Table("view", name, (), ())) for name in config.views}
-    noted: dict[str, Any] = {}
     note = Path(config.state) / _NOTE
-    if note.is_file():
-        noted = json.loads(note.read_text())["views"]
+    found: dict[str, Any] = json.loads(note.read_text()) if note.is_file() else {}
+    noted: dict[str, Any] = found.get("views", {})
     fresh = None
     if state is not None and state.source_ms:
         fresh = round(max(0.0, time.time() - state.source_ms / 1000), 1)
@@ -56,10 +55,12 @@ def view_status(config: ViewsConfig) -> dict[str, Any]:
         "name": config.name,
         "position": position_of(state) if state is not None else None,
         "freshness_seconds": fresh,
+        "engine": found.get("engine", engine_of(config)),
         "views": {
             name: {
                 "topic": topic,
                 "rows": noted.get(name, {}).get("rows"),
+                "computed": noted.get(name, {}).get("computed"),
                 "quarantined": noted.get(name, {}).get("quarantined"),
                 "late": noted.get(name, {}).get("late"),
                 "stopped": noted.get(name, {}).get("stopped"),

@@ -21,7 +21,7 @@ from spark_apply.views.uses import Way
 from spark_apply.views.values import Columns, engine_type, object_of, quoted, text
 from spark_apply.views.view import View
 
-_MOST_TOUCHED = 0.3
+MOST_TOUCHED = 0.3
 """Where so great a part of a table's rows differs, everything is computed again: that is cheaper than to look."""
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps are in UTC, without a zone
 
@@ -50,6 +50,8 @@ class Step:
     """Those of which so much has changed that what reads them is computed whole."""
     late: dict[str, int] = field(default_factory=dict)
     """By relation, how many events of it came too late to count."""
+    computed: dict[str, str] = field(default_factory=dict)
+    """How views were computed: ``whole``, or by ``units``."""
 
     def fold(self, table: SourceTable, *, reload: bool) -> None:
         """Find out what the waiting events before the limit change in a table.
@@ -84,7 +86,7 @@ class Step:
         )
         if changed:
             self.changed.add(relation)
-            if changed > _MOST_TOUCHED * kept:
+            if changed > MOST_TOUCHED * kept:
                 self.whole.add(relation)
 
     def compute(self, view: View) -> None:
@@ -198,6 +200,7 @@ class Step:
         if not whole and not self._find_units(node):
             self._clear(relation)
             return
+        self.computed[view.name] = "whole" if whole else "units"
         self._select(node, new, whole=whole, types=view.columns)
         if stale:
             state.execute(f"CREATE OR REPLACE TABLE {before} AS SELECT * FROM {new} WHERE false")
@@ -206,7 +209,7 @@ class Step:
         listed, keys = (", ".join(quoted(name) for name, _ in of) for of in (view.columns, view.key))
         bad = f"SELECT unit FROM quarantine WHERE view = {text(view.name)}"
         here = [] if whole else [_in_units(node, "b")]
-        here += [f"{_unit(view, 'b')} NOT IN ({bad})"]
+        here += [f"{unit_of(view, 'b')} NOT IN ({bad})"]
         old = f"(SELECT {listed} FROM {before} b WHERE {' AND '.join(here)})"
         fresh = f"(SELECT {listed} FROM {new})"
         state.execute(
@@ -232,7 +235,9 @@ class Step:
         with state.registered("found", rows):
             state.execute(f"CREATE OR REPLACE TABLE {found} AS SELECT * FROM found")
         with state.registered("held", held):
-            state.execute(f"CREATE OR REPLACE TABLE work.bad AS SELECT {_unit(view, 'h')} AS unit, reason FROM held h")
+            state.execute(
+                f"CREATE OR REPLACE TABLE work.bad AS SELECT {unit_of(view, 'h')} AS unit, reason FROM held h"
+            )
         state.execute("DELETE FROM quarantine WHERE view = ? AND unit NOT IN (SELECT unit FROM work.bad)", [view.name])
         state.execute(
             "INSERT INTO quarantine SELECT $view, unit, reason, $position FROM work.bad "
@@ -243,14 +248,14 @@ class Step:
     def _leave_out_bad(self, view: View, *, whole: bool) -> None:
         """Put the units into quarantine of which a key is null or not unique, and leave them as they were."""
         state, node, new = self.state, view.last, place("work", view.relation)
-        unit = _unit(view, "n")
+        unit = unit_of(view, "n")
         nulls = "false" if view.plan.null_keys else " OR ".join(f"n.{quoted(name)} IS NULL" for name, _ in view.key)
         keys = ", ".join(f"n.{quoted(name)}" for name, _ in view.key)
         found = state.rows(
             f"SELECT DISTINCT {unit} AS unit, 'a column of the key is null' FROM {new} n WHERE {nulls} UNION ALL "
             f"SELECT any_value({unit}), 'the key is not unique' FROM {new} n GROUP BY {keys} HAVING count(*) > 1"
         )
-        recomputed = "" if whole else f" AND unit IN (SELECT {_unit(view, 'u')} FROM {place('units', node.name)} u)"
+        recomputed = "" if whole else f" AND unit IN (SELECT {unit_of(view, 'u')} FROM {place('units', node.name)} u)"
         state.execute(f"DELETE FROM quarantine WHERE view = ?{recomputed}", [view.name])
         if found:
             rows = [[view.name, at, reason, self.limit] for at, reason in dict(found).items()]
@@ -333,7 +338,7 @@ def _in_units(node: Node, row: str) -> str:
     return f"EXISTS (SELECT 1 FROM {place('units', node.name)} u WHERE {same})"
 
 
-def _unit(view: View, row: str) -> str:
+def unit_of(view: View, row: str) -> str:
     """Return an expression for the name of a row's unit, as the quarantine has it, by the view's types."""
     by = view.last.held_by or view.last.units
     if not by:

@@ -10,10 +10,10 @@ import datetime as dt
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import ClassVar, NoReturn, Protocol, cast
 
 import duckdb
 import orjson
@@ -57,6 +57,29 @@ class _Failed:
     due_at: float = 0.0
 
 
+class StepOfViews(Protocol):
+    """A step of an engine: rows of tables first, then view by view, in the state's transaction."""
+
+    @property
+    def limit(self) -> str:
+        """The position that it goes to."""
+
+    clock_after_ms: int | None
+    late: dict[str, int]
+    """By relation, how many events of it came too late to count."""
+    computed: dict[str, str]
+    """How views were computed: ``whole``, or by ``units``."""
+
+    def fold(self, table: SourceTable, *, reload: bool) -> None:
+        """Find out what the waiting events before the limit change in a table."""
+
+    def compute(self, view: View) -> None:
+        """Compute a view, and add its events to the outbox. Raises ViewError."""
+
+    def apply(self, tables: Sequence[SourceTable], views: Sequence[View]) -> None:
+        """Make the rows after the step the rows before the next one."""
+
+
 @dataclass(slots=True)
 class ViewStore:
     """A `spark_apply.model.store.WholeStore`, from which rows cannot be read: views are published, not stored."""
@@ -80,6 +103,9 @@ class ViewStore:
     _tables: dict[str, TargetTable] = field(default_factory=dict)
     _limits: dict[str, str] = field(default_factory=dict)
     _stale: set[str] = field(default_factory=set)
+    computed: dict[str, str] = field(default_factory=dict)
+    """By view, how it was computed when it was touched last: ``whole``, or by ``units``."""
+    engine: ClassVar[str] = "duckdb"
 
     @property
     def tables(self) -> frozenset[str]:
@@ -242,7 +268,7 @@ class ViewStore:
                     self._load_published(view)
             loaded |= stale
             try:
-                step = Step(self.state, limit, before_ms, clock_ms, stale)
+                step = self._new_step(limit, before_ms, clock_ms, stale)
                 with self.state.transaction():
                     self._compute(step, views, stale)
             except ViewError as exc:
@@ -251,6 +277,7 @@ class ViewStore:
                 break
         self.steps += 1
         self.reached = limit
+        self.computed |= step.computed
         for use in self.uses:
             late = step.late.get(use.relation)
             if late:
@@ -260,7 +287,10 @@ class ViewStore:
             if self.failed.pop(view.name, None) is not None:
                 self.output.tell(f"view {view.name} goes on")
 
-    def _compute(self, step: Step, views: list[View], stale: set[str]) -> None:
+    def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
+        return Step(self.state, limit, before_ms, clock_ms, stale)
+
+    def _compute(self, step: StepOfViews, views: list[View], stale: set[str]) -> None:
         tables = [
             SourceTable(use, [(c.name, c.kind) for c in table.columns], table.key)
             for table in self._tables.values()
@@ -310,18 +340,19 @@ class ViewStore:
         late = dict(self.state.rows("SELECT relation, events FROM late"))
         noted, stopped = {}, self.stopped
         for view in self.views:
-            rows = (
-                self.state.rows(f"SELECT count(*) FROM {place('before', view.relation)}")
-                if view.name in there
-                else None
-            )
             noted[view.name] = {
-                "rows": rows[0][0] if rows else None,
+                "rows": self._count(view) if view.name in there else None,
+                "computed": self.computed.get(view.name),
                 "quarantined": held.get(view.name, 0),
                 "late": sum(late.get(use.relation, 0) for use in view.uses.values()),
                 "stopped": stopped.get(view.name),
             }
-        note_status(self.folder, noted)
+        note_status(self.folder, noted, engine=self.engine)
+
+    def _count(self, view: View) -> int:
+        """Return how many rows a view has."""
+        ((rows,),) = self.state.rows(f"SELECT count(*) FROM {place('before', view.relation)}")
+        return int(rows)
 
     def _stop(self, error: ViewError, wait_s: float | None = None) -> None:
         before = self.failed.get(error.view)

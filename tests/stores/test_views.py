@@ -47,6 +47,9 @@ from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at, lookup,
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
+EITHER = pytest.mark.parametrize(
+    "engine", [pytest.param("duckdb"), pytest.param("spark", marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+)
 _COUNTS = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",))
 _BATCHES = max(len(case.batches) for case in CASES.values())
 
@@ -60,22 +63,25 @@ def _used(case: Case) -> list[str]:
 
 
 class Cases:
-    """All cases in one job: each has tables and a view of its own."""
+    """Cases in one job: each has tables and a view of its own."""
 
-    def __init__(self, kafka: str, folder: Path) -> None:
+    def __init__(
+        self, kafka: str, folder: Path, cases: Mapping[str, Case] = CASES, *, engine: str | None = None
+    ) -> None:
+        self.cases = cases
         columns: dict[str, Mapping[str, Any]] = {}
         views: dict[str, ViewConfig] = {}
         logs: set[str] = set()
-        for number, case in enumerate(CASES.values()):
+        for number, case in enumerate(self.cases.values()):
             columns |= {f"{_named(number)}{name}": TABLES[name] for name in tables_of(case.view)}
             view = renamed(case.view, _named(number).__add__)
             logs |= {name.removeprefix("public.") for name, of in view.reads.items() if of.at != "now"}
             views[_named(number)] = view
-        self.bench = ViewBench(kafka, folder, columns, views, logs=frozenset(logs))
+        self.bench = ViewBench(kafka, folder, columns, views, logs=frozenset(logs), engine=engine)
 
     def records(self, batch: int) -> Iterator[Record]:
         """The records of a batch, in the order of their commits."""
-        for number, case in enumerate(CASES.values()):
+        for number, case in enumerate(self.cases.values()):
             for transaction in case.batches[batch][0] if batch < len(case.batches) else ():
                 changes = [
                     (f"{_named(number)}{table}", op, dict(zip(TABLES[table], values, strict=False)))
@@ -93,7 +99,7 @@ class Cases:
         """Spark's batch answer over the last rows of all tables, at the last clock, where no more than those counts."""
         tables: dict[str, dict[Any, dict[str, Any]]] = {name: {} for name in self.bench.columns}
         found = {}
-        for number, (name, case) in enumerate(CASES.items()):
+        for number, (name, case) in enumerate(self.cases.items()):
             if case.view.reads:
                 continue
             for transactions, _ in case.batches:
@@ -110,17 +116,18 @@ class Cases:
 
     def expected(self, batch: int) -> dict[str, list[str]]:
         return {
-            name: sorted(case.batches[batch][1]) if batch < len(case.batches) else [] for name, case in CASES.items()
+            name: sorted(case.batches[batch][1]) if batch < len(case.batches) else []
+            for name, case in self.cases.items()
         }
 
     def found(self) -> dict[str, list[str]]:
-        return {name: self.bench.signs(_named(number)) for number, name in enumerate(CASES)}
+        return {name: self.bench.signs(_named(number)) for number, name in enumerate(self.cases)}
 
     def rows(self) -> dict[str, dict[Any, Any]]:
         """Keys and rows of all views, as a reader of their topics has them."""
         self.bench.seen.clear()
         rows: dict[str, dict[Any, Any]] = {}
-        for number, name in enumerate(CASES):
+        for number, name in enumerate(self.cases):
             for op, key, row in self.bench.events(_named(number)):
                 if op == "d":
                     del rows.setdefault(name, {})[key]
@@ -132,7 +139,7 @@ class Cases:
     def keys(self) -> dict[str, set[str]]:
         """The keys that are left of what the cases expect, where more than the last rows counts."""
         found: dict[str, set[str]] = {}
-        for name, case in CASES.items():
+        for name, case in self.cases.items():
             for _, signs in case.batches if case.view.reads else ():
                 gone = {sign[1:] for sign in signs if sign[0] == "-"}
                 found[name] = (found.get(name, set()) - gone) | {sign[1:] for sign in signs if sign[0] != "-"}
@@ -157,7 +164,7 @@ def test_cases_batch_by_batch(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unit by unit, however much of these small tables has changed."""
-    monkeypatch.setattr(spark_apply.views.step, "_MOST_TOUCHED", math.inf)
+    monkeypatch.setattr(spark_apply.views.step, "MOST_TOUCHED", math.inf)
     cases = Cases(kafka, tmp_path)
     for batch in range(_BATCHES):
         cases.publish(batch)
@@ -251,14 +258,17 @@ def test_a_second_job_fences_the_first(apply_spark: SparkSession, kafka: str, tm
     assert [op for op, _, _ in first.events("timeline")] == ["c"]
 
 
-def test_one_bad_view_and_one_bad_unit_stop_no_other(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+@EITHER
+def test_one_bad_view_and_one_bad_unit_stop_no_other(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     views = {
         "by_sender": ViewConfig(sql="SELECT sender, id, likes FROM public.t", key=("sender",)),
         "number": ViewConfig(sql="SELECT id, CAST(sender AS INT) AS n FROM public.t", key=("id",)),
         "of_number": ViewConfig(sql="SELECT id FROM view.number WHERE n > 0", key=("id",)),
         "good": ViewConfig(sql="SELECT id, likes FROM public.t", key=("id",)),
     }
-    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"]}, views)
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"]}, views, engine=engine)
     bench.transaction(("t", "c", {"id": 1, "sender": "7", "likes": 1}))
     assert bench.run().stopped == {}
     assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (["+7"], ["+1"], ["+1"])
@@ -342,7 +352,10 @@ def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, 
     assert bench.events("sizes")[-2:] == [("d", ("ann",), None), ("u", ("dan",), {"follower": "dan", "n": 1})]
 
 
-def test_every_kind_of_value_and_names_that_need_quotes(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+@EITHER
+def test_every_kind_of_value_and_names_that_need_quotes(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     """A view that copies a table publishes each value as the table's own topic has it, and keys of any kind."""
     columns = {**EVERY_KIND, "Order": INT, "select": TEXT, 'a "b" `c`': TEXT, "at": TEXT}
     kept = [name for name, kind in columns.items() if kind["kind"] not in ("geometry", "vector", "array")]
@@ -355,6 +368,7 @@ def test_every_kind_of_value_and_names_that_need_quotes(apply_spark: SparkSessio
             "copy": ViewConfig(sql=f"SELECT {listed} FROM public.kinds", key=("id",)),
             "by_text": ViewConfig(sql='SELECT `Order` AS `Number`, `a "b" ``c``` AS k FROM public.kinds', key=("k",)),
         },
+        engine=engine,
     )
     names = {"Order": 7, "select": "x", "at": "now"}
     rows = [{**row, **names, 'a "b" `c`': f"it's “{number}”\n\t\\"} for number, row in enumerate(every_kind_rows())]
@@ -395,13 +409,14 @@ def _stored(kind: str, value: Any) -> Any:
     return value
 
 
-def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+@EITHER
+def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
     """A column more in a table; another SQL for a view, a view more, a view less: only what differs is published."""
     views = {
         "rows": ViewConfig(sql="SELECT id, g FROM public.x", key=("id",)),
         "sums": ViewConfig(sql="SELECT g, sum(v) AS s FROM public.x GROUP BY g", key=("g",)),
     }
-    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views)
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views, engine=engine)
     bench.transaction(*(("x", "c", {"id": n, "g": f"g{n % 2}", "v": n}) for n in range(4)))
     bench.run()
     assert (len(bench.events("rows")), bench.signs("sums")) == (4, ["+g0", "+g1"])
@@ -453,19 +468,19 @@ def test_a_table_that_is_read_in_another_way(apply_spark: SparkSession, kafka: s
     assert view_status(bench.config)["views"]["tax"]["late"] == 1
 
 
+@EITHER
 def test_a_column_that_is_dropped_stops_the_views_that_use_it(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:
     """It has no new values: to go on with null would be to answer wrong. What they showed stays; the others go on."""
     views = {
         "groups": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
         "sizes": ViewConfig(sql="SELECT n, count(*) AS m FROM view.groups GROUP BY n", key=("n",)),
         "numbers": ViewConfig(sql="SELECT id, v FROM public.x", key=("id",)),
-        "found": ViewConfig(
-            match=MatchConfig(queries="public.x", query="g", docs="public.x", fields=("g",)), key=("query", "doc")
-        ),
     }
-    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views)
+    match = MatchConfig(queries="public.x", query="g", docs="public.x", fields=("g",))
+    searches = {"found": ViewConfig(match=match, key=("query", "doc"))} if engine == "duckdb" else {}
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {**views, **searches}, engine=engine)
     bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
     bench.run()
     table = replace(bench.tables["x"], columns={"id": INT, "v": INT}, version=2)
@@ -480,20 +495,21 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
     stop.set()
     job.join(60)
-    assert set(ended[0].stopped) == {"found", "groups", "sizes"}
+    assert set(ended[0].stopped) == {*searches, "groups", "sizes"}
     assert "public.x has changed" in ended[0].stopped["groups"]
     assert (bench.signs("groups"), bench.signs("sizes"), bench.signs("numbers")) == (["+a"], ["+1"], ["+1", "+2"])
-    assert bench.signs("found") == ["+1,1"]
+    assert [bench.signs(name) for name in searches] == [["+1,1"] for _ in searches]
     with pytest.raises(ConfigError, match=r"views\.groups\.sql"):
         bench.run()
 
 
+@EITHER
 def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:
     """The state says that its rows were published: what the broker has is compared with what was recorded of it."""
     views = {"kept": ViewConfig(sql="SELECT id FROM public.x", key=("id",)), "lost": _COUNTS}
-    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views)
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views, engine=engine)
     bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}), ("x", "c", {"id": 2, "g": "b", "v": 1}))
     bench.run()
     assert (bench.signs("kept"), bench.signs("lost")) == (["+1", "+2"], ["+a", "+b"])
@@ -510,10 +526,13 @@ def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
     assert bench.run().events == 0
 
 
-def test_a_state_that_cannot_be_used_is_made_again(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+@EITHER
+def test_a_state_that_cannot_be_used_is_made_again(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     """A torn file, and one that is older than the topics say: nothing is published twice, and nothing is lost."""
     tables = {name: TABLES[name] for name in ("t", "f", "c")}
-    bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view})
+    bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view}, engine=engine)
     bench.transaction(
         ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
     )
@@ -535,7 +554,8 @@ def test_a_state_that_cannot_be_used_is_made_again(apply_spark: SparkSession, ka
     assert len(list(state.glob("state.duckdb.unusable-*"))) == 1
 
 
-def test_no_reader_sees_half_a_transfer(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+@EITHER
+def test_no_reader_sees_half_a_transfer(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
     """Money moves between two tables while the job follows them: after each step of the views, none is missing."""
     account = {"id": INT, "balance": INT}
     views = {
@@ -548,7 +568,7 @@ def test_no_reader_sees_half_a_transfer(apply_spark: SparkSession, kafka: str, t
             key=("k",),
         ),
     }
-    bench = ViewBench(kafka, tmp_path, {"here": account, "there": account}, views)
+    bench = ViewBench(kafka, tmp_path, {"here": account, "there": account}, views, engine=engine)
     money = {table: dict.fromkeys(range(10), 100) for table in ("here", "there")}
     bench.transaction(*((table, "c", {"id": n, "balance": 100}) for table in money for n in range(10)))
     rng, stop, failed = random.Random(4), threading.Event(), list[Exception]()
@@ -666,16 +686,23 @@ def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_pa
         bench.run()
 
 
-def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+@EITHER
+def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
     tables = {name: TABLES[name] for name in ("t", "f", "c")}
-    bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view})
+    bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view}, engine=engine)
     bench.transaction(
         ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
     )
     file = tmp_path / "views.yaml"
     source = {"bootstrap_servers": kafka, "topic_prefix": bench.prefix}
     view = {"sql": CASES["1 tweet first"].view.sql, "key": ["follower", "tweet"]}
-    made = {"name": "shop-views", "source": source, "state": str(tmp_path / "state"), "views": {"timeline": view}}
+    made = {
+        "name": "shop-views",
+        "source": source,
+        "state": str(tmp_path / "state"),
+        "views": {"timeline": view},
+        "engine": engine,
+    }
     file.write_text(yaml.safe_dump(made))
 
     def cdc(*words: str) -> Any:

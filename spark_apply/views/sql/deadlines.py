@@ -15,8 +15,8 @@ from sqlglot import exp
 
 from spark_apply.views.sql import statements as to
 from spark_apply.views.sql.blocks import CLOCK, Block, aliases, has_clock
+from spark_apply.views.sql.expressions.dialects import current
 from spark_apply.views.sql.rule import Units, conditions_over, connected, select_units
-from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE
 from spark_apply.views.sql.written import Written, as_written
 
 ALLOWED = (
@@ -60,7 +60,7 @@ def due(block: Block, units: Units, deadline: Deadline) -> str:
     """Return the statement for the units that this deadline touches between the two clocks."""
     after, until = ("<=", "<") if deadline.passed else ("<", "<=")
     instant = _instant(deadline)
-    passing = f"{CLOCK_BEFORE} {after} {instant} AND {instant} {until} {CLOCK_AFTER}"
+    passing = f"{current().clock_before} {after} {instant} AND {instant} {until} {current().clock_after}"
     sources = connected(block, aliases(deadline.at, *(value for _, value in units)))
     rows = to.from_clause(sources, to.AFTER, keep=lambda each: not has_clock(each))
     select = select_units(units) if units else "SELECT DISTINCT TRUE AS _whole"
@@ -78,13 +78,13 @@ def next_due(block: Block, deadline: Deadline) -> str:
     if len(sources) != 1:
         sources = connected(block, own)
     rows = to.from_clause(sources, to.AFTER, keep=lambda each: not has_clock(each))
-    later = f"{instant} >= {CLOCK_AFTER}" if deadline.passed else f"{instant} > {CLOCK_AFTER}"
+    later = f"{instant} {'>=' if deadline.passed else '>'} {current().clock_after}"
     first = f"min({instant}) + INTERVAL 1 MICROSECOND" if deadline.passed else f"min({instant})"
     return f"SELECT {first} AS next_due{rows}{to.where([*conditions_over(block, sources), later])}"
 
 
 def _instant(deadline: Deadline) -> str:
-    return f"CAST({to.text(deadline.at)} AS TIMESTAMP)"
+    return f"CAST({to.text(deadline.at)} AS {current().instant})"
 
 
 def _of(expression: exp.Expr, written: Written, *, aggregated: bool) -> Iterator[Deadline]:

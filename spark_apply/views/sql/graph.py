@@ -9,6 +9,8 @@ from sqlglot import exp
 
 from spark_apply.views.sql.blocks import Block, Input, Side, Source, column
 from spark_apply.views.sql.expressions.carried import carried
+from spark_apply.views.sql.expressions.checked import checked
+from spark_apply.views.sql.expressions.dialects import SPARK, current
 from spark_apply.views.sql.expressions.types import type_of
 from spark_apply.views.sql.from_clause import FromClause, Item
 from spark_apply.views.sql.names import find
@@ -161,7 +163,7 @@ class Graph:
             raise self._written.refuse(
                 f"{name} has columns whose names differ in case alone: {twice}",
                 at=what,
-                hint="rename one, or say `engine: spark`",
+                hint="rename one: the engine cannot tell them apart",
             )
         types = {each: type_of(kind) for each, kind in relation.columns.items()}
         return Input(name, types, relation.change_columns, relation.change_columns)
@@ -190,7 +192,7 @@ class Graph:
     def carry(self, block: Block) -> Block:
         """Return the block with its expressions as the engine has them."""
         check_orders(block, self._written)
-        made, warnings = carried(block, self._written)
+        made, warnings = (checked if current() is SPARK else carried)(block, self._written)
         self.warnings.update(dict.fromkeys(warnings))
         return made
 

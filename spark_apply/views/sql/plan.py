@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot.errors import SqlglotError
 
+from spark_apply.views.sql.expressions.dialects import written_for
 from spark_apply.views.sql.expressions.types import INTERVALS, NULL
 from spark_apply.views.sql.graph import Graph
 from spark_apply.views.sql.lookups import as_read
@@ -30,16 +31,18 @@ def plan_view(
     uses: Mapping[str, TableUse] | None = None,
     refresh_full: bool = False,
     part: str = "sql",
+    engine: str = "duckdb",
 ) -> ViewPlan:
     """Return how a view is kept up to date; raises ConfigError where it cannot be, with the way out.
 
     `relations` are the captured tables, other views as ``view.<name>``, and what `uses` make of tables. With
     `refresh_full` the whole view is one unit, and may be what cannot be divided: ordered and limited, for one.
-    Errors name `part`, the key of views.yaml that the SQL is written under.
+    Errors name `part`, the key of views.yaml that the SQL is written under. The statements are in the SQL of `engine`.
     """
     written = Written(name, sql, part)
     try:
-        return _plan(written, key, relations, uses or {}, full=refresh_full)
+        with written_for(engine):
+            return _plan(written, key, relations, uses or {}, full=refresh_full)
     except _BROKEN as error:  # the parser takes many a broken SQL, whose tree then has parts missing
         raise written.refuse(
             f"the SQL cannot be taken apart ({type(error).__name__})",
@@ -71,7 +74,8 @@ def _plan(
     for column in key:
         if column not in outputs:
             raise written.refuse(f"the key's column {column} is no output column", hint=did_you_mean(column, outputs))
-    if len(blocks) == 1 and (more := undetermined(blocks[0], key)):
+    more = undetermined(blocks[0], key) if len(blocks) == 1 else []
+    if more:
         graph.warnings[_NOT_UNIQUE.format(", ".join(key), ", ".join(more))] = None
     whole = Made(tuple(Branch(block, ()) for block in blocks), ())
     made = whole if full else last_units(blocks, key, written)
@@ -84,5 +88,6 @@ def _plan(
         reads=tuple(sorted(graph.reads)),
         uses_clock=any(node.due for node in nodes),
         null_keys=all(block.group is not None for block in blocks),
+        unique_key=len(blocks) == 1 and not more,
         warnings=tuple(graph.warnings),
     )

@@ -49,9 +49,7 @@ def _by_a_needed_source(block: Block, units: Units, source: Source, needed: froz
     sources = connected(block, needed)
     conditions = conditions_over(block, sources)
     for schema in (to.BEFORE, to.AFTER):
-        rows = to.from_clause(
-            sources, schema, restrictions={source.alias: [to.is_changed(source)]}, keep=lambda each: not has_clock(each)
-        )
+        rows = to.from_clause(sources, schema, changed=source.alias, keep=lambda each: not has_clock(each))
         yield select_units(units) + rows + to.where(conditions)
 
 
@@ -80,7 +78,7 @@ def _matches(block: Block, source: Source) -> str:
     rows = to.from_clause(
         sources,
         to.BOTH,
-        restrictions={source.alias: [to.is_changed(source)]},
+        changed=source.alias,
         inner=frozenset({source.alias}),
         keep=lambda each: not has_clock(each),
     )

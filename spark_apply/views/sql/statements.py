@@ -1,4 +1,4 @@
-"""The statements of a block, as SQL of DuckDB."""
+"""The statements of a block, as SQL of the engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlglot import exp
 
 from spark_apply.views.sql.blocks import CLOCK, Block, Side, Source, column
-from spark_apply.views.sql.view_plan import CLOCK_AFTER
+from spark_apply.views.sql.expressions.dialects import current
 
 BEFORE, AFTER, BOTH, CHANGED, UNITS = "before", "after", "both", "changed", "units"
 """Schemas; see `spark_apply.views.sql.view_plan`."""
@@ -21,7 +21,7 @@ _OTHER = "_other"
 
 def quoted(name: str) -> str:
     """A name as an identifier."""
-    return exp.to_identifier(name, quoted=True).sql("duckdb")
+    return exp.to_identifier(name, quoted=True).sql(current().name)
 
 
 def name(of: str) -> exp.Expr:
@@ -31,16 +31,17 @@ def name(of: str) -> exp.Expr:
 
 def table(schema: str, relation: str) -> str:
     """A relation's table."""
-    return f"{quoted(schema)}.{quoted(relation)}"
+    return current().table(schema, relation)
 
 
-def text(expression: exp.Expr, clock: str = CLOCK_AFTER) -> str:
+def text(expression: exp.Expr) -> str:
     """An expression as SQL, with the clock as a parameter."""
+    engine = current()
 
     def parameter(node: exp.Expr) -> exp.Expr:
-        return exp.Var(this=clock) if isinstance(node, exp.Var) and node.name == CLOCK else node
+        return exp.Var(this=engine.clock_after) if isinstance(node, exp.Var) and node.name == CLOCK else node
 
-    return expression.transform(parameter).sql("duckdb")
+    return expression.transform(parameter).sql(engine.name)
 
 
 def conjunction(conditions: Iterable[exp.Expr | str]) -> str:
@@ -57,16 +58,26 @@ def where(conditions: Iterable[exp.Expr | str]) -> str:
 
 def is_one_of(rows: str, values: Sequence[tuple[str, str]]) -> str:
     """The condition that a table or subquery has a row with these values, NULL-safe: pairs of column and value."""
-    same = " AND ".join(f"{_OTHER}.{quoted(name)} IS NOT DISTINCT FROM ({value})" for name, value in values)
+    columns = [f"{_OTHER}.{quoted(name)}" for name, _ in values]
+    if current().inner_first:
+        inner = [f"{_OTHER}_{number}" for number in range(len(values))]
+        listed = ", ".join(f"{quoted(name)} AS {own}" for (name, _), own in zip(values, inner, strict=True))
+        rows, columns = f"(SELECT {listed} FROM {rows})", inner
+    pairs = zip(columns, values, strict=True)
+    same = " AND ".join(f"{column} IS NOT DISTINCT FROM ({value})" for column, (_, value) in pairs)
     return f"EXISTS (SELECT 1 FROM {rows} AS {_OTHER}{where([same])})"
 
 
-def is_changed(source: Source) -> str:
-    """The condition that a source's row is one of those that differ, or may."""
-    if source.input.whole:
-        return "TRUE"
-    pairs = [(name, f"{ROW}.{quoted(name)}") for name in source.input.change_columns]
-    return is_one_of(table(CHANGED, source.input.name), pairs)
+def changed_rows(source: Source, schema: str) -> str:
+    """The rows of a source that differ, or may, in one state: what FROM reads."""
+    of = source.input
+    if of.whole:
+        return table(schema, of.name)
+    if current().changed_rows:
+        return table(f"{schema}_{CHANGED}", of.name)
+    pairs = [(name, f"{ROW}.{quoted(name)}") for name in of.change_columns]
+    condition = is_one_of(table(CHANGED, of.name), pairs)
+    return f"(SELECT * FROM {table(schema, of.name)} AS {ROW}{where([condition])})"
 
 
 def of_row(expression: exp.Expr) -> str:
@@ -83,13 +94,17 @@ def from_clause(
     schema: str,
     *,
     restrictions: Restrictions | None = None,
+    changed: str | None = None,
     inner: frozenset[str] = frozenset(),
     keep: Callable[[exp.Expr], bool] = lambda _: True,
 ) -> str:
-    """FROM over the tables of one state; `inner` names sources that are joined INNER whatever is written."""
+    """FROM over the tables of one state, of source `changed` over the rows that differ.
+
+    `inner` names sources that are joined INNER whatever is written.
+    """
     parts = []
     for number, source in enumerate(sources):
-        rows = table(schema, source.input.name)
+        rows = changed_rows(source, schema) if source.alias == changed else table(schema, source.input.name)
         conditions = (restrictions or {}).get(source.alias)
         if conditions:
             rows = f"(SELECT * FROM {rows} AS {ROW}{where(conditions)})"

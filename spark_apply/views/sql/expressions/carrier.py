@@ -76,7 +76,7 @@ class Carrier:
 
     def unknown(self, node: exp.Expr) -> Exception:
         """Return the refusal of what is not on the list, with the reason where it is known."""
-        reason = _NEVER.get(type(node)) or _NEVER_BY_NAME.get(
+        reason = NEVER.get(type(node)) or NEVER_BY_NAME.get(
             node.name.casefold() if isinstance(node, exp.Anonymous) else ""
         )
         if reason is not None:
@@ -135,22 +135,22 @@ class Rules(dict[type[exp.Expr], Rule]):
         return register
 
 
-_UNSTABLE = ("is not the same each time", "use clock(), or a column that the application writes")
-_UNORDERED = (
+UNSTABLE = ("is not the same each time", "use clock(), or a column that the application writes")
+UNORDERED = (
     "depends on the order in which rows are read",
     "use min() or max(), or keep row 1 of row_number() OVER (PARTITION BY … ORDER BY … a key)",
 )
-_NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
+NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
     **dict.fromkeys(
         (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser),
-        _UNSTABLE,
+        UNSTABLE,
     ),
     **dict.fromkeys(
         (exp.First, exp.Last, exp.AnyValue, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.GroupConcat, exp.ArgMax, exp.ArgMin),
-        _UNORDERED,
+        UNORDERED,
     ),
 }
-_NEVER_BY_NAME: Final = {
+NEVER_BY_NAME: Final = {
     **dict.fromkeys(
         (
             "monotonically_increasing_id",
@@ -164,9 +164,9 @@ _NEVER_BY_NAME: Final = {
             "current_database",
             "version",
         ),
-        _UNSTABLE,
+        UNSTABLE,
     ),
-    **dict.fromkeys(("collect_list", "collect_set", "listagg", "string_agg", "array_agg"), _UNORDERED),
+    **dict.fromkeys(("collect_list", "collect_set", "listagg", "string_agg", "array_agg"), UNORDERED),
     "window": (
         "is not known here",
         "group by date_trunc(), or by timestamp_micros(unix_micros(t) - unix_micros(t) % 300000000) for 5 minutes",

@@ -1,0 +1,50 @@
+"""What a step on executors works with: the session, the tables, the file, and what is held until the step is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_apply.views.cluster.lake import Lake
+from spark_apply.views.cluster.state import ClusterState
+
+_SMALL: Final = 20_000
+_BY_SIZE: Final = {
+    "spark.sql.codegen.wholeStage": ("false", "true"),
+    "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
+    "spark.sql.adaptive.enabled": ("false", "true"),
+}
+"""Settings for few rows, and for many."""
+
+
+@dataclass(slots=True)
+class Running:
+    """One step's. `limit` is the position that it goes to."""
+
+    spark: SparkSession
+    lake: Lake
+    state: ClusterState
+    limit: str
+    _held: list[DataFrame] = field(default_factory=list)
+    _small: bool | None = None
+
+    def sized(self, rows: int) -> None:
+        """Let Spark plan for so many rows: few are computed before code for them would be compiled."""
+        small = rows <= _SMALL
+        if self._small is not small:
+            self._small = small
+            for name, (few, many) in _BY_SIZE.items():
+                self.spark.conf.set(name, few if small else many)
+
+    def hold(self, rows: DataFrame) -> DataFrame:
+        """Keep rows with the executors until the step is over."""
+        self._held.append(rows.persist())
+        return rows
+
+    def end(self) -> None:
+        """Let go of what is held."""
+        for rows in self._held:
+            rows.unpersist()
+        self._held.clear()

@@ -1,0 +1,321 @@
+"""Takes a state on executors from one position and clock to the next, as `spark_apply.views.step` does in its file.
+
+What changes in a relation is small as a rule: the driver has it, and ships it with the plans that look it up in the
+tables of the lake. So a step of few changes reads each large table once or twice, and writes none of them. Where most
+of a relation is touched, its rows never leave the executors but for the events that are published.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from spark_apply.spark import names
+from spark_apply.spark.failures import spark_failure
+from spark_apply.stores.lake import no_rows
+from spark_apply.views import step as in_file
+from spark_apply.views.cluster.folding import done, fold, moved_on
+from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
+from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences
+from spark_apply.views.cluster.running import Running
+from spark_apply.views.cluster.values import collected, frame, json_object, schema_of
+from spark_apply.views.fold import SourceTable
+from spark_apply.views.sql.expressions.dialects import stand_in
+from spark_apply.views.sql.view_plan import Node
+from spark_apply.views.state import POSITION, place
+from spark_apply.views.step import ViewError
+from spark_apply.views.view import View
+
+_STATES: Final = ("before", "after", "both")
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps are in UTC, without a zone
+
+
+@dataclass(slots=True)
+class ClusterStep:
+    """One step: events that sort before its limit are folded in."""
+
+    on: Running
+    clock_before_ms: int | None
+    clock_after_ms: int | None
+    stale: Collection[str]
+    """Views of which nothing that is kept can be used: everything is computed, and compared with what is published."""
+    before: Mapping[str, Kept]
+    """Relations as they were before the step, those that are opened."""
+    after: dict[str, Kept] = field(default_factory=dict)
+    """Those of which the step has written anything, as they are after it."""
+    changed: set[str] = field(default_factory=set)
+    """Those of which rows differ."""
+    whole: set[str] = field(default_factory=set)
+    """Relations of which so much has changed that what reads them is computed whole."""
+    computed: dict[str, str] = field(default_factory=dict)
+    """How views were computed: ``whole``, or by ``units``."""
+    late: dict[str, int] = field(default_factory=dict)
+    """Nothing is late here: a table is read as it is now."""
+    _opened: dict[str, Kept] = field(default_factory=dict)
+    _shown: set[str] = field(default_factory=set)
+
+    @property
+    def limit(self) -> str:
+        """The position that the step goes to."""
+        return self.on.limit
+
+    def fold(self, table: SourceTable, *, reload: bool) -> None:
+        """Find out what the waiting events before the limit change in a table.
+
+        With `reload` the table's topic was read from its beginning: a row that it does not have is gone.
+        """
+        schema = T.StructType([*schema_of(table.columns), T.StructField(POSITION, T.StringType())])
+        kept = self._kept(table.relation, schema, table.key, null_safe=False)
+        folded = fold(self.on, kept, table, reload=reload)
+        if folded is None:
+            return
+        change, moved = folded
+        if change is not None:
+            self._note(kept, change)
+        if moved is not None:
+            self.after[table.relation] = moved_on(self.on, self.after.get(table.relation, kept), moved)
+
+    def _kept(self, relation: str, schema: T.StructType | None, by: Sequence[str], *, null_safe: bool) -> Kept:
+        known = self._opened.get(relation) or self.before.get(relation)
+        if known is None or (schema is not None and known.schema != schema) or known.by != tuple(by):
+            known = opened(self.on.lake, self.on.state, relation, schema, by, null_safe=null_safe)
+            if known is None:
+                known = Kept(relation, schema or T.StructType([]), tuple(by), null_safe)
+            self._opened[relation] = known
+        return known
+
+    def _note(self, kept: Kept, change: Change) -> None:
+        """Take over a change, if it is one, and let statements see it."""
+        if not change.count and not change.everything:
+            return
+        relation = kept.relation
+        self.changed.add(relation)
+        self.after[relation] = kept.after(self.on.spark, self.on.state, change)
+        if change.everything or change.count > in_file.MOST_TOUCHED * kept.number:
+            self.whole.add(relation)
+        self._show("before", relation, kept.frame(self.on.spark))
+        self._show("after", relation, self.after[relation].frame(self.on.spark))
+        self._show("both", relation, kept.frame(self.on.spark).unionByName(change.rows))
+        self._show("before_changed", relation, change.old)
+        self._show("after_changed", relation, change.rows)
+        self._show("both_changed", relation, change.old.unionByName(change.rows))
+
+    def _show(self, schema: str, relation: str, rows: DataFrame) -> None:
+        name = stand_in(schema, relation)
+        rows.createOrReplaceTempView(names.quoted(name))
+        self._shown.add(name)
+
+    def _show_unchanged(self, node: Node, relations: Mapping[str, Kept]) -> None:
+        for relation in node.reads:
+            if relation not in self.changed and stand_in("after", relation) not in self._shown:
+                rows = relations[relation].frame(self.on.spark)
+                for schema in ("before", "after", "both"):
+                    self._show(schema, relation, rows)
+                for schema in ("before_changed", "after_changed", "both_changed"):
+                    self._show(schema, relation, no_rows(self.on.spark, relations[relation].schema))
+
+    def compute(self, view: View) -> None:
+        """Compute a view: what changes in it is noted, and its events are in the outbox.
+
+        Raises ViewError, after which the transaction must be rolled back.
+        """
+        try:
+            self._compute(view)
+        except PySparkException as exc:
+            reason = _without_values(exc)
+            if reason is None:
+                raise  # the executors or the lake, not this view
+            raise ViewError(view.name, f"view {view.name}: {reason}") from exc
+
+    def _compute(self, view: View) -> None:
+        stale = view.name in self.stale
+        for node in view.plan.nodes[:-1]:
+            if stale or self._is_touched(node):
+                self._compute_node(node, stale=stale)
+        if stale or self._is_touched(view.last):
+            self._compute_view(view, stale=stale)
+
+    def _is_touched(self, node: Node) -> bool:
+        return bool(node.due and self.clock_before_ms != self.clock_after_ms) or any(
+            relation in self.changed for relation in node.reads
+        )
+
+    def _reads(self, node: Node) -> None:
+        """Let statements see what a node reads."""
+        found = {}
+        for relation in node.reads:
+            found[relation] = self._opened.get(relation) or self.before.get(relation) or self._of_state(relation)
+        self._show_unchanged(node, found)
+        self.on.sized(sum(kept.number for kept in found.values()))
+
+    def _of_state(self, relation: str) -> Kept:
+        found = opened(self.on.lake, self.on.state, relation, None, (), null_safe=True)
+        made = found or Kept(relation, T.StructType([]), (), null_safe=True)
+        self._opened[relation] = made
+        return made
+
+    def _units(self, node: Node) -> pa.Table | None:
+        """Return the units that may differ; None where there are none."""
+        changed = [relation for relation in node.reads if relation in self.changed]
+        asked = [
+            statement
+            for statement in node.touched
+            if any(stand_in(f"{state}_changed", of) + "`" in statement for of in changed for state in _STATES)
+        ]
+        if self.clock_before_ms != self.clock_after_ms:
+            asked += node.due
+        if not asked:
+            return None
+        listed = ", ".join(names.quoted(name) for name in node.units)
+        union = " UNION ALL ".join(f"SELECT * FROM ({statement})" for statement in asked)
+        rows = self.run(f"SELECT DISTINCT * FROM ({union}) AS u({listed})")
+        found = collected(rows)
+        if not found.num_rows:
+            return None
+        self._show("units", node.name, frame(self.on.spark, found, rows.schema))
+        return found
+
+    def run(self, statement: str) -> DataFrame:
+        """Return the rows of a statement of a plan."""
+        given = {"clock_before": self.clock_before_ms, "clock_after": self.clock_after_ms}
+        clocks = {
+            name: str(_EPOCH + dt.timedelta(milliseconds=at_ms or 0))
+            for name, at_ms in given.items()
+            if f":{name} " in statement
+        }
+        return self.on.spark.sql(statement, clocks) if clocks else self.on.spark.sql(statement)
+
+    def _is_whole(self, node: Node, *, stale: bool) -> bool:
+        return stale or not node.units or any(relation in self.whole for relation in node.reads)
+
+    def _compute_node(self, node: Node, *, stale: bool) -> None:
+        self._reads(node)
+        whole = self._is_whole(node, stale=stale)
+        if not whole and self._units(node) is None:
+            return
+        fresh = self.run(node.whole if whole else node.restricted)
+        schema = _nullable(fresh.schema)
+        kept = self._kept(node.name, schema, node.units, null_safe=True)
+        if stale:
+            kept = replace(kept, base=None, over=None, gone=None, changed=None, number=0)
+            self._opened[node.name] = kept
+        old = kept.frame(self.on.spark)
+        if not whole:
+            old = self._in_units(node, old)
+        sides = self.on.hold(fresh.withColumn(SIGN, F.lit(1)).unionByName(old.withColumn(SIGN, F.lit(-1))))
+        differing = sides.groupBy(*(F.col(names.quoted(f.name)) for f in schema)).agg(F.sum(SIGN).alias(SIGN))
+        differing = differing.where(F.col(SIGN) != 0)
+        new = sides.where(F.col(SIGN) > 0).drop(SIGN)
+        if not node.units:
+            if stale or not differing.isEmpty():
+                number = new.count()
+                few = (pa.table({}), collected(new)) if number <= MOST_OVER else None
+                self._note(kept, Change(new, new, old, number, number, few, everything=True))
+            return
+        units = [F.col(names.quoted(name)) for name in node.units]
+        keys = self.on.hold(differing.select(*units).distinct())
+        count = keys.count()
+        rows = self.on.hold(new.alias("_cdc_b").join(keys.alias("_cdc_c"), kept.same("_cdc_b", "_cdc_c"), "left_semi"))
+        gone = self.on.hold(
+            sides.where(F.col(SIGN) < 0)
+            .drop(SIGN)
+            .alias("_cdc_b")
+            .join(keys.alias("_cdc_c"), kept.same("_cdc_b", "_cdc_c"), "left_semi")
+        )
+        more, number = rows.count(), gone.count()
+        few = None
+        if max(count, more, number) <= MOST_OVER:
+            few = (collected(keys), collected(rows))
+            keys, rows = (frame(self.on.spark, of, shape) for of, shape in zip(few, (keys.schema, schema), strict=True))
+            gone = frame(self.on.spark, collected(gone), schema)
+        self._note(kept, Change(keys, rows, gone, count, more if stale else more - number, few, everything=stale))
+
+    def _in_units(self, node: Node, rows: DataFrame) -> DataFrame:
+        units = self.on.spark.table(names.quoted(stand_in("units", node.name)))
+        same = F.lit(True)  # noqa: FBT003 - a literal column
+        for name in node.units:
+            same &= F.col(f"_cdc_b.{names.quoted(name)}").eqNullSafe(F.col(f"_cdc_u.{names.quoted(name)}"))
+        return rows.alias("_cdc_b").join(units.alias("_cdc_u"), same, "left_semi")
+
+    def _compute_view(self, view: View, *, stale: bool) -> None:
+        node, relation = view.last, view.relation
+        self._reads(node)
+        whole = self._is_whole(node, stale=stale)
+        units = None if whole else self._units(node)
+        if not whole and units is None:
+            return
+        self.computed[view.name] = "whole" if whole else "units"
+        schema = schema_of(view.columns)
+        fresh = self.run(node.whole if whole else node.restricted)
+        fresh = fresh.select(
+            *(F.col(names.quoted(f.name)).cast(f.dataType).alias(f.name) for f in schema), F.lit(1).alias(SIGN)
+        )
+        kept = self._kept(relation, schema, view.plan.key, null_safe=view.plan.null_keys)
+        if stale:
+            kept = replace(kept, base=None, over=None, gone=None, changed=None, number=0)
+            self._opened[relation] = kept
+        old = kept.frame(self.on.spark)
+        if not whole:
+            old = self._in_units(node, old)
+        columns = [F.col(names.quoted(field.name)) for field in schema]
+        differing = (
+            fresh.unionByName(old.withColumn(SIGN, F.lit(-1)))
+            .groupBy(*columns)
+            .agg(F.sum(SIGN).alias(SIGN))
+            .where(F.col(SIGN) != 0)
+            .select(
+                F.col(SIGN),
+                *columns,
+                json_object(view.key).alias(KEY_JSON),
+                json_object(view.columns).alias(ROW_JSON),
+            )
+        )
+        self._note(kept, Differences(self.on, view, kept, differing, units, stale).published())
+
+    def apply(self, tables: Sequence[SourceTable], views: Sequence[View]) -> None:
+        """Write what has become too much to lie over its snapshot, and let go of what was held for the step."""
+        del views
+        for relation, kept in self.after.items():
+            if kept.worn:
+                self.after[relation] = kept.written(self.on.spark, self.on.lake, self.on.state)
+            else:
+                kept.note(self.on.state, new=False)
+        for table in tables:
+            waiting = place("pending", table.relation)
+            self.on.state.execute(f"DELETE FROM {waiting} WHERE {POSITION} < ?", [self.limit])
+            done(self.on, table)
+
+    @property
+    def relations(self) -> dict[str, Kept]:
+        """All that the step has read or changed, as it is after it."""
+        return {**{name: kept for name, kept in self._opened.items() if kept.by}, **self.after}
+
+    def end(self) -> None:
+        """Let go of what was held for the step."""
+        self.on.end()
+        for name in self._shown:
+            self.on.spark.catalog.dropTempView(name)
+        self._shown.clear()
+
+
+def _nullable(schema: T.StructType) -> T.StructType:
+    return T.StructType([T.StructField(field.name, field.dataType) for field in schema])
+
+
+def _without_values(exc: PySparkException) -> str | None:
+    """Say what Spark refused of a view's SQL, without the values that its messages hold; None for another failure."""
+    state = exc.getSqlState() or ""
+    found = re.search(r"SQLSTATE: (\w{5})", str(exc))
+    state = found[1] if found else state
+    if not state.startswith(("22", "42", "0A", "21")):
+        return None
+    return spark_failure(exc)

@@ -1,0 +1,103 @@
+"""Keeps a view job's captured tables where executors reach them: what differs from `spark_apply.views.store`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from cdc.model.errors import OperatorError
+from spark_apply.events import typed
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import Batch
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark import names
+from spark_apply.views.cluster.kept import MOST_OVER, Kept, aligned
+from spark_apply.views.cluster.lake import ROWS, WAITING, Lake
+from spark_apply.views.cluster.running import Running
+from spark_apply.views.cluster.state import ClusterState
+from spark_apply.views.cluster.step import ClusterStep
+from spark_apply.views.cluster.values import schema_of
+from spark_apply.views.state import POSITION
+from spark_apply.views.store import StepOfViews, ViewStore
+from spark_apply.views.view import View
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterStore(ViewStore):
+    """A `spark_apply.views.store.ViewStore` whose views are computed by Spark's executors."""
+
+    lake: Lake
+    engine: ClassVar[str] = "spark"
+    kept: dict[str, Kept] = field(default_factory=dict)
+    """Relations as they are at the position of the state."""
+    _after: dict[str, Kept] = field(default_factory=dict)
+    """Those that the last step has read or changed, as they are after it."""
+
+    @property
+    def _file(self) -> ClusterState:
+        return cast("ClusterState", self.state)
+
+    def _take_in(self, batch: Batch) -> None:
+        if batch.keys <= MOST_OVER:
+            super(ClusterStore, self)._take_in(batch)
+            return
+        name = batch.table.qualified
+        columns = [(column.name, column.kind) for column in batch.table.columns]
+        rows = batch.rows
+        mark, reload = self._known(name)
+        if mark is not None and mark.complete is not None and not reload:
+            rows = rows.where(F.col(POSITION) >= mark.complete.late_before)
+        ours = [T.StructField(of, T.StringType()) for of in (typed.KEY, typed.POSITION, typed.OP)]
+        schema = T.StructType([*ours, *schema_of(columns)])
+        rows = rows.select(*(F.col(names.quoted(field.name)) for field in schema))
+        found = self.state.rows("SELECT snapshot, floor FROM lake.waiting WHERE name = ?", [name])
+        snapshot = found[0][0] if found else None
+        floor = found[0][1] if found else ""
+        if snapshot is not None:
+            before = self.lake.read(WAITING, name, snapshot)
+            if before.schema.names != schema.names:
+                rows, snapshot = aligned(before, schema).unionByName(rows), None
+        made = (self.lake.write if snapshot is None else self.lake.append)(WAITING, name, rows)
+        self.state.execute("DELETE FROM lake.waiting WHERE name = ?", [name])
+        self.state.execute("INSERT INTO lake.waiting VALUES (?, ?, ?)", [name, made, floor])
+        self.state.execute(
+            "UPDATE tables SET position = greatest(coalesce(position, ''), ?) WHERE name = ?", [batch.position, name]
+        )
+
+    def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
+        on = Running(self.lake.spark, self.lake, self._file, limit)
+        return ClusterStep(on, before_ms, clock_ms, stale, self.kept)
+
+    def _compute(self, step: StepOfViews, views: list[View], stale: set[str]) -> None:
+        own = cast("ClusterStep", step)
+        try:
+            super(ClusterStore, self)._compute(step, views, stale)
+        except PySparkException as exc:
+            if self.lake.has(self._file.named()):
+                raise
+            msg = f"state {self.folder}: its tables in {self.lake.place} cannot be read any more"
+            raise OperatorError(msg, hint="start it again: they are made again from the topics") from exc
+        finally:
+            own.end()
+        self._after = own.relations
+
+    def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
+        super(ClusterStore, self)._step(limit, before_ms, clock_ms)
+        written = [name for name, kept in self._after.items() if self.kept.get(name, kept).base is not kept.base]
+        self.kept |= self._after
+        for name in written:
+            self.lake.forget(ROWS, name)
+
+    def _count(self, view: View) -> int:
+        found = self.state.rows("SELECT number FROM lake.kept WHERE name = ?", [view.relation])
+        return int(found[0][0]) if found else 0
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        super(ClusterStore, self).set_mark(table, mark)
+        if not mark.ends:
+            with self.state.transaction():
+                self.state.execute("DELETE FROM lake.waiting WHERE name = ?", [table.qualified])
