@@ -96,14 +96,15 @@ def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Prog
     planned = plan_views(config, spark)
     found: list[Verified] = []
     for _ in range(_TRIES):
-        state = _standing(config)
+        state = standing(config)
         found = _Look(config, spark, state, tell).compare(planned.views, planned.uses, only)
-        if all(of.agrees for of in found) or _standing(config) == state:
+        if all(of.agrees for of in found) or standing(config) == state:
             break
     return found
 
 
-def _standing(config: ViewsConfig) -> State:
+def standing(config: ViewsConfig) -> State:
+    """Return where the view job stands. Raises OperatorError before anything is published."""
     topic = kafka_source.position_topic(config.source.topic_prefix, config.name)
     state = None
     if topic in kafka_source.topics(config.source):
@@ -115,7 +116,7 @@ def _standing(config: ViewsConfig) -> State:
     return state
 
 
-def _needed(views: tuple[View, ...], only: str | None) -> set[str]:
+def needed(views: tuple[View, ...], only: str | None) -> set[str]:
     """Return the relations that are looked at: a view, and what it reads; or all."""
     found: set[str] = set()
     for view in reversed(views):  # each comes after those that it reads
@@ -136,15 +137,15 @@ class _Look:
     def compare(self, views: tuple[View, ...], uses: tuple[TableUse, ...], only: str | None) -> list[Verified]:
         stand_ins: dict[str, str] = {}
         found = []
-        needed = _needed(views, only)
+        relations = needed(views, only)
         for use in uses:
-            if use.relation not in needed:
+            if use.relation not in relations:
                 continue
             self.tell(f"reading {use.table}")
             self._register(stand_ins, use.relation, self._used(use))
         clock = _EPOCH + dt.timedelta(milliseconds=self.state.source_ms)
         for view in views:
-            if view.relation not in self.state.tables or view.relation not in needed:
+            if view.relation not in self.state.tables or view.relation not in relations:
                 continue  # a view that is new since then, or not asked for
             kinds = dict(view.columns)
             answer = self._answer(view, stand_ins, clock)
