@@ -49,6 +49,7 @@ EXITS: Final[Mapping[str, str]] = {
     "would not start.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
     "swapped.",
+    "view explain": "0: the view's topic has records of the key. 1: it has none.",
     "explain": "0: the topic has records of the key. 1: it has none.",
     "status": "0: it could be told, also of something that is down.",
     "wait": "0: every store holds what the token stands for. 1: not before the timeout.",
@@ -72,6 +73,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "counted), `position`, `stopped` (by view, why).",
     "view status": "`name`, `position`, `freshness_seconds`, `views.<name>` with `topic`, `rows`, `quarantined` "
     "(units), `stopped` (why, or null), `published`.",
+    "view explain": "`view`, `topic`, `key`, `outcome` (`row`, `none`, `quarantined`, `stopped`, `differs`), "
+    "`position`, `clock_ms`, `published` and `computed` (rows), `unit`, `derived_from[table, key, position, at_ms]`, `more`, "
+    "`deadline`, `changed_by`, `records` as of `cdc explain`; [more](views.md#why-a-row-is-as-it-is).",
     "view verify": "`agree`, `views[view, position, rows, missing, extra, different, failed, keys[how, key]]`; "
     "`failed` says why Spark has no answer, or is null.",
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "

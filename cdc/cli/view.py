@@ -13,9 +13,10 @@ from typing import Any
 import click
 
 from cdc.cli.apply import Told, stopping
+from cdc.cli.explained_view import told, why_no_record
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progress
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitoring.json_log import Place
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
@@ -128,6 +129,28 @@ def verify(file: Path, *, name: str | None, as_json: bool) -> int:
         for one in of["keys"]:
             click.echo(f"{of['view']}: {one['how']}: {one['key']}")
     return int(not agree)
+
+
+@view.command()
+@_FILE
+@click.option("--view", "name", required=True, metavar="NAME", help="The view.")
+@click.option("--key", required=True, help="""JSON of the key's columns, {"id": 5}; of a single one also just 5.""")
+@_JSON
+def explain(file: Path, *, name: str, key: str, as_json: bool) -> None:
+    """Show a row of a view as it is published and as its SQL gives it, and the rows of tables that it comes from.
+
+    Reads the topics of the view and of what it reads, up to the position that is published; the job may run meanwhile.
+    Exit code 1 if the view's topic has no record of the key.
+    """
+    config = _load(file)
+    on_terminal = sys.stderr.isatty()
+    run_explain = importlib.import_module("spark_apply.views.explain").explain_view
+    found = run_explain(config, name, key, progress=show_progress if on_terminal else None).as_json()
+    if on_terminal:
+        clear_progress()
+    click.echo(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(told(found)))
+    if not found["records"]:
+        raise OperatorError(f"topic {found['topic']} has no record of this key", hint=why_no_record(found))
 
 
 def _load(file: Path) -> Any:  # noqa: ANN401 - cdc.config.views.ViewsConfig, which is imported late

@@ -27,6 +27,12 @@ def note_status(folder: Path, views: Mapping[str, Mapping[str, object]], *, engi
     made.rename(folder / _NOTE)
 
 
+def noted(config: ViewsConfig) -> dict[str, Any]:
+    """Return what a job on this machine has noted last; ``views`` has what it knows of each."""
+    note = Path(config.state) / _NOTE
+    return dict(json.loads(note.read_text())) if note.is_file() else {}
+
+
 def sink_config(config: ViewsConfig) -> KafkaConfig:
     """Return how the views' topics are written."""
     return KafkaConfig(
@@ -45,9 +51,8 @@ def view_status(config: ViewsConfig) -> dict[str, Any]:
         ran = kafka_source.position_topic(config.source.topic_prefix, config.name) in kafka_source.topics(config.source)
         state = sink.peek() if ran else None
         topics = {name: sink.topic(Table("view", name, (), ())) for name in config.views}
-    note = Path(config.state) / _NOTE
-    found: dict[str, Any] = json.loads(note.read_text()) if note.is_file() else {}
-    noted: dict[str, Any] = found.get("views", {})
+    found = noted(config)
+    known: dict[str, Any] = found.get("views", {})
     fresh = None
     if state is not None and state.source_ms:
         fresh = round(max(0.0, time.time() - state.source_ms / 1000), 1)
@@ -59,11 +64,11 @@ def view_status(config: ViewsConfig) -> dict[str, Any]:
         "views": {
             name: {
                 "topic": topic,
-                "rows": noted.get(name, {}).get("rows"),
-                "computed": noted.get(name, {}).get("computed"),
-                "quarantined": noted.get(name, {}).get("quarantined"),
-                "late": noted.get(name, {}).get("late"),
-                "stopped": noted.get(name, {}).get("stopped"),
+                "rows": known.get(name, {}).get("rows"),
+                "computed": known.get(name, {}).get("computed"),
+                "quarantined": known.get(name, {}).get("quarantined"),
+                "late": known.get(name, {}).get("late"),
+                "stopped": known.get(name, {}).get("stopped"),
                 "published": state is not None and relation_of(name) in state.tables,
             }
             for name, topic in topics.items()

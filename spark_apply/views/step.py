@@ -209,7 +209,7 @@ class Step:
         listed, keys = (", ".join(quoted(name) for name, _ in of) for of in (view.columns, view.key))
         bad = f"SELECT unit FROM quarantine WHERE view = {text(view.name)}"
         here = [] if whole else [_in_units(node, "b")]
-        here += [f"{unit_of(view, 'b')} NOT IN ({bad})"]
+        here += [f"{unit_name(view, 'b')} NOT IN ({bad})"]
         old = f"(SELECT {listed} FROM {before} b WHERE {' AND '.join(here)})"
         fresh = f"(SELECT {listed} FROM {new})"
         state.execute(
@@ -236,7 +236,7 @@ class Step:
             state.execute(f"CREATE OR REPLACE TABLE {found} AS SELECT * FROM found")
         with state.registered("held", held):
             state.execute(
-                f"CREATE OR REPLACE TABLE work.bad AS SELECT {unit_of(view, 'h')} AS unit, reason FROM held h"
+                f"CREATE OR REPLACE TABLE work.bad AS SELECT {unit_name(view, 'h')} AS unit, reason FROM held h"
             )
         state.execute("DELETE FROM quarantine WHERE view = ? AND unit NOT IN (SELECT unit FROM work.bad)", [view.name])
         state.execute(
@@ -248,14 +248,14 @@ class Step:
     def _leave_out_bad(self, view: View, *, whole: bool) -> None:
         """Put the units into quarantine of which a key is null or not unique, and leave them as they were."""
         state, node, new = self.state, view.last, place("work", view.relation)
-        unit = unit_of(view, "n")
+        unit = unit_name(view, "n")
         nulls = "false" if view.plan.null_keys else " OR ".join(f"n.{quoted(name)} IS NULL" for name, _ in view.key)
         keys = ", ".join(f"n.{quoted(name)}" for name, _ in view.key)
         found = state.rows(
             f"SELECT DISTINCT {unit} AS unit, 'a column of the key is null' FROM {new} n WHERE {nulls} UNION ALL "
             f"SELECT any_value({unit}), 'the key is not unique' FROM {new} n GROUP BY {keys} HAVING count(*) > 1"
         )
-        recomputed = "" if whole else f" AND unit IN (SELECT {unit_of(view, 'u')} FROM {place('units', node.name)} u)"
+        recomputed = "" if whole else f" AND unit IN (SELECT {unit_name(view, 'u')} FROM {place('units', node.name)} u)"
         state.execute(f"DELETE FROM quarantine WHERE view = ?{recomputed}", [view.name])
         if found:
             rows = [[view.name, at, reason, self.limit] for at, reason in dict(found).items()]
@@ -338,7 +338,7 @@ def _in_units(node: Node, row: str) -> str:
     return f"EXISTS (SELECT 1 FROM {place('units', node.name)} u WHERE {same})"
 
 
-def unit_of(view: View, row: str) -> str:
+def unit_name(view: View, row: str) -> str:
     """Return an expression for the name of a row's unit, as the quarantine has it, by the view's types."""
     by = view.last.held_by or view.last.units
     if not by:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -21,6 +21,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config.config import ApplySource
 from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.state import State
 from spark_apply.events import kafka_source
 from spark_apply.events.topic_identity import difference, identities
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
@@ -60,6 +61,12 @@ class Stream:
     def use(self) -> TableUse:
         """How views read it."""
         return TableUse(f"{STREAM_SCHEMA}.{self.name}", Way.EVENTS, self.config.time, self.config.keep_ms)
+
+    def published(self, spark: SparkSession, source: ApplySource, at: State) -> DataFrame:
+        """Return the events, as of `events_of`, that a step has read, by the state that was published with it."""
+        told = cast("Mapping[str, Mapping[str, int]]", at.offset.get("streams") or {})
+        ends = {int(partition): end for partition, end in told.get(self.name, {}).items()}
+        return events_of(kafka_source.read(spark, source, self.config.topic, {}, ends), self)
 
 
 def streams_of(config: ViewsConfig) -> dict[str, Stream]:
@@ -216,9 +223,9 @@ class StreamReader:
         return int(unreadable)
 
 
-def rows_of(records: DataFrame, stream: Stream) -> DataFrame:
-    """Return the rows that a stream has by all its records: of each key the earliest event that is not late."""
-    events = events_of(records, stream).where(F.col(KEY).isNotNull())
+def rows_of(events: DataFrame, stream: Stream) -> DataFrame:
+    """Return the rows that a stream has by all its events: of each key the earliest one that is not late."""
+    events = events.where(F.col(KEY).isNotNull())
     if stream.config.time is not None and stream.config.keep_ms is not None:
         begin = F.timestamp_millis(F.col(SOURCE_MS) - F.lit(stream.config.keep_ms)).cast("timestamp_ntz")
         late = F.col(quoted(stream.config.time)).cast("timestamp_ntz") <= begin

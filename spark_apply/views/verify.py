@@ -12,7 +12,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,7 +38,7 @@ from spark_apply.views.output_types import spark_text
 from spark_apply.views.reading import as_used
 from spark_apply.views.search.verified import matched
 from spark_apply.views.status import sink_config
-from spark_apply.views.streams import Stream, rows_of
+from spark_apply.views.streams import rows_of
 from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.view import View
 
@@ -97,14 +97,15 @@ def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Prog
     planned = plan_views(config, spark)
     found: list[Verified] = []
     for _ in range(_TRIES):
-        state = _standing(config)
+        state = standing(config)
         found = _Look(config, spark, state, tell).compare(planned, only)
-        if all(of.agrees for of in found) or _standing(config) == state:
+        if all(of.agrees for of in found) or standing(config) == state:
             break
     return found
 
 
-def _standing(config: ViewsConfig) -> State:
+def standing(config: ViewsConfig) -> State:
+    """Return where the view job stands. Raises OperatorError before anything is published."""
     topic = kafka_source.position_topic(config.source.topic_prefix, config.name)
     state = None
     if topic in kafka_source.topics(config.source):
@@ -116,7 +117,7 @@ def _standing(config: ViewsConfig) -> State:
     return state
 
 
-def _needed(views: tuple[View, ...], only: str | None) -> set[str]:
+def needed(views: tuple[View, ...], only: str | None) -> set[str]:
     """Return the relations that are looked at: a view, and what it reads; or all."""
     found: set[str] = set()
     for view in reversed(views):  # each comes after those that it reads
@@ -137,18 +138,19 @@ class _Look:
     def compare(self, planned: Planned, only: str | None) -> list[Verified]:
         stand_ins: dict[str, str] = {}
         found = []
-        needed = _needed(planned.views, only)
+        relations = needed(planned.views, only)
         for use in planned.uses:
-            if use.relation in needed and use.way is not Way.EVENTS:
+            if use.relation in relations and use.way is not Way.EVENTS:
                 self.tell(f"reading {use.table}")
                 self._register(stand_ins, use.relation, self._used(use))
         for stream in planned.streams.values():
-            if stream.use.relation in needed:
+            if stream.use.relation in relations:
                 self.tell(f"reading {stream.config.topic}")
-                self._register(stand_ins, stream.use.relation, self._streamed(stream))
+                events = stream.published(self.spark, self.config.source, self.state)
+                self._register(stand_ins, stream.use.relation, rows_of(events, stream))
         clock = _EPOCH + dt.timedelta(milliseconds=self.state.source_ms)
         for view in planned.views:
-            if view.relation not in self.state.tables or view.relation not in needed:
+            if view.relation not in self.state.tables or view.relation not in relations:
                 continue  # a view that is new since then, or not asked for
             kinds = dict(view.columns)
             answer = self._answer(view, stand_ins, clock)
@@ -170,12 +172,6 @@ class _Look:
     def _register(self, stand_ins: dict[str, str], relation: str, rows: DataFrame) -> None:
         stand_ins[relation] = f"_cdc_verified_{len(stand_ins)}"
         rows.createOrReplaceTempView(stand_ins[relation])
-
-    def _streamed(self, stream: Stream) -> DataFrame:
-        """Return the rows of a stream of others, up to the offsets that are published."""
-        told = cast("Mapping[str, Mapping[str, int]]", self.state.offset.get("streams") or {})
-        ends = {int(partition): end for partition, end in told.get(stream.name, {}).items()}
-        return rows_of(kafka_source.read(self.spark, self.config.source, stream.config.topic, {}, ends), stream)
 
     def _used(self, use: TableUse) -> DataFrame:
         """Return the rows that views read of a table, up to the position that is published."""

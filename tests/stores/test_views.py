@@ -34,6 +34,7 @@ from spark_apply.job.job import run_apply
 from spark_apply.job.progress import Reader, origin_of
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
+from spark_apply.views.explain import explain_view
 from spark_apply.views.job import run_views
 from spark_apply.views.status import view_status
 from spark_apply.views.step import Step
@@ -672,6 +673,9 @@ def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_pa
     assert [row["n"] for _, _, row in bench.events("outcome")] == [2]
     assert bench.run().events == 0
     assert [of.agrees for of in verify_views(bench.config)] == [True, True]
+    explained = explain_view(bench.config, "outcome", "1")
+    assert {row.table for row in explained.rows} == {"public.s", "stream.clicks"}
+    assert explained.published == explained.computed
     shutil.rmtree(bench.folder / "state")
     assert bench.run().events == 0
     bench.streams = {

@@ -15,7 +15,7 @@ from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import collected, frame, schema_of, some
 from spark_apply.views.state import place
-from spark_apply.views.step import unit_of
+from spark_apply.views.step import unit_name
 from spark_apply.views.values import quoted, text
 from spark_apply.views.view import View
 
@@ -75,7 +75,7 @@ class Differences:
         with state.registered(_HERE, found):
             bad = self._quarantined(_HERE)
             if bad:
-                good = f"SELECT * FROM {_HERE} d WHERE {unit_of(self.view, 'd')} NOT IN ({self._bad})"
+                good = f"SELECT * FROM {_HERE} d WHERE {unit_name(self.view, 'd')} NOT IN ({self._bad})"
                 found = state.arrow(good)
         with state.registered(_HERE, found):
             self._publish(_HERE)
@@ -96,7 +96,7 @@ class Differences:
     def _quarantined(self, at: str) -> bool:
         """Put the units into quarantine of which a key is null or not unique; return whether there are any."""
         state, view = self.on.state, self.view
-        unit = unit_of(view, "d")
+        unit = unit_name(view, "d")
         nulls = "false" if view.plan.null_keys else " OR ".join(f"d.{quoted(name)} IS NULL" for name, _ in view.key)
         twice = (
             f"SELECT any_value({unit}) AS unit, 'the key is not unique' FROM {at} d WHERE {SIGN} > 0 "
@@ -111,7 +111,7 @@ class Differences:
         if self.units is not None:
             state.execute("CREATE OR REPLACE TABLE work.recomputed (unit VARCHAR)")
             with state.registered("units_now", self.units):
-                state.execute(f"INSERT INTO work.recomputed SELECT {unit_of(view, 'u')} FROM units_now u")
+                state.execute(f"INSERT INTO work.recomputed SELECT {unit_name(view, 'u')} FROM units_now u")
             recomputed = " AND unit IN (SELECT unit FROM work.recomputed)"
         state.execute(f"DELETE FROM quarantine WHERE view = ?{recomputed}", [view.name])
         for name, reason in dict(found).items():
@@ -134,12 +134,12 @@ class Differences:
         there = there.join(frame(spark, new, schema).alias("_cdc_c"), self.kept.same("_cdc_b", "_cdc_c"), "left_semi")
         found = collected(there.select(*(F.col(names.quoted(name)) for name in schema.names)))
         with state.registered("there_already", found):
-            return [name for (name,) in state.rows(f"SELECT DISTINCT {unit_of(self.view, 't')} FROM there_already t")]
+            return [name for (name,) in state.rows(f"SELECT DISTINCT {unit_name(self.view, 't')} FROM there_already t")]
 
     def _leave_out(self, at: str) -> None:
         """Leave the units in quarantine as they were."""
         state, view = self.on.state, self.view
-        unit = f"{unit_of(view, 'd')} IN ({self._bad})"
+        unit = f"{unit_name(view, 'd')} IN ({self._bad})"
         listed = ", ".join(quoted(name) for name in view.last.units) or "true AS everything"
         bad = state.arrow(f"SELECT DISTINCT {listed} FROM {at} d WHERE {unit}")
         state.execute(f"DELETE FROM {at} d WHERE {unit}")

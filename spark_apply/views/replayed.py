@@ -1,0 +1,156 @@
+"""Computes views once more, in a state that is thrown away, as they are at the position that is published.
+
+Everything comes from the topics, by the rule and the statements that the job itself uses: so it can be looked into
+how a row comes about while the job runs, whose own state nobody else can open, and while it does not.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.config.config import ApplySource, ApplyTable
+from cdc.config.views import ViewsConfig
+from cdc.model.state import State
+from spark_apply.events import kafka_source, typed
+from spark_apply.events.latest import latest
+from spark_apply.events.projected import project
+from spark_apply.model.target_table import TargetTable, derived
+from spark_apply.spark import names
+from spark_apply.views.fold import SourceTable
+from spark_apply.views.state import ViewState, place
+from spark_apply.views.step import Step, ViewError
+from spark_apply.views.streams import Stream
+from spark_apply.views.uses import TableUse, Way
+from spark_apply.views.values import Columns, engine_type, quoted
+from spark_apply.views.view import View
+
+TIMES = place("work", "_cdc_times")
+"""Of each position of an event: when it was committed, in milliseconds since 1970."""
+
+
+def table_read(use: TableUse, source: ApplySource) -> TargetTable:
+    """Return a captured table as views read it."""
+    versions = kafka_source.schema_versions(source)[use.table]
+    return derived(versions, ApplyTable(stores=(), mode="history" if use.way is Way.HISTORY else "latest"))
+
+
+def events_read(spark: SparkSession, use: TableUse, made: TargetTable, source: ApplySource, limit: str) -> DataFrame:
+    """Return the typed events of a table below a position: the newest of each key, or all where a view needs them."""
+    end = kafka_source.committed_ends(source, made.topic)
+    events = kafka_source.parse(kafka_source.read(spark, source, made.topic, {}, end))
+    events = events.where(F.col("valid") & (F.col("position") < limit))
+    return project(latest(events, {made.topic: ""} if use.needs_every_event else None), made)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What views read."""
+
+    uses: Collection[TableUse]
+    streams: Mapping[str, Stream]
+    """Streams of others, by name; those that are not among `uses` are not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Views at a position. Of each relation ``before`` has the rows, and ``after`` and ``both`` the same ones."""
+
+    state: ViewState
+    views: Mapping[str, View]
+    """Those that were computed, by relation."""
+    uses: Mapping[str, TableUse]
+    """By relation, the captured tables that were read."""
+    tables: Mapping[str, SourceTable]
+    """By relation, those tables."""
+    failed: Mapping[str, str]
+    """By name, why views cannot be computed."""
+
+
+@contextmanager
+def replayed(
+    config: ViewsConfig,
+    spark: SparkSession,
+    at: State,
+    views: Collection[View],
+    reads: Read,
+) -> Iterator[Replayed]:
+    """Compute views, which read nothing but each other and `reads`, at the position and the clock of `at`."""
+    limit, clock_ms = str(at.offset["position"]), at.source_ms or None
+    with tempfile.TemporaryDirectory(prefix="cdc-view-") as folder:
+        state = ViewState(Path(folder), memory=config.memory)
+        try:
+            state.execute(f"CREATE TABLE {TIMES} ({typed.POSITION} VARCHAR, at_ms BIGINT)")
+            state.execute(f"CREATE TABLE {place('work', 'published')} (view VARCHAR, key VARCHAR, row VARCHAR)")
+            tables = [
+                _filled(state, spark, use, config.source, limit) for use in reads.uses if use.way is not Way.EVENTS
+            ]
+            tables += [
+                _streamed(state, spark, s, config.source, at) for s in reads.streams.values() if s.use in reads.uses
+            ]
+            failed: dict[str, str] = {}
+            found: dict[str, View] = {}
+            step = Step(state, limit, None, clock_ms, [view.name for view in views])
+            for table in tables:
+                step.fold(table, reload=False)
+            step.apply(tables, ())
+            for view in views:
+                if any(read.removeprefix("view.") in failed for read in view.plan.reads):
+                    failed[view.name] = f"view {view.name}: it reads one that cannot be computed"
+                    continue
+                try:
+                    with state.transaction():
+                        step.compute(view)
+                        step.apply((), [view])
+                        _nothing_changes(state, view)
+                except ViewError as exc:
+                    failed[view.name] = exc.message
+                else:
+                    found[view.relation] = view
+            yield Replayed(
+                state,
+                found,
+                {use.relation: use for use in reads.uses},
+                {table.relation: table for table in tables},
+                failed,
+            )
+        finally:
+            state.close()
+
+
+def _filled(state: ViewState, spark: SparkSession, use: TableUse, source: ApplySource, limit: str) -> SourceTable:
+    made = table_read(use, source)
+    columns = [(column.name, column.kind) for column in made.columns]
+    state.prepare_table(use.relation, columns, use.hidden, use.key(made.key))
+    _wait(state, use, columns, events_read(spark, use, made, source, limit))
+    return SourceTable(use, columns, made.key)
+
+
+def _streamed(state: ViewState, spark: SparkSession, stream: Stream, source: ApplySource, at: State) -> SourceTable:
+    state.prepare_table(stream.use.relation, stream.columns, (), stream.config.key)
+    events = stream.published(spark, source, at)
+    _wait(state, stream.use, stream.columns, events.where(F.col(typed.KEY).isNotNull()))
+    return SourceTable(stream.use, stream.columns, stream.config.key)
+
+
+def _wait(state: ViewState, use: TableUse, columns: Columns, events: DataFrame) -> None:
+    """Let events wait for the step."""
+    ours = (typed.KEY, typed.POSITION, typed.OP, typed.SOURCE_MS)
+    arrow = events.select(*ours, *(F.col(names.quoted(name)) for name, _ in columns)).toArrow()
+    listed = ", ".join(quoted(name) for name in (*ours, *(name for name, _ in columns)))
+    read = ", ".join([*ours, *(f"CAST({quoted(n)} AS {engine_type(kind)}) AS {quoted(n)}" for n, kind in columns)])
+    with state.registered("incoming", arrow):
+        state.execute(f"INSERT INTO {place('pending', use.relation)} ({listed}) SELECT {read} FROM incoming")
+        state.execute(f"INSERT INTO {TIMES} SELECT {typed.POSITION}, {typed.SOURCE_MS} FROM incoming")
+
+
+def _nothing_changes(state: ViewState, view: View) -> None:
+    for relation in (*(node.name for node in view.plan.nodes[:-1]), view.relation):
+        for schema in ("changed", "coming"):
+            state.execute(f"DELETE FROM {place(schema, relation)}")
