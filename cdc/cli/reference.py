@@ -75,7 +75,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "(units), `stopped` (why, or null), `published`.",
     "view explain": "`view`, `topic`, `key`, `outcome` (`row`, `none`, `quarantined`, `stopped`, `differs`), "
     "`position`, `clock_ms`, `published` and `computed` (rows), `unit`, "
-    "`derived_from[table, key, position, at_ms]`, `more`, `deadline`, `changed_by`, `records` as of `cdc explain`; [more](views.md#why-a-row-is-as-it-is).",
+    "`derived_from[table, key, position, at_ms]`, `more`, `deadline`, `changed_by`, "
+    "`records` as of `cdc explain`; [more](views.md#why-a-row-is-as-it-is).",
     "view verify": "`agree`, `views[view, position, rows, missing, extra, different, failed, keys[how, key]]`; "
     "`failed` says why Spark has no answer, or is null.",
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "
