@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 import spark_apply.views.step
 from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.pattern import PatternConfig
 from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig
 from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
@@ -637,6 +638,19 @@ def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_pa
             sql="SELECT date_trunc('MINUTE', at) AS minute, count(*) AS n FROM stream.clicks GROUP BY 1",
             key=("minute",),
         ),
+        "again": ViewConfig(
+            pattern=PatternConfig(
+                of="stream.clicks",
+                by=("search",),
+                match="one other{5m}",
+                define={"one": "id IS NOT NULL", "other": "`n n` > 2"},
+            ),
+            key=("search", "one_at"),
+        ),
+        "found": ViewConfig(
+            match=MatchConfig(queries="stream.clicks", query="id", docs="stream.clicks", fields=("id",)),
+            key=("query", "doc"),
+        ),
     }
     bench.streams = {"clicks": replace(_CLICKS, topic=topic)}
     with pytest.raises(ConfigError, match=rf"streams\.clicks\.topic: there is no topic {topic}"):
@@ -664,15 +678,17 @@ def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_pa
         ("c", (1,), {"id": 1, "n": 1, "first": "2026-01-01T10:05:00Z", "total": "1.50"}),
     ]
     assert bench.signs("minutes") == ["+2026-01-01T10:05:00Z", "+2026-01-01T10:06:00Z"]
+    assert (bench.signs("again"), bench.signs("found")) == ([], ["+a,a", "+b,b"])
     assert "warning: 4 records of stream clicks are no events of it: left out" in told
     assert "warning: 1 events of stream.clicks came later than keep: they are left out" in told
     assert not any("secret" in line for line in told)
     click("d", 1, "10:07", written="10:07", **{"n n": "2.25"})
     producer.flush(30)
-    assert bench.run().events == 2, "without anything new in the captured tables"
+    assert bench.run().events == 4, "without anything new in the captured tables"
+    assert (bench.signs("again"), bench.signs("found")) == (["+1,2026-01-01T10:05:00Z"], ["+d,d"])
     assert [row["n"] for _, _, row in bench.events("outcome")] == [2]
     assert bench.run().events == 0
-    assert [of.agrees for of in verify_views(bench.config)] == [True, True]
+    assert [of.agrees for of in verify_views(bench.config)] == [True] * 4
     explained = explain_view(bench.config, "outcome", "1")
     assert {row.table for row in explained.rows} == {"public.s", "stream.clicks"}
     assert explained.published == explained.computed
