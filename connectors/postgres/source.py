@@ -359,6 +359,9 @@ class PostgresSource:
         stale = ledger.differences(self._records, found, publication)
         if stale:
             raise ChangedError("; ".join(f"table {name}: {reason}" for name, reason in stale.items()))
+        altered = [name for name, facts in found.items() if ledger.altered(self._records.get(name, ""), facts)]
+        if altered:
+            raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
         self._records = {**self._records, **ledger.records(found)}
 
     def position(self) -> tuple[Offset, int]:

@@ -331,3 +331,33 @@ def test_a_partitioned_table_rewritten_is_noticed(database: Database, kafka: str
     assert asked(said) == []
     database.execute("ALTER TABLE t ALTER COLUMN v TYPE text USING upper(v)")
     assert len(asked(connector.catch_up())) == 1
+
+
+def test_ddl_that_nobody_writes_after(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """The log has nothing of it before the next row: it is noticed while the connector runs, without one."""
+    postgres18.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v text)" for t in "abc"),
+        *(f"INSERT INTO {t} VALUES (1, 'x'), (2, 'y')" for t in "abc"),
+        "CREATE TABLE d (id int PRIMARY KEY, v int, w int GENERATED ALWAYS AS (v * 2) STORED)",
+        "INSERT INTO d VALUES (1, 1), (2, 2)",
+        f"CREATE PUBLICATION cdc_{prefix} FOR TABLE a, b, c, d"
+        " WITH (publish_via_partition_root = true, publish_generated_columns = stored)",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, [f"public.{t}" for t in "abcd"])
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute(
+            "ALTER TABLE a ALTER COLUMN v TYPE text USING upper(v)",
+            "ALTER TABLE b ADD COLUMN w int DEFAULT 7",
+            "ALTER TABLE c RENAME COLUMN v TO w",
+            "ALTER TABLE d ALTER COLUMN w SET EXPRESSION AS (v * 5)",
+        )
+
+        def are_there() -> bool:
+            return all(
+                ordered(connector.fold(f"public.{t}").values()) == ordered(rows(postgres18, f"SELECT * FROM {t}"))
+                for t in "abcd"
+            )
+
+        eventually(are_there, "each topic is its table")
+        assert run.process.poll() is None, run.stderr

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.postgres.slot.ledger import Facts, Part, _Type, difference, made_again
+from connectors.postgres.slot.ledger import Facts, Part, _Type, altered, difference, made_again
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
 OTHER: Final = PART._replace(oid=2**32 - 1, name="q", file="502", toast=0)
@@ -100,3 +100,12 @@ def test_a_table_made_again_was_never_in_the_publication() -> None:
     for now in (TABLE, out, replace(TABLE, oid=8, paths=("5:9",))):
         assert not made_again(then, {"s.t": now})
     assert not made_again({"s.t": ""}, {"s.t": replace(out, oid=8)})
+
+
+def test_columns_that_were_made_anew_are_looked_at() -> None:
+    """Whatever was done to them; not where another table has the name, which is told otherwise, nor after VACUUM."""
+    assert altered(TABLE.record, replace(TABLE, made="fedcba"))
+    assert not altered(TABLE.record, TABLE)
+    assert not altered(TABLE.record, replace(TABLE, parts=(PART._replace(file="601"), OTHER)))
+    assert not altered(TABLE.record, replace(TABLE, oid=8, made="fedcba"))
+    assert not altered("7 5:6", replace(TABLE, made="fedcba"))

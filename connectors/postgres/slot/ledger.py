@@ -36,6 +36,8 @@ SCHEMAS: Final = 150000
 _NONE: Final = "."
 _NOTHING: Final = "-"
 _PARTS: Final = 8
+_MADE: Final = 3
+"""Which part behind the first."""
 _LONG: Final = 6
 
 _PATHS: Final = """
@@ -228,6 +230,15 @@ def made_again(then: Mapping[str, str], now: Mapping[str, Facts]) -> set[str]:
         for name, facts in now.items()
         if not facts.paths and then.get(name, "").partition(" ")[0] not in ("", str(facts.oid))
     }
+
+
+def altered(then: str, now: Facts) -> bool:
+    """Tell whether the columns of a table were made anew since: its description may tell what has become of its rows.
+
+    The log describes a table at its next row, which may never come.
+    """
+    oid, *known = then.split(" ")
+    return oid == str(now.oid) and len(known) >= _PARTS - 1 and known[_MADE] != now.made
 
 
 def difference(then: str, now: Facts, publication: str) -> str | None:
