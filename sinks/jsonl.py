@@ -130,4 +130,4 @@ def _read(path: Path) -> Contents:
 
 def open_sink(path: str, connector: str) -> JsonlSink:
     """Make the sink, for the registry. Opens nothing yet."""
-    return JsonlSink(Path(path), connector)
+    return JsonlSink(Path(path).resolve(), connector)

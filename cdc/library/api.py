@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, overload
 from cdc.config import registry
 from cdc.config.config import load_connector
 from cdc.library.follow import Follow, configured
-from cdc.library.table import Table, require
+from cdc.library.packages import require
+from cdc.library.table import Table
 from cdc.library.topics import Topics
 from cdc.model.errors import ConfigError
 
@@ -86,7 +87,7 @@ def follow(
             "cdc.follow: a database's URL needs tables and position, and takes no since",
             hint='cdc.follow(url, tables=["public.orders"], position="orders.pos", create=True)',
         )
-    path = Path(position)
+    path = Path(position).resolve()
     return Follow(configured(str(source), tables, path, name), path, create=create, until_caught_up=until_caught_up)
 
 

@@ -116,6 +116,11 @@ class Read(NamedTuple):
     after: pa.Array
     """Rows, in JSON's types."""
 
+    def is_plain(self) -> bool:
+        """Whether all look like events of a connector."""
+        whole = not (self.op.null_count or self.position.null_count or self.version.null_count)
+        return whole and not pc.any(pc.and_(self.after.is_null(), pc.not_equal(self.op, "d"))).as_py()
+
 
 class ArrowRows:
     """Makes Arrow columns of rows of one version of one table."""
@@ -184,6 +189,19 @@ class ArrowRows:
         """Make columns of rows, value by value. Raises OperatorError for one that does not fit."""
         return [self._column(name, kind, [row.get(name) for row in rows]) for name, kind in self._kinds.items()]
 
+    def fitted(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        """Give a column of an older version its type of now. Raises OperatorError for a value that cannot have it."""
+        try:
+            return column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as exc:
+            raise self._misfit(field.name, field.type) from exc
+
+    def _misfit(self, name: str, type_: pa.DataType) -> OperatorError:
+        return OperatorError(
+            f"table {self.table}: a value of column {name} does not fit into Arrow's {type_}",
+            hint=f'take it as the text of its JSON: text={{"{self.table}": ["{name}"]}}; of cdc.table: text=["{name}"]',
+        )
+
     def _column(self, name: str, kind: Kind, values: Sequence[Any]) -> pa.Array:
         convert, type_ = _plain(kind), arrow_type(kind)
         try:
@@ -193,10 +211,7 @@ class ArrowRows:
                 return pa.array(stored, integers or pa.int64()).cast(type_)
             return pa.array(stored, type_)
         except (pa.ArrowException, ValueError, TypeError, ArithmeticError, OverflowError) as exc:
-            raise OperatorError(
-                f"table {self.table}: a value of column {name} does not fit into Arrow's {type_}",
-                hint=f'take it as the text of its JSON: text={{"{self.table}": ["{name}"]}}',
-            ) from exc
+            raise self._misfit(name, type_) from exc
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

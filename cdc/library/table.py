@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection, Generator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.library.described import Described
-from cdc.model.errors import ConfigError
+from cdc.library.packages import require
 from cdc.rules.flat import HEADER, as_event
 
 if TYPE_CHECKING:
@@ -83,14 +82,4 @@ class Table:
 
 def _is_delete(event: bytes) -> bool:
     """Whether an event's last members say that it is a delete, whose tombstone is still to come."""
-    return event[event.rindex(b'"op":') :].startswith(_DELETE)
-
-
-def require(package: str) -> None:
-    """Raise ConfigError if a package is missing."""
-    try:
-        importlib.import_module(package)
-    except ImportError as exc:
-        raise ConfigError(
-            f"this needs {package}, which is not installed in this environment", hint=f"pip install {package}"
-        ) from exc
+    return event[max(event.rfind(b'"op":'), 0) :].startswith(_DELETE)

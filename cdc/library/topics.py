@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
+from cdc.encode import foreign
 from cdc.library.changes import Change, change_of
 from cdc.library.described import Described
+from cdc.library.packages import require
 from cdc.library.values import RowReader
 from cdc.model.errors import ConfigError
 from cdc.rules.flat import HEADER, as_event
@@ -72,19 +72,24 @@ class Topics:
         """
         if rows < 1:
             raise ConfigError(f"arrow: rows: {rows} is out of range", hint="1 or more")
+        require("pyarrow")
         from cdc.library import arrow_batches  # noqa: PLC0415 - it needs pyarrow
 
         return arrow_batches.batches(self._read(), self._described, rows, text or {})
 
 
 def _change(message: Any, reader: Callable[[str, int], RowReader], described: Described) -> Change | None:  # noqa: ANN401 - a client's record
-    """Read a record; None for a tombstone behind its delete."""
+    """Read a record; None for a tombstone behind its delete, and for what no connector has written."""
     topic, value, headers = message.topic(), message.value(), message.headers()
     flat = headers is not None and any(name == HEADER for name, _ in headers)
     if value is None and not flat:
         return None
     if flat:
         value = as_event(value, headers)
-    event = orjson.loads(value)
+    event = foreign.event_of(value)
+    if event is None:
+        newest = described.newest(topic)
+        foreign.tell(topic, f"{newest['schema']}.{newest['table']}")
+        return None
     record = described.record(topic, event["source"]["schema_version"])
     return change_of(f"{record['schema']}.{record['table']}", message.key(), event, lambda _, v: reader(topic, v))

@@ -105,6 +105,24 @@ def test_what_is_done_is_not_given_again_and_the_slot_is_told_of_no_more(postgre
         given[2].done()
 
 
+def test_an_idle_table_holds_no_log(postgres18: Database, tmp_path: Path) -> None:
+    """Once all is done the slot goes on with what others write; before that it does not."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE busy (v text)", "INSERT INTO t VALUES (1)")
+    slot = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'cdc_idle'"
+    write = "INSERT INTO busy SELECT repeat('x', 100) FROM generate_series(1, 2000)"
+    with cdc.follow(postgres18.url, tables=["public.t"], position=tmp_path / "idle.pos", create=True) as following:
+        transaction = next(following)
+        ((held,),) = postgres18.rows(slot)
+        postgres18.execute(write)
+        ((end,),) = postgres18.rows("SELECT pg_current_wal_lsn()")
+        passed = f"SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = 'cdc_idle'"
+        time.sleep(1.5)
+        assert postgres18.rows(slot) == [(held,)]
+        transaction.done()
+        postgres18.execute(write)
+        eventually(lambda: postgres18.rows(passed) == [(True,)], "the slot is told of what others have written")
+
+
 def test_nothing_is_made_without_create(postgres18: Database, tmp_path: Path) -> None:
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with pytest.raises(cdc.OperatorError, match=r"no\.pos has no position.*create=True") as told:

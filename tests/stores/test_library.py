@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -234,6 +235,31 @@ def test_spark_is_refused_what_would_be_other_rows(shop: Shop, apply_spark: Spar
     with pytest.raises(cdc.OperatorError, match=r"public\.misfits: a value of column n does not fit"):
         cdc.table(shop.file, "public.misfits").to_arrow()
     assert cdc.table(shop.file, "public.misfits", text=["n"]).to_arrow()["n"].to_pylist() == ["NaN"]
+
+
+def test_records_of_others_are_no_rows(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """They are left out, which is said; and a column that has another type now has it in all rows."""
+    shop.database.execute("CREATE TABLE theirs (id int PRIMARY KEY, n int)", "INSERT INTO theirs VALUES (1, 7), (2, 8)")
+    shop.connector.catch_up()
+    shop.database.execute("ALTER TABLE theirs ALTER n TYPE bigint", "INSERT INTO theirs VALUES (3, 9)")
+    shop.connector.catch_up()
+    producer = Producer({"bootstrap.servers": shop.connector.kafka})
+    topic = f"{shop.connector.name}.public.theirs"
+    for key, value in (
+        (b"k", b"{"),
+        (b'{"id":2}', b'{"id":2,"n":5}'),
+        (b"j", b'{"op":"c","after":null,"source":null}'),
+    ):
+        producer.produce(topic, key=key, value=value)
+    producer.flush()
+    changes = list(cdc.follow(shop.file, tables=["public.theirs"], until_caught_up=True))
+    assert {change.key["id"] for change in changes if change.key} == {1, 2, 3}
+    batches = list(cdc.follow(shop.file, tables=["public.theirs"], until_caught_up=True).arrow())
+    assert sum(batch.num_rows for batch in batches) == len(changes)
+    table = cdc.table(shop.file, "public.theirs").to_arrow()
+    assert str(table.schema.field("n").type) == "int64"
+    assert sorted(table["id"].to_pylist()) == [1, 3]  # the other's record stands where the row was
+    assert sum("no connector has written" in record.message for record in caplog.records) == 1
 
 
 def test_pandas_and_polars(shop: Shop) -> None:

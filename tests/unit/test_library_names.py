@@ -1,0 +1,61 @@
+"""`import cdc`: its names are there, typed, cheap, and need no package that their user does not have."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cdc
+
+HOME = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", cdc.__all__)
+def test_a_name_is_there(name: str) -> None:
+    assert getattr(cdc, name) is getattr(cdc, name)
+    assert name in dir(cdc)
+
+
+def test_the_stub_has_the_same_names() -> None:
+    tree = ast.parse((HOME / "cdc" / "__init__.pyi").read_text())
+    imported = {alias.asname for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported == set(cdc.__all__)
+    (listed,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
+    assert ast.literal_eval(listed) == cdc.__all__
+    assert {f"cdc.library.{name}" for name in ("api", "changes")} <= set(cdc._WHERE.values())
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        cdc.absent  # type: ignore[attr-defined]  # noqa: B018
+
+
+def _python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_loads_nothing() -> None:
+    code = "import sys, cdc; print([name for name in sys.modules if name.startswith(('cdc.', 'pyarrow', 'orjson'))])"
+    assert _python(code) == "[]"
+
+
+def test_nothing_is_needed_that_is_not_used() -> None:
+    """Following a database needs neither pyarrow nor pyspark, pandas or polars; and what is missing is said."""
+    code = (
+        "import sys\n"
+        "for name in ('pyarrow', 'pyspark', 'pandas', 'polars'): sys.modules[name] = None\n"
+        "import cdc\n"
+        "cdc.follow, cdc.table, cdc.spark, cdc.Topics\n"
+        "from cdc.library.topics import Topics\n"
+        "for call in (lambda: Topics.arrow(Topics.__new__(Topics)), lambda: cdc.spark(None, 'x.yaml', 'a.b')):\n"
+        "    try: call()\n"
+        "    except cdc.ConfigError as exc: print(exc.message)\n"
+    )
+    said = _python(code).splitlines()
+    assert [line.split(",")[0] for line in said] == ["this needs pyarrow", "this needs pyspark"]
