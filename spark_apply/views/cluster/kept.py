@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -59,6 +59,8 @@ class Kept:
     number: int = 0
     changed: DataFrame | None = None
     """The rows, where a change was too large to lie over the snapshot: a new one is to be written."""
+    _frame: list[DataFrame] = field(init=False, default_factory=list, compare=False)
+    """The frame of the rows, once it is made: to ship rows to Spark costs more than to plan with them."""
 
     def same(self, one: str, other: str) -> Column:
         """Return the condition that rows of two aliases have the same change columns."""
@@ -70,6 +72,11 @@ class Kept:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the rows."""
+        if not self._frame:
+            self._frame.append(self._made(spark))
+        return self._frame[0]
+
+    def _made(self, spark: SparkSession) -> DataFrame:
         if self.changed is not None:
             return self.changed
         parts = []
