@@ -120,8 +120,9 @@ bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild
 bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and without Kafka
 	$(BIN)/python -m bench.derived.library
 
-bench-views: $(STAMP)  ## a step of a view job in its engine alone, by how much it changes
+bench-views: $(JARS) ## a step of a view job in each engine alone, by how much it changes
 	$(BIN)/python -m bench.derived.views
+	$(BIN)/python -m bench.derived.views --engine spark
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down

@@ -1,26 +1,37 @@
-"""Measures a step of a view job in the embedded engine alone: a million tweets, a hundred thousand follows.
+"""Measures a step of a view job in one engine alone: a million tweets, a hundred thousand follows.
 
-    python -m bench.derived.views [--tweets N] [--follows N]
+    python -m bench.derived.views [--engine duckdb|spark] [--tweets N] [--follows N]
 
 Prints, for a timeline (a join of two million rows) and an aggregate, the seconds of one step by how many rows it
-changes, the median of five, and of computing everything; and the process' memory. Neither Kafka nor Spark takes part.
+changes, the median of five, and of computing everything, with the CPU time of the process and its JVM; and the process'
+memory. Kafka takes no part; with the embedded engine, neither does Spark.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import resource
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
+from cdc.dev.launch import family
 from cdc.model.change import Kind
+from spark_apply.spark.session import open_session
+from spark_apply.views.cluster.kept import Kept
+from spark_apply.views.cluster.lake import Lake
+from spark_apply.views.cluster.running import Running
+from spark_apply.views.cluster.state import ClusterState
+from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.fold import SourceTable
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.state import ViewState, place
 from spark_apply.views.step import Step
+from spark_apply.views.store import StepOfViews
 from spark_apply.views.uses import TableUse
 from spark_apply.views.view import View
 
@@ -42,11 +53,13 @@ def _position(commit: int) -> str:
 class Bench:
     """A state with both tables and both views."""
 
+    engine = "duckdb"
+
     def __init__(self, folder: Path) -> None:
-        self.state = ViewState(folder, memory="400MB")
+        self.state = self.opened(folder)
         relations = {of.relation: Relation(of.relation, dict(of.columns), of.key) for of in TABLES}
-        timeline = plan_view("timeline", TIMELINE, ["follow", "tweet"], relations)
-        counts = plan_view("counts", COUNTS, ["sender"], relations)
+        timeline = plan_view("timeline", TIMELINE, ["follow", "tweet"], relations, engine=self.engine)
+        counts = plan_view("counts", COUNTS, ["sender"], relations, engine=self.engine)
         self.views = [
             View(
                 timeline,
@@ -61,6 +74,15 @@ class Bench:
             self.state.execute("CREATE TABLE work.published (view VARCHAR, key VARCHAR, row VARCHAR)")
         self.commit = 1
 
+    def opened(self, folder: Path) -> ViewState:
+        return ViewState(folder, memory="400MB")
+
+    def new_step(self, stale: list[str]) -> StepOfViews:
+        return Step(self.state, _position(self.commit), 0, 0, stale)
+
+    def end(self, step: StepOfViews) -> None:
+        """Take over what the step has made."""
+
     def wait(self, table: SourceTable, rows: str) -> None:
         """Let events wait: `rows` selects the columns of a table, after the key's JSON."""
         columns = ", ".join(name for name, _ in table.columns)
@@ -74,7 +96,7 @@ class Bench:
         self.commit += 1
         begun = time.perf_counter()
         with self.state.transaction():
-            step = Step(self.state, _position(self.commit), 0, 0, [v.name for v in self.views] if stale else [])
+            step = self.new_step([v.name for v in self.views] if stale else [])
             for table in TABLES:
                 step.fold(table, reload=False)
             for view in self.views:
@@ -82,7 +104,41 @@ class Bench:
             step.apply(TABLES, self.views)
             self.events = self.state.rows("SELECT count(*) FROM outbox")[0][0]
             self.state.execute("DELETE FROM outbox")
+        self.end(step)
         return time.perf_counter() - begun
+
+
+class OnExecutors(Bench):
+    """The same in tables of a lake, computed by Spark on this machine."""
+
+    engine = "spark"
+
+    def opened(self, folder: Path) -> ViewState:
+        spark = open_session("bench", {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"})
+        self.lake = Lake(spark, str(folder / "tables"))
+        self.lake.settle(spark)
+        self.kept: dict[str, Kept] = {}
+        self.file = ClusterState(folder, memory="400MB")
+        return self.file
+
+    def new_step(self, stale: list[str]) -> StepOfViews:
+        on = Running(self.lake.spark, self.lake, self.file, _position(self.commit))
+        return ClusterStep(on, 0, 0, stale, self.kept)
+
+    def end(self, step: StepOfViews) -> None:
+        assert isinstance(step, ClusterStep)
+        step.end()
+        self.kept |= step.relations
+
+
+def cpu_seconds() -> float:
+    """Of this process and all that it has started."""
+    ticks = 0
+    for pid in family(os.getpid()):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -90,24 +146,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.derived.views", description=__doc__)
     parser.add_argument("--tweets", type=int, default=1_000_000)
     parser.add_argument("--follows", type=int, default=100_000)
+    parser.add_argument("--engine", choices=["duckdb", "spark"], default="duckdb")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder))
+        bench = (OnExecutors if asked.engine == "spark" else Bench)(Path(folder))
         bench.wait(TWEETS, f"SELECT i AS id, i % {SENDERS} AS sender, 'text ' || i FROM range({asked.tweets}) t(i)")
         follows = f"i AS id, i % 9973 AS follower, i % {SENDERS} AS followee FROM range({asked.follows}) t(i)"
         bench.wait(FOLLOWS, f"SELECT {follows}")
         print(f"everything, first: {bench.step(stale=True):.2f} s, {bench.events:,} events")
-        print(f"{'changed tweets':>16} {'seconds':>8} {'changes/s':>10} {'events/s':>10}")
+        print(f"{'changed tweets':>16} {'seconds':>8} {'CPU':>8} {'changes/s':>10} {'events/s':>10}")
         for size in STEPS:
-            taken, events = [], 0
+            taken, used, events = [], [], 0
             for turn in range(5):
                 first = turn * size
                 moved = f"i AS id, (i + {bench.commit}) % {SENDERS} AS sender, 'new ' || i"
                 bench.wait(TWEETS, f"SELECT {moved} FROM range({first}, {first + size}) t(i)")
+                begun = cpu_seconds()
                 taken.append(bench.step())
+                used.append(cpu_seconds() - begun)
                 events = bench.events
-            median = statistics.median(taken)
-            print(f"{size:>16,} {median:>8.3f} {size / median:>10,.0f} {events / median:>10,.0f}")
+            median, cpu = statistics.median(taken), statistics.median(used)
+            print(f"{size:>16,} {median:>8.3f} {cpu:>8.2f} {size / median:>10,.0f} {events / median:>10,.0f}")
         print(f"memory at most: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, cast
 
 import duckdb
@@ -111,7 +111,8 @@ def explain_view(config: ViewsConfig, view: str, key: str, *, progress: Progress
     if view not in config.views:
         known = ", ".join(config.views)
         raise ConfigError(f"--view {view}: there is no such view", hint=did_you_mean(view, config.views, known))
-    planned = plan_views(config, open_session(config.name, config.spark))
+    embedded = replace(config, engine="duckdb", tables=None)  # whatever computes the views: rows are replayed here
+    planned = plan_views(embedded, open_session(config.name, config.spark))
     asked = next(each for each in planned.views if each.name == view)
     wanted = _parse(asked, key)
     for _ in range(_TRIES):

@@ -52,7 +52,7 @@ def _written(setting: Setting) -> Path:
 
 
 @contextmanager
-def _submitted(at: Cluster, file: Path) -> Iterator[Submitted]:
+def submitted(at: Cluster, file: Path, *words: str) -> Iterator[Submitted]:
     jars = subprocess.run(
         [sys.executable, "-m", "cdc.dev.jars", "spark"], env=ENVIRONMENT, capture_output=True, check=True
     )
@@ -64,9 +64,8 @@ def _submitted(at: Cluster, file: Path) -> Iterator[Submitted]:
     }
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     where = ["--master", at.url, "--jars", jars.stdout.decode().strip(), *conf]
-    job = Submitted(
-        [str(SUBMIT), *where, str(HOME / "deploy" / "job.py"), "apply", str(file)], file.parent, ENVIRONMENT
-    )
+    command = [str(SUBMIT), *where, str(HOME / "deploy" / "job.py"), *words, str(file)]
+    job = Submitted(command, file.parent, ENVIRONMENT)
     try:
         yield job
     finally:
@@ -111,7 +110,7 @@ def test_two_workers_fold_what_one_would_and_one_of_them_may_be_killed(
 
     file, stream = _written(setting), workload(table)
     publish([several("new", 50), *stream[:20]])
-    with cluster(tmp_path / "cluster", 2) as running, _submitted(running, file) as job:
+    with cluster(tmp_path / "cluster", 2) as running, submitted(running, file, "apply") as job:
         eventually(lambda: _begun(tmp_path / "checkpoints"), "a batch is under way", within_s=300)
         eventually(lambda: [len(executors(worker)) for worker in running.workers] == [1, 1], "both have an executor")
         if batches > 1 or not _begun(tmp_path / "checkpoints"):

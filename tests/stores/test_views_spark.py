@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +18,12 @@ from cdc.model.errors import CdcError
 from spark_apply.views.cluster.kept import Kept
 from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.status import view_status
+from tests.integration.running import eventually
+from tests.spark_cluster import Submitted, cluster, executors
+from tests.spark_records import position
+from tests.stores.test_cluster import submitted
 from tests.stores.test_views import _BATCHES, Cases, _killed
-from tests.view_bench import ViewBench
+from tests.view_bench import ViewBench, oracle
 from tests.view_cases import CASES, TABLES
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -83,7 +89,7 @@ def test_cases_at_once_in_any_order_again_and_without_the_tables(
 @pytest.mark.full
 @pytest.mark.parametrize(
     "at",
-    itertools.product(("in a snapshot", "before the state", "before Kafka", "after Kafka"), (0, 150_000)),
+    list(itertools.product(("in a snapshot", "before the state", "before Kafka", "after Kafka"), (0, 150_000))),
     ids=str,
 )
 def test_killed_at_each_commit(
@@ -119,6 +125,64 @@ def test_killed_at_each_commit(
     bench.run()
     assert [op for op, _, _ in bench.events("timeline")] == ["c", "d"]
     assert [(op, row["d"]) for op, _, row in bench.events("counts")] == [("c", 1), ("u", 2), ("u", 1)]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="/proc is missing: it tells processes")
+def test_two_workers_compute_views_and_one_of_them_may_be_killed(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """On a cluster the executors compute, without being told; they have no Python, and one is lost on the way."""
+    views = {"timeline": CASES["1 tweet first"].view, "groups": CASES["16 min and max go back"].view}
+    bench = ViewBench(kafka, tmp_path, {name: TABLES[name] for name in ("t", "f", "x")}, views)
+    rows: dict[str, dict[int, dict[str, object]]] = {"t": {}, "f": {}, "x": {}}
+
+    def write(first: int, number: int) -> None:
+        changes: list[tuple[str, str, dict[str, object]]] = []
+        for at in range(first, first + number):
+            changes.append(("t", "c", {"id": at, "sender": f"s{at % 50}", "likes": at}))
+            changes.append(("x", "c", {"id": at, "g": f"g{at % 20}", "v": at}))
+            if at % 20 == 0:
+                changes.append(("f", "c", {"id": at, "follower": f"f{at}", "followee": f"s{at % 50}"}))
+        for table, _, row in changes:
+            rows[table][int(str(row["id"]))] = row
+        bench.transaction(*changes)
+
+    file = tmp_path / "views.yaml"
+    source = {"bootstrap_servers": kafka, "topic_prefix": bench.prefix}
+    listed = {name: {"sql": of.sql, "key": list(of.key)} for name, of in views.items()}
+    made = {"name": bench.job, "source": source, "state": str(tmp_path / "state"), "views": listed}
+    file.write_text(json.dumps(made))
+
+    def reached(job: Submitted) -> Callable[[], bool]:
+        goal = position(bench.commit + 1, 0)
+
+        def is_there() -> bool:
+            assert job.running, job.said
+            return (view_status(bench.config)["position"] or "") >= goal
+
+        return is_there
+
+    write(0, 2_000)
+    with cluster(tmp_path / "cluster", 2) as running, submitted(running, file, "view", "run") as job:
+        eventually(reached(job), "the first step is published", within_s=600)
+        assert [len(executors(worker)) for worker in running.workers] == [1, 1]
+        for turn in range(1, 4):
+            write(turn * 2_000, 200)
+            if turn == 2:
+                running.workers[0].kill()
+            eventually(reached(job), "a step is published", within_s=600)
+        assert job.end() == 0, job.said
+    assert json.loads((tmp_path / "state" / "status.json").read_text())["engine"] == "spark"
+    assert "/nonexistent/python" not in job.said
+    for name, view in views.items():
+        found: dict[object, object] = {}
+        for op, key, row in bench.events(name):
+            assert (op == "c") == (key not in found)
+            found[key] = row
+        tables = {table: list(of.values()) for table, of in rows.items() if f"public.{table}" in (view.sql or "")}
+        assert found == oracle(apply_spark, view, tables, bench, 0)
 
 
 def _most_over(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -59,6 +59,8 @@ class Kept:
     number: int = 0
     changed: DataFrame | None = None
     """The rows, where a change was too large to lie over the snapshot: a new one is to be written."""
+    _frame: list[DataFrame] = field(init=False, default_factory=list, compare=False)
+    """The frame of the rows, once it is made: to ship rows to Spark costs more than to plan with them."""
 
     def same(self, one: str, other: str) -> Column:
         """Return the condition that rows of two aliases have the same change columns."""
@@ -70,6 +72,11 @@ class Kept:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the rows."""
+        if not self._frame:
+            self._frame.append(self._made(spark))
+        return self._frame[0]
+
+    def _made(self, spark: SparkSession) -> DataFrame:
         if self.changed is not None:
             return self.changed
         parts = []
@@ -180,22 +187,22 @@ def opened(
 
 def _complete(rows: pa.Table, schema: T.StructType) -> pa.Table:
     """Return rows with the columns of a schema that they do not have yet."""
-    for field in schema:
-        if field.name not in rows.column_names:
-            rows = rows.append_column(field.name, pa.nulls(rows.num_rows))
+    for name in schema.names:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows))
     return rows
 
 
 def aligned(rows: DataFrame, schema: T.StructType) -> DataFrame:
     """Return rows with the columns of a schema, in its order and types; those that they do not have are null."""
-    there = {field.name: field.dataType for field in rows.schema}
-    return rows.select(
-        *(
-            F.col(names.quoted(field.name)).cast(field.dataType).alias(field.name)
-            if there.get(field.name) != field.dataType and field.name in there
-            else F.col(names.quoted(field.name))
-            if field.name in there
-            else F.lit(None).cast(field.dataType).alias(field.name)
-            for field in schema
-        )
-    )
+    there = {of.name: of.dataType for of in rows.schema}
+    columns = []
+    for of in schema:
+        name = names.quoted(of.name)
+        if of.name not in there:
+            columns.append(F.lit(None).cast(of.dataType).alias(of.name))
+        elif there[of.name] != of.dataType:
+            columns.append(F.col(name).cast(of.dataType).alias(of.name))
+        else:
+            columns.append(F.col(name))
+    return rows.select(*columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from cdc.model.change import Kind
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
+from spark_apply.stores.lake import no_rows
 from spark_apply.views.values import Columns
 
 _LAST_YEAR: Final = 9999
@@ -31,8 +32,10 @@ def some(schema: T.StructType, names: Sequence[str]) -> T.StructType:
 
 def frame(spark: SparkSession, rows: pa.Table, schema: T.StructType) -> DataFrame:
     """Return an Arrow table as a frame that the driver ships with each plan: its size is known to the planner."""
+    if not rows.num_rows:
+        return no_rows(spark, schema)
     made: Any = spark.createDataFrame(arrow(rows, schema), schema)
-    return made if isinstance(made, DataFrame) else spark.createDataFrame([], schema)
+    return cast("DataFrame", made)
 
 
 def arrow(rows: pa.Table, schema: T.StructType) -> pa.Table:
