@@ -21,6 +21,7 @@ from cdc.model.state import Phase
 from spark_apply.events.kafka_source import committed
 from spark_apply.views.job import ViewSummary, run_views
 from spark_apply.views.pattern.lowered import pattern_sql
+from spark_apply.views.rebuild import Rebuilt, rebuild_views
 from spark_apply.views.search.query import Asked, finds, read_search
 from spark_apply.views.search.words import places
 from tests.spark_records import Publisher, Record, SourceTable, logged, position
@@ -89,6 +90,10 @@ class ViewBench:
 
     def run(self) -> ViewSummary:
         return run_views(self.config, once=True)
+
+    def rebuild(self, *views: str) -> Rebuilt:
+        """Publish views by the definitions that they have now, with no job beside."""
+        return rebuild_views(self.config, only=views)
 
     def events(self, view: str) -> list[tuple[str, Any, Any]]:
         """The events of a view since the last call: op, key, row. Tombstones are checked and left out."""

@@ -49,6 +49,8 @@ EXITS: Final[Mapping[str, str]] = {
     "would not start.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
     "swapped.",
+    "view rebuild": "0: it is published; with `--dry-run`: no row would change. 1: with `--dry-run`, rows would "
+    "change; else it could not be published, and all is as it was.",
     "view explain": "0: the view's topic has records of the key. 1: it has none.",
     "explain": "0: the topic has records of the key. 1: it has none.",
     "status": "0: it could be told, also of something that is down.",
@@ -71,14 +73,15 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "`warnings`, `nodes[name, reads, units, deadlines]`; a node without units is computed whole.",
     "view run": "`name`, `seconds`, `steps` (how often the views were computed), `events` (written, tombstones not "
     "counted), `position`, `stopped` (by view, why).",
-    "view status": "`name`, `position`, `freshness_seconds`, `views.<name>` with `topic`, `rows`, `quarantined` "
-    "(units), `stopped` (why, or null), `published`.",
+    "view status": "`name`, `position`, `freshness_seconds`, `views.<name>` with `topic`, `generation`, `rows`, "
+    "`quarantined` (units), `stopped` (why, or null), `published`.",
     "view explain": "`view`, `topic`, `key`, `outcome` (`row`, `none`, `quarantined`, `stopped`, `differs`), "
-    "`position`, `clock_ms`, `published` and `computed` (rows), `unit`, "
-    "`derived_from[table, key, position, at_ms]`, `more`, `deadline`, `changed_by`, "
-    "`records` as of `cdc explain`; [more](views.md#why-a-row-is-as-it-is).",
+    "`position`, `clock_ms`, `published` and `computed` (rows), `unit`, `derived_from[table, key, position, at_ms]`, "
+    "`more`, `deadline`, `changed_by`, `records` as of `cdc explain`; [more](views.md#why-a-row-is-as-it-is).",
     "view verify": "`agree`, `views[view, position, rows, missing, extra, different, failed, keys[how, key]]`; "
-    "`failed` says why Spark has no answer, or is null.",
+    "`failed` says why Spark has no answer, or is null; `repaired` (names of views).",
+    "view rebuild": "`differs`, `views[view, position, generation, added, changed, removed, keys[how, key]]`; "
+    "`generation` is null with `--dry-run`.",
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "
     "old copy, "
     "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",

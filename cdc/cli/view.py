@@ -103,12 +103,18 @@ def status(file: Path, *, as_json: bool) -> None:
 @view.command()
 @_FILE
 @click.option("--view", "name", metavar="NAME", help="Only this one.")
+@click.option("--repair", is_flag=True, help="Have the view job compute again what differs, and publish it.")
 @_JSON
-def verify(file: Path, *, name: str | None, as_json: bool) -> int:
+def verify(file: Path, *, name: str | None, repair: bool, as_json: bool) -> int:
     """Compare the views of FILE with Spark's answer over the tables' topics, while the job runs or not.
 
     Tables are folded from their topics up to the position that is published, and the SQL is run over them with the
-    clock of that position; the job's state is not looked at. Exit code 0 where they agree, 1 where they differ.
+    clock of that position; the job's state is not looked at.
+
+    With --repair a view that differs is computed again as a whole, and what differs from its topic is published: by the
+    job where one runs, else by one that runs here until it is done.
+
+    Exit code 0 where they agree, 1 where they differ, also if that was put right: verify again.
     """
     config = _load(file)
     on_terminal = sys.stderr.isatty()
@@ -116,9 +122,15 @@ def verify(file: Path, *, name: str | None, as_json: bool) -> int:
     found = [of.as_json() for of in run_verify(config, only=name, progress=show_progress if on_terminal else None)]
     if on_terminal:
         clear_progress()
+    repaired: list[str] = []
+    if repair:
+        part = importlib.import_module("spark_apply.views.rebuild").repair_views
+        repaired = part(config, found, progress=show_progress if on_terminal else None)
+        if on_terminal:
+            clear_progress()
     agree = not any(of[part] for of in found for part in ("missing", "extra", "different", "failed"))
     if as_json:
-        click.echo(json.dumps({"agree": agree, "views": found}))
+        click.echo(json.dumps({"agree": agree, "views": found, "repaired": repaired}))
         return int(not agree)
     parts = ("view", "rows", "missing", "extra", "different")
     rows: list[tuple[str, ...]] = [parts, *(tuple(str(of[part]) for part in parts) for of in found)]
@@ -128,7 +140,46 @@ def verify(file: Path, *, name: str | None, as_json: bool) -> int:
             click.echo(f"{of['view']}: {of['failed']}")
         for one in of["keys"]:
             click.echo(f"{of['view']}: {one['how']}: {one['key']}")
+    for each in repaired:
+        click.echo(f"{each} was computed again, and what differed is published; verify again", err=True)
     return int(not agree)
+
+
+@view.command()
+@_FILE
+@click.option("--view", "names", multiple=True, metavar="NAME", help="Only this one; may be given more than once.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and publish nothing.")
+@click.option("--rollback", is_flag=True, help="Go back to the definition of the generation before.")
+@_JSON
+def rebuild(file: Path, *, names: tuple[str, ...], dry_run: bool, rollback: bool, as_json: bool) -> int:
+    """Publish views of FILE (views.yaml) by definitions that are not those that they are published by.
+
+    Without --view these are all that were edited. First the difference is found beside, from the topics. Then the view
+    job publishes it in one transaction: one that runs takes the definition over from here, where none does one runs
+    here until it is done. Readers see the old rows or the new ones.
+
+    Exit code 0 if it is published. With --dry-run 0 where no row would change, 1 where some would.
+    """
+    config = _load(file)
+    on_terminal = sys.stderr.isatty()
+    run_rebuild = importlib.import_module("spark_apply.views.rebuild").rebuild_views
+    done = run_rebuild(
+        config, only=names, rollback=rollback, dry_run=dry_run, progress=show_progress if on_terminal else None
+    ).as_json()
+    if on_terminal:
+        clear_progress()
+    if as_json:
+        click.echo(json.dumps(done))
+        return int(dry_run and done["differs"])
+    parts = ("view", "generation", "added", "changed", "removed")
+    rows = [parts, *(tuple("-" if of[part] is None else str(of[part]) for part in parts) for of in done["views"])]
+    click.echo("\n".join(aligned(rows)) if done["views"] else "the definitions are those that are published")
+    for of in done["views"]:
+        for one in of["keys"]:
+            click.echo(f"{of['view']}: {one['how']}: {one['key']}")
+    if rollback and not dry_run:
+        click.echo("write the definition back into the file: until then a start of the job is refused", err=True)
+    return int(dry_run and done["differs"])
 
 
 @view.command()

@@ -22,7 +22,7 @@ class NotTakenError(Exception):
     """No broker has taken the record in time."""
 
 
-def write_record(config: KafkaConfig, topic: str, key: bytes, value: bytes, *, within_s: float) -> None:
+def write_record(config: KafkaConfig, topic: str, key: bytes, value: bytes | None, *, within_s: float) -> None:
     """Return when the record is written. Raises NoTopicError, NotTakenError, and the client's KafkaException."""
     refused: list[object] = []
     producer = Producer(

@@ -22,12 +22,13 @@ from spark_apply.events import kafka_source
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.verify.explain import JudgedRecord, Record, judged
+from spark_apply.views.definitions import refuse_changed
 from spark_apply.views.derivation import BaseRow, Derivation, derive, next_due, was_due
 from spark_apply.views.job import Planned, plan_views
 from spark_apply.views.output import last_position
 from spark_apply.views.replayed import Read, Replayed, replayed
 from spark_apply.views.state import place
-from spark_apply.views.status import noted
+from spark_apply.views.status import noted, peeked
 from spark_apply.views.step import unit_name
 from spark_apply.views.values import engine_type, object_of, quoted
 from spark_apply.views.verify import needed, standing
@@ -111,6 +112,7 @@ def explain_view(config: ViewsConfig, view: str, key: str, *, progress: Progress
     if view not in config.views:
         known = ", ".join(config.views)
         raise ConfigError(f"--view {view}: there is no such view", hint=did_you_mean(view, config.views, known))
+    refuse_changed(config, peeked(config))
     embedded = replace(config, engine="duckdb", tables=None)  # whatever computes the views: rows are replayed here
     planned = plan_views(embedded, open_session(config.name, config.spark))
     asked = next(each for each in planned.views if each.name == view)
@@ -132,7 +134,7 @@ def _explained(
     config: ViewsConfig, planned: Planned, asked: View, wanted: Mapping[str, Any], at: State
 ) -> ViewExplanation:
     spark = open_session(config.name, config.spark)
-    relations = needed(planned.views, asked.name)
+    relations = needed(planned.views, [asked.name])
     views = [each for each in planned.views if each.relation in relations]
     uses = [use for use in planned.uses if use.relation in relations]
     with replayed(config, spark, at, views, Read(uses, planned.streams)) as replay:

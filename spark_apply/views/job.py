@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from cdc.config import registry
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig, engine_of
 from cdc.encode.table_log import log_of
-from cdc.model.errors import ConfigError
+from cdc.model.errors import CdcError, ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events import kafka_source
 from spark_apply.events.refusals import without_log
@@ -28,13 +29,16 @@ from spark_apply.spark.session import open_session
 from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.store import ClusterStore
+from spark_apply.views.commands import Command, Turn, Watch, note_failed, waiting
+from spark_apply.views.definitions import described, refuse_changed, view_of
+from spark_apply.views.followable import refuse_unfollowable
 from spark_apply.views.output import ViewOutput
 from spark_apply.views.output_types import output_columns
 from spark_apply.views.planning import plan_config, relations_named
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.state import ViewState
-from spark_apply.views.status import sink_config
+from spark_apply.views.status import peeked, sink_config
 from spark_apply.views.store import ViewStore
 from spark_apply.views.streams import Stream, StreamReader, require_topics, streams_of
 from spark_apply.views.uses import TIMES, TableUse, Way, uses_of
@@ -285,28 +289,94 @@ def run_views(
 
     Everything that can be refused is refused before a topic or the state is touched. Raises CdcError.
     """
-    begun = time.monotonic()
+    begun, stop = time.monotonic(), stop or threading.Event()
     tell = progress or (lambda _line: None)
     tell(f"reading the schema topic of {config.source.topic_prefix}")
-    spark = open_session(config.name, config.spark)
-    planned = plan_views(config, spark)
-    for view in planned.views:
-        for warning in view.plan.warnings:
-            tell(f"warning: views.{view.name}: {warning}")
-    tell(f"views are computed by {planned.engine}")
-    store = open_state(config, planned, spark, tell)
-    first = store.output.sent
-    try:
-        run_apply(_apply_config(config, planned, store), once=once, meter=meter, progress=tell, stop=stop)
-    finally:
-        store.close()
-    return ViewSummary(
-        config.name, time.monotonic() - begun, store.steps, store.output.sent - first, store.reached, store.stopped
-    )
+    steps, events, last = 0, 0, None
+    while True:
+        commands, turn = _known(config), Turn()
+        run = _Run(replace(config, views={**config.views, **_asked(commands)}), commands, turn, tell)
+        with nullcontext() if once else Watch(config, frozenset(each.key for each in commands), turn, stop):
+            store = run.follow(once=once, meter=meter)
+        if store is not None:
+            steps, events, last = steps + store.steps, events + store.output.sent - run.first, store
+        if run.refused is not None:
+            tell(f"warning: what was asked for is not done, and the views go on as they were: {run.refused}")
+            note_failed(config, commands, run.refused)
+        elif store is not None and not store.rebuilt:
+            config = run.config
+        if stop.is_set() or turn.for_good or (run.refused is None and (once or not turn.is_set())):
+            break
+    reached, stopped = (last.reached, last.stopped) if last is not None else (None, {})
+    return ViewSummary(config.name, time.monotonic() - begun, steps, events, reached, stopped)
 
 
-def open_state(config: ViewsConfig, planned: Planned, spark: SparkSession, tell: Progress) -> ViewStore:
-    """Open the state, fence other copies off, and publish what a killed job has left."""
+def _known(config: ViewsConfig) -> list[Command]:
+    """Return the commands that wait, without those that are about views of another file: they are answered."""
+    commands = waiting(config)
+    for command in commands:
+        others = sorted(command.views.keys() - config.views.keys())
+        if others:
+            why = f"the job's file has no view {', '.join(others)}: start it with the file that has it"
+            note_failed(config, [command], why)
+    return [command for command in commands if command.views.keys() <= config.views.keys()]
+
+
+def _asked(commands: Sequence[Command]) -> dict[str, ViewConfig]:
+    """Return the views that commands are about, by the definitions that they give; later ones count."""
+    texts = {name: text for command in commands for name, text in command.views.items()}
+    return {name: view_of(text) for name, text in texts.items()}
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of the job, by one set of definitions."""
+
+    config: ViewsConfig
+    commands: Sequence[Command]
+    turn: Turn
+    tell: Progress
+    first: int = 0
+    """The number of the last event that was in Kafka before."""
+    refused: str | None = None
+    """Why what the commands ask for cannot be done."""
+
+    def follow(self, *, once: bool, meter: JobMeter) -> ViewStore | None:
+        """Follow the topics; return the store as it was at the end, or None where commands were refused before."""
+        config, asked = self.config, self._asked()
+        spark = open_session(config.name, config.spark)
+        try:
+            planned = plan_views(config, spark)
+            state = peeked(config)
+            refuse_changed(config, state, asked)
+            refuse_unfollowable(planned.views, asked, kafka_source.schema_versions(config.source))
+        except CdcError as exc:
+            if not self.commands:
+                raise
+            self.refused = exc.message
+            return None
+        for view in planned.views:
+            for warning in view.plan.warnings:
+                self.tell(f"warning: views.{view.name}: {warning}")
+        self.tell(f"views are computed by {planned.engine}")
+        store = open_state(config, planned, spark, self.tell, asked)
+        store.answers, store.give_up = tuple(command.key for command in self.commands), self.turn.turn
+        self.first = store.output.sent
+        try:
+            run_apply(_apply_config(config, planned, store), once=once, meter=meter, progress=self.tell, stop=self.turn)
+        finally:
+            store.close()
+        self.refused = store.refused
+        return store
+
+    def _asked(self) -> set[str]:
+        return {name for command in self.commands for name in command.views}
+
+
+def open_state(
+    config: ViewsConfig, planned: Planned, spark: SparkSession, tell: Progress, rebuilt: Collection[str] = ()
+) -> ViewStore:
+    """Open the state, fence other copies off, and publish what a killed job has left; `rebuilt` are computed whole."""
     folder = Path(config.state)
     state = (ClusterState if planned.engine == "spark" else ViewState)(folder, memory=config.memory)
     lake = Lake(spark, config.tables or str(folder / "tables"))
@@ -314,7 +384,8 @@ def open_state(config: ViewsConfig, planned: Planned, spark: SparkSession, tell:
         tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
     prefix, origin = config.source.topic_prefix, origin_of(config.source, planned.connector)
     sink = registry.sink(sink_config(config), config.name)
-    output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin)
+    texts = {name: described(view) for name, view in config.views.items()}
+    output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin, texts)
     try:
         output.begin()
         if isinstance(state, ClusterState) and not lake.has(state.named()):
@@ -326,6 +397,7 @@ def open_state(config: ViewsConfig, planned: Planned, spark: SparkSession, tell:
         reader = StreamReader(spark, config.source, state, planned.streams)
         given = (state, output, planned.views, planned.uses, folder, reader, partial(_cannot_read, planned))
         store = ClusterStore(*given, lake=lake) if isinstance(state, ClusterState) else ViewStore(*given)
+        store.rebuilt = set(rebuilt)
         store.begin()
     except BaseException:
         output.sink.close()

@@ -28,6 +28,7 @@ from cdc.model.interfaces import Sink
 from cdc.model.ledger import loss, to_record
 from cdc.model.state import Phase, State
 from spark_apply.job.progress import ORIGIN
+from spark_apply.views.definitions import Definition, Text
 from spark_apply.views.state import ViewState
 from spark_apply.views.view import View
 
@@ -52,6 +53,10 @@ class ViewOutput:
     tell: Progress
     origin: str
     """The connector that the positions are of."""
+    texts: Mapping[str, Text] = field(default_factory=dict)
+    """By view, the definition that it is computed by."""
+    answers: tuple[bytes, ...] = ()
+    """Keys of the commands that the next transaction answers."""
     lost: set[str] = field(default_factory=set)
     """Views whose topics do not hold any more what was written to them."""
     _last: State | None = None
@@ -61,6 +66,8 @@ class ViewOutput:
     """Another copy goes on: this one must never fence again."""
     _versions: SchemaVersions | None = None
     _encoders: dict[str, TableEncoder] = field(default_factory=dict)
+    _defined: dict[str, str] = field(default_factory=dict)
+    """By view, its definition as it was recorded last."""
 
     def begin(self) -> State | None:
         """Make the topics that are missing, fence off any other copy, and return where it stood.
@@ -211,9 +218,25 @@ class ViewOutput:
             source_ms=about["clock_ms"] or 0,
             tables=tuple(sorted(view.relation for view in self.views)),
             sequence=last.sequence + 1 if last is not None else 0,
+            carried=self._definitions(last),
         )
+        for key in self.answers:
+            self.sink.answered(key)
         self.sink.commit(state)
-        self._last = state
+        self._last, self.answers = state, ()
+
+    def _definitions(self, last: State | None) -> Mapping[str, str]:
+        """Return by relation what is published by which definition; a view that never was has none yet."""
+        found = dict(last.carried) if last is not None else {}
+        computed = dict(self.state.rows("SELECT name, fingerprint FROM views"))
+        for view in self.views:
+            text, was = self.texts.get(view.name), found.get(view.relation)
+            known = was is not None and self._defined.get(view.name) == was
+            if text is None or known or computed.get(view.name) != view.fingerprint:
+                continue
+            now = Definition.from_json(was).next(text) if was is not None else Definition(1, text)
+            found[view.relation] = self._defined[view.name] = now.to_json()
+        return found if last is None or found != last.carried else last.carried
 
 
 def last_position(at: Position, seq: int) -> Position:

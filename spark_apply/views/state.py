@@ -58,6 +58,10 @@ def place(schema: str, relation: str) -> str:
     return f"{quoted(schema)}.{quoted(relation)}"
 
 
+class StateInUseError(OperatorError):
+    """Another process has the state open: a view job, most likely."""
+
+
 class ViewState:
     """The file. Not thread-safe. Raises OperatorError for a file that cannot be used."""
 
@@ -72,7 +76,7 @@ class ViewState:
         except duckdb.IOException as exc:
             if "lock" in str(exc).lower():
                 msg = f"state {folder}: another process uses it"
-                raise OperatorError(
+                raise StateInUseError(
                     msg, hint="stop the other copy of this view job, or give this one another folder"
                 ) from exc
             self._connection = self._made_again(memory)

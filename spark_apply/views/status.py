@@ -13,8 +13,10 @@ from cdc.config import registry
 from cdc.config.config import KafkaConfig
 from cdc.config.views import ViewsConfig, engine_of
 from cdc.model.change import Table
+from cdc.model.state import State
 from spark_apply.events import kafka_source
 from spark_apply.model.completeness import position_of
+from spark_apply.views.definitions import published
 from spark_apply.views.view import relation_of
 
 _NOTE = "status.json"
@@ -45,11 +47,20 @@ def sink_config(config: ViewsConfig) -> KafkaConfig:
     )
 
 
+def peeked(config: ViewsConfig) -> State | None:
+    """Return where the view job stands; None before its first transaction. Raises OperatorError for what is damaged."""
+    if kafka_source.position_topic(config.source.topic_prefix, config.name) not in kafka_source.topics(config.source):
+        return None
+    with closing(registry.sink(sink_config(config), config.name)) as sink:
+        found: State | None = sink.peek()
+    return found
+
+
 def view_status(config: ViewsConfig) -> dict[str, Any]:
     """Return the stable JSON of ``cdc view status --json``. Raises OperatorError if Kafka does not answer."""
+    state = peeked(config)
+    definitions = published(state)
     with closing(registry.sink(sink_config(config), config.name)) as sink:
-        ran = kafka_source.position_topic(config.source.topic_prefix, config.name) in kafka_source.topics(config.source)
-        state = sink.peek() if ran else None
         topics = {name: sink.topic(Table("view", name, (), ())) for name in config.views}
     found = noted(config)
     known: dict[str, Any] = found.get("views", {})
@@ -64,6 +75,7 @@ def view_status(config: ViewsConfig) -> dict[str, Any]:
         "views": {
             name: {
                 "topic": topic,
+                "generation": definitions[name].generation if name in definitions else None,
                 "rows": known.get(name, {}).get("rows"),
                 "computed": known.get(name, {}).get("computed"),
                 "quarantined": known.get(name, {}).get("quarantined"),

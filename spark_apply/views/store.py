@@ -95,6 +95,14 @@ class ViewStore:
     cannot_read: Callable[[View, Mapping[str, TargetTable]], str | None]
     """Says why a view cannot be computed from tables as they are; None where it can."""
     whole: bool = True
+    rebuilt: set[str] = field(default_factory=set)
+    """Views that are to be computed whole, and published as a whole with the step that does it."""
+    answers: tuple[bytes, ...] = ()
+    """Keys of the commands that have asked for it."""
+    refused: str | None = None
+    """Why they cannot be: nothing of them is published."""
+    give_up: Callable[[], None] = lambda: None
+    """Called once they are refused."""
     failed: dict[str, _Failed] = field(default_factory=dict)
     """By view, those that are stopped."""
     steps: int = 0
@@ -137,7 +145,7 @@ class ViewStore:
         """Publish what a killed job has left, and find out which views are to be computed whole."""
         known = dict(self.state.rows("SELECT name, fingerprint FROM views"))
         self._stale = {view.name for view in self.views if known.get(view.name) != view.fingerprint}
-        self._stale |= self.output.lost
+        self._stale |= self.output.lost | self.rebuilt
         self.output.flush()
         again = self.streams.open()
         self._stale |= {view.name for view in self.views if again & set(view.plan.reads)}
@@ -186,6 +194,8 @@ class ViewStore:
             return  # rows of some tables are still to come, and all views with them
         clock_ms = int(clock) if clock is not None else None
         self._step(position, clock_ms, clock_ms)
+        for failed in self.failed.values():  # events that are there already may put it right
+            failed.due_at = min(failed.due_at, time.monotonic()) if failed.wait_s < math.inf else math.inf
         self.output.flush()
         self._note_status()
 
@@ -270,14 +280,17 @@ class ViewStore:
             try:
                 step = self._new_step(limit, before_ms, clock_ms, stale)
                 with self.state.transaction():
-                    self._compute(step, views, stale)
+                    self._compute(step, views)
             except ViewError as exc:
                 self._stop(exc)
+                self._refuse_rebuild(exc)
             else:
                 break
         self.steps += 1
         self.reached = limit
         self.computed |= step.computed
+        if self.rebuilt and self.rebuilt <= {view.name for view in views}:
+            self.output.answers, self.rebuilt = self.answers, set()
         for use in self.uses:
             late = step.late.get(use.relation)
             if late:
@@ -290,7 +303,7 @@ class ViewStore:
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
         return Step(self.state, limit, before_ms, clock_ms, stale)
 
-    def _compute(self, step: StepOfViews, views: list[View], stale: set[str]) -> None:
+    def _compute(self, step: StepOfViews, views: list[View]) -> None:
         tables = [
             SourceTable(use, [(c.name, c.kind) for c in table.columns], table.key)
             for table in self._tables.values()
@@ -302,10 +315,10 @@ class ViewStore:
         for view in views:
             step.compute(view)
         step.apply(tables, views)
+        # a view that the step leaves out, or that the file has no more, is not at this position: it is computed whole
+        self.state.execute("DELETE FROM views")
         for view in views:
-            if view.name in stale:
-                self.state.execute("DELETE FROM views WHERE name = ?", [view.name])
-                self.state.execute("INSERT INTO views VALUES (?, ?)", [view.name, view.fingerprint])
+            self.state.execute("INSERT INTO views VALUES (?, ?)", [view.name, view.fingerprint])
         self.state.execute("UPDATE tables SET reload = false")
         ((last,),) = self.state.rows("SELECT max(seq) FROM outbox")
         seq = int(last if last is not None else self.state.get("seq") or 0)
@@ -362,6 +375,20 @@ class ViewStore:
         self._stale.add(error.view)
         if before is None or before.error.message != error.message:
             self.output.tell(f"warning: {error.message}; it is stopped, the others go on")
+
+    def _refuse_rebuild(self, error: ViewError) -> None:
+        """Leave views out that cannot be computed by the definition that was asked for, or that break one of them."""
+        broken, readers = {error.view}, set(self.rebuilt)
+        for view in self.views:  # in the order of what they read
+            if any(name.removeprefix(f"{VIEW_SCHEMA}.") in readers for name in view.plan.reads):
+                readers.add(view.name)
+        if not broken & readers:
+            return
+        self.refused = error.message
+        for name in self.rebuilt:
+            self._stop(ViewError(name, error.message), math.inf)
+        self.rebuilt = set()
+        self.give_up()
 
     def _load_published(self, view: View) -> None:
         """Read what a view's topic holds, to publish only what differs from it."""

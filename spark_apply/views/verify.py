@@ -9,8 +9,7 @@ replaced: then it is looked at again.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config import registry
 from cdc.config.config import ApplyTable
 from cdc.config.views import ViewsConfig
 from cdc.model.change import Position
@@ -32,12 +30,13 @@ from spark_apply.model.target_table import TargetTable, derived, target
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 from spark_apply.spark.session import open_session
+from spark_apply.views.definitions import refuse_changed
 from spark_apply.views.job import Planned, plan_views
 from spark_apply.views.output import last_position
 from spark_apply.views.output_types import spark_text
 from spark_apply.views.reading import as_used
 from spark_apply.views.search.verified import matched
-from spark_apply.views.status import sink_config
+from spark_apply.views.status import peeked
 from spark_apply.views.streams import rows_of
 from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.view import View
@@ -94,7 +93,13 @@ def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Prog
     if only is not None and only not in config.views:
         raise ConfigError(f"views: there is no view {only}", hint=f"views of this file: {', '.join(config.views)}")
     spark = open_session(config.name, config.spark)
-    planned = plan_views(config, spark)
+    refuse_changed(config, peeked(config))
+    return compare_views(config, plan_views(config, spark), config.views if only is None else [only], tell)
+
+
+def compare_views(config: ViewsConfig, planned: Planned, only: Collection[str], tell: Progress) -> list[Verified]:
+    """Compare what is published of views with what these definitions of them give."""
+    spark = open_session(config.name, config.spark)
     found: list[Verified] = []
     for _ in range(_TRIES):
         state = standing(config)
@@ -106,22 +111,18 @@ def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Prog
 
 def standing(config: ViewsConfig) -> State:
     """Return where the view job stands. Raises OperatorError before anything is published."""
-    topic = kafka_source.position_topic(config.source.topic_prefix, config.name)
-    state = None
-    if topic in kafka_source.topics(config.source):
-        with closing(registry.sink(sink_config(config), config.name)) as sink:
-            state = sink.peek()
+    state = peeked(config)
     if state is None:
         msg = f"view job {config.name} has published nothing yet"
         raise OperatorError(msg, hint="run it: cdc view run VIEWS.yaml")
     return state
 
 
-def needed(views: tuple[View, ...], only: str | None) -> set[str]:
-    """Return the relations that are looked at: a view, and what it reads; or all."""
+def needed(views: tuple[View, ...], only: Collection[str]) -> set[str]:
+    """Return the relations that are looked at: views, and what they read."""
     found: set[str] = set()
     for view in reversed(views):  # each comes after those that it reads
-        if only in (None, view.name) or view.relation in found:
+        if view.name in only or view.relation in found:
             found |= {view.relation, *view.plan.reads}
     return found
 
@@ -135,7 +136,7 @@ class _Look:
     state: State
     tell: Progress
 
-    def compare(self, planned: Planned, only: str | None) -> list[Verified]:
+    def compare(self, planned: Planned, only: Collection[str]) -> list[Verified]:
         stand_ins: dict[str, str] = {}
         found = []
         relations = needed(planned.views, only)
@@ -156,7 +157,7 @@ class _Look:
             answer = self._answer(view, stand_ins, clock)
             answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds)).cache()
             self._register(stand_ins, view.relation, answer)
-            if only in (None, view.name):
+            if view.name in only:
                 self.tell(f"comparing {view.name}")
                 found.append(self._contained(view, answer))
         for name in stand_ins.values():
@@ -207,13 +208,18 @@ class _Look:
         commit = Position(self.state.epoch, self.state.commit, 0)
         last = last_position(commit, int(self.state.offset["seq"])).text
         there = self._rows(view.relation, F.col("position") <= last)
-        kinds: Mapping[str, object] = dict(view.columns)
+        kinds = dict(view.columns)
+        versions = kafka_source.schema_versions(self.config.source)[view.relation]
+        newest = max(versions, key=lambda version: version.number)
+        reshaped = [name for name, _ in newest.columns] != list(kinds)
+        new = [name for name in kinds if name not in there.columns]
+        there = there.withColumns({name: F.lit(None).cast(spark_type(kinds[name])) for name in new})
         there = there.select(*(F.col(quoted(name)) for name in kinds))
         key = [name for name, _ in view.key]
         same = F.lit(True)  # noqa: FBT003 - a literal column
         for name in key:
             same &= F.col(f"a.{quoted(name)}").eqNullSafe(F.col(f"t.{quoted(name)}"))
-        equal = F.lit(True)  # noqa: FBT003 - a literal column
+        equal = F.lit(not reshaped)  # a row of other columns is another row
         for name in kinds:
             equal &= F.col(f"a.{quoted(name)}").eqNullSafe(F.col(f"t.{quoted(name)}"))
         joined = (

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.views import ViewConfig
+import spark_apply.views.rebuild
+from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.views import ReadConfig, ViewConfig
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events.kafka_source import schema_versions
+from spark_apply.job.job import run_apply
+from spark_apply.model.store import open_store
+from spark_apply.model.target_table import target
+from spark_apply.views.definitions import described
 from spark_apply.views.explain import explain_view
+from spark_apply.views.job import run_views
+from spark_apply.views.rebuild import publish, rebuild_views, repair_views
+from spark_apply.views.status import view_status
+from spark_apply.views.verify import verify_views
+from tests.spark_laws import until
 from tests.spark_records import position
 from tests.view_bench import ViewBench
 from tests.view_cases import INT, TABLES, at
@@ -18,6 +36,9 @@ from tests.view_cases import INT, TABLES, at
 pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
+_GROUPS = "SELECT g, count(*) AS n FROM public.x GROUP BY g"
+_LARGE = "SELECT g, count(*) AS n FROM public.x WHERE v > 1 GROUP BY g"
+_SIZES = ViewConfig(sql="SELECT n, count(*) AS m FROM view.groups GROUP BY n", key=("n",))
 _TIME = TABLES["s"]["at"]
 _SEARCHES = {
     "outcome": ViewConfig(
@@ -34,6 +55,15 @@ _SEARCHES = {
     ),
     "texts": ViewConfig(sql="SELECT CAST(id AS STRING) AS t, x FROM public.n", key=("x",)),
 }
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_apply.views.rebuild, "TAKEN_S", 3.0)
+
+
+def _groups(sql: str, *key: str) -> ViewConfig:
+    return ViewConfig(sql=sql, key=key or ("g",))
 
 
 def _keys(rows: Any) -> list[tuple[str, Any]]:
@@ -88,3 +118,141 @@ def test_what_a_row_comes_from(apply_spark: SparkSession, kafka: str, tmp_path: 
     assert {row.table for row in whole.rows} == {"public.s"}
     one = explain_view(bench.config, "outcomes", "1")
     assert _keys(one.rows) == [("public.s", {"id": 3}), ("public.c", {"id": 5})]
+
+
+def _filled(kafka: str, folder: Path) -> ViewBench:
+    bench = ViewBench(kafka, folder, {"x": TABLES["x"]}, {"groups": _groups(_GROUPS), "sizes": _SIZES})
+    bench.transaction(*(("x", "c", {"id": n, "g": f"g{n % 3}", "v": n}) for n in range(8)))
+    bench.run()
+    assert (bench.signs("groups"), bench.signs("sizes")) == (["+g0", "+g1", "+g2"], ["+2", "+3"])
+    return bench
+
+
+def test_a_view_that_is_edited(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """Nothing that is published changes before it is asked for; then all of it at once, and back again."""
+    bench = _filled(kafka, tmp_path)
+    bench.views = {"groups": _groups(f"-- how many\n{_GROUPS.lower()}"), "sizes": _SIZES}
+    assert bench.run().events == 0, "what means the same is the same"
+    bench.views = {"groups": _groups(_LARGE), "sizes": _SIZES}
+    for refused in (bench.run, partial(verify_views, bench.config), partial(explain_view, bench.config, "sizes", "1")):
+        with pytest.raises(ConfigError, match=r"groups \(generation 1\): sql: “WHERE v > 1” was “”"):
+            refused()
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(ConfigError, match="generation 1"):  # it is not the state that knows
+        bench.run()
+    found = rebuild_views(bench.config, dry_run=True)
+    assert found.as_json()["differs"]
+    assert [(of.view, of.missing, of.different, of.extra) for of in found.views] == [("groups", 0, 2, 0)]
+    assert (bench.signs("groups"), bench.signs("sizes")) == ([], [])
+
+    assert bench.rebuild().generations == {"groups": 2}
+    assert (bench.signs("groups"), bench.signs("sizes")) == (["~g0", "~g1"], ["-3", "~2"])
+    steps = {event["transaction"]["id"] for view in ("groups", "sizes") for event in bench.whole_events(view)[-2:]}
+    assert len(steps) == 1
+    assert not bench.rebuild("groups").differs
+    assert bench.run().events == 0
+    assert view_status(bench.config)["views"]["groups"]["generation"] == 2
+
+    assert rebuild_views(bench.config, only=["groups"], rollback=True).generations == {"groups": 3}
+    assert (bench.signs("groups"), bench.signs("sizes")) == (["~g0", "~g1"], ["+3", "~2"])
+    with pytest.raises(ConfigError, match="generation 3"):
+        bench.run()
+    bench.views = {"groups": _groups(_GROUPS), "sizes": _SIZES}
+    assert bench.run().events == 0
+
+    for definition, why in (
+        (_groups("SELECT g, n FROM (SELECT g, count(*) AS n FROM public.x GROUP BY g) t", "g", "n"), "it is .g, n."),
+        (_groups("SELECT g, CAST(count(*) AS STRING) AS n FROM public.x GROUP BY g"), "column n is string, and bigint"),
+    ):
+        bench.views = {"groups": definition}
+        with pytest.raises(ConfigError, match=why):
+            bench.rebuild("groups")
+    bench.views = {"groups": _groups("SELECT g, count(CAST(g AS INT)) AS n FROM public.x GROUP BY g"), "sizes": _SIZES}
+    with pytest.raises(OperatorError, match="Spark cannot compute it"):
+        bench.rebuild("groups")
+    bench.views = {"groups": _groups(_GROUPS), "sizes": _SIZES}
+    more = replace(bench.config, views={**bench.views, "new": _SIZES})
+    with pytest.raises(OperatorError, match="nothing is published of it yet"):
+        rebuild_views(more, only=["new"])
+    assert (bench.signs("groups"), bench.signs("sizes")) == ([], [])
+
+
+def test_a_view_that_is_left_out_for_a_while(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """What it has missed is made up for, however little of the table has changed; so is that of a stopped view."""
+    columns = {"x": TABLES["x"], "s": TABLES["s"]}
+    numbers = ViewConfig(sql="SELECT id, CAST(g AS INT) AS n FROM public.x", key=("id",))
+    searches = ViewConfig(sql="SELECT id, at FROM public.s", key=("id",))
+    bench = ViewBench(kafka, tmp_path, columns, {"numbers": numbers, "groups": _groups(_GROUPS)})
+    bench.views["searches"] = searches
+    bench.transaction(("s", "c", {"id": 1, "at": at("10:00")}), at_ms=at("10:00") // 1000)
+    bench.transaction(*(("x", "c", {"id": n, "g": str(n), "v": 0}) for n in range(50)))
+    bench.run()
+    assert (len(bench.signs("numbers")), len(bench.signs("groups"))) == (50, 50)
+    bench.views = {"numbers": numbers, "searches": searches}
+    bench.transaction(("x", "u", {"id": 7, "g": "x", "v": 0}), ("x", "d", {"id": 9}))
+    assert list(bench.run().stopped) == ["numbers"]
+    bench.transaction(("x", "u", {"id": 7, "g": "70", "v": 0}))
+    bench.views = {"numbers": numbers, "groups": _groups(_GROUPS), "searches": searches}
+    bench.run()
+    assert (bench.signs("numbers"), bench.signs("groups")) == (["-9", "~7"], ["+70", "+x", "-7", "-9", "-x"])
+
+    bench.views["searches"] = replace(searches, reads={"public.s": ReadConfig(time="at", keep="1h")})
+    bench.rebuild()  # its table is read in another way, of which the state has no rows
+    bench.transaction(("s", "c", {"id": 2, "at": at("10:00")}), at_ms=at("10:00") // 1000)
+    bench.run()
+    rebuild_views(bench.config, only=["searches"], rollback=True)
+    assert bench.signs("searches") == ["+1", "+2"]
+
+
+def test_what_a_topic_has_wrong_is_put_right(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    bench = _filled(kafka, tmp_path)
+    first, *_, last = bench.whole_events("groups")
+    forged = {**first, "op": "u", "after": {**first["after"], "n": 99}, "source": last["source"]}
+    value = json.dumps(forged, separators=(",", ":")).encode()
+    bench.publisher.publish([(f"{bench.prefix}.view.groups", b'{"g":"g0"}', value)])
+    found = [of.as_json() for of in verify_views(bench.config)]
+    assert [(of["view"], of["different"]) for of in found] == [("groups", 1), ("sizes", 0)]
+    assert repair_views(bench.config, found) == ["groups"]
+    assert all(of.agrees for of in verify_views(bench.config))
+    assert repair_views(bench.config, [of.as_json() for of in verify_views(bench.config)]) == []
+
+
+def test_a_job_that_runs_takes_a_new_definition_over(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """And back again; one that cannot be computed it refuses, and goes on with what it had."""
+    bench = _filled(kafka, tmp_path)
+    copies = ApplyConfig(
+        name="copies",
+        source=bench.config.source,
+        stores={"copy": StoreConfig(type="tantivy", path=str(tmp_path / "copy"))},
+        tables={"view.groups": ApplyTable(stores=("copy",))},
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+    run_apply(copies, once=True)
+    stop, ended, told = threading.Event(), list[Any](), list[str]()
+    run = partial(run_views, bench.config, once=False, progress=told.append, stop=stop)
+    job = threading.Thread(target=lambda: ended.append(run()))
+    job.start()
+    until(lambda: any(line.startswith("following") for line in told), within_s=120)
+    named = {"groups": _groups(_LARGE.replace("AS n", "AS n, max(v) AS most")), "sizes": _SIZES}
+    assert rebuild_views(replace(bench.config, views=named)).generations == {"groups": 2}
+    assert (bench.signs("groups"), bench.signs("sizes")) == (["~g0", "~g1", "~g2"], ["-3", "~2"])
+    bench.transaction(("x", "c", {"id": 20, "g": "new", "v": 5}))
+    until(lambda: bench.signs("groups") == ["+new"], within_s=60)
+
+    wrong = {"groups": described(_groups(_GROUPS.replace("*", "CAST(g AS INT)")))}
+    with pytest.raises(OperatorError, match="could not publish it: view groups: a value cannot be converted"):
+        publish(bench.config, wrong, told.append)
+    bench.transaction(("x", "c", {"id": 21, "g": "newer", "v": 5}))
+    until(lambda: "+newer" in bench.signs("groups"), within_s=60)
+    done = rebuild_views(replace(bench.config, views=named), only=["groups"], rollback=True)
+    assert done.generations == {"groups": 3}
+    stop.set()
+    job.join(60)
+    assert ended[0].stopped == {}
+    run_apply(copies, once=True)
+    made = target(schema_versions(bench.config.source)["view.groups"], {})
+    store = open_store(copies.stores["copy"], name="copy", prefix=bench.prefix, spark=apply_spark)
+    with closing(store):
+        rows = {row["g"]: row["n"] for row in (json.loads(found.document) for found in store.rows(made))}
+    assert rows == {"g0": 3, "g1": 3, "g2": 2, "new": 1, "newer": 1}
+    assert bench.run().events == 0

@@ -72,10 +72,10 @@ class ClusterStore(ViewStore):
         on = Running(self.lake.spark, self.lake, self._file, limit)
         return ClusterStep(on, before_ms, clock_ms, stale, self.kept)
 
-    def _compute(self, step: StepOfViews, views: list[View], stale: set[str]) -> None:
+    def _compute(self, step: StepOfViews, views: list[View]) -> None:
         own = cast("ClusterStep", step)
         try:
-            super(ClusterStore, self)._compute(step, views, stale)
+            super(ClusterStore, self)._compute(step, views)
         except PySparkException as exc:
             if self.lake.has(self._file.named()):
                 raise

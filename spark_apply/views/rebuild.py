@@ -1,0 +1,183 @@
+"""Publishes views by other definitions: by those of the file, those of the generation before, or the same once more.
+
+The difference is found beside, by Spark, as `verify` finds it: nothing is touched. Then the view job is asked to
+publish it. One that runs takes new definitions over between two steps; where none does, one runs here until it is done.
+Either way the new rows, what of the old ones is not among them, and the position are one Kafka transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from cdc.config.views import ViewsConfig
+from cdc.model.errors import CdcError, ConfigError, FencedError, OperatorError
+from cdc.model.state import State
+from spark_apply.events import kafka_source
+from spark_apply.model.suggestion import did_you_mean
+from spark_apply.spark.session import open_session
+from spark_apply.views.commands import Command, Commands, leave, new_command
+from spark_apply.views.definitions import Definition, Text, changed, described, published, view_of
+from spark_apply.views.followable import refuse_unfollowable
+from spark_apply.views.job import plan_views, run_views
+from spark_apply.views.state import StateInUseError
+from spark_apply.views.verify import Verified, compare_views, standing
+
+Progress = Callable[[str], None]
+
+TAKEN_S = 5.0
+"""A job that runs has said by then that it will do what it is asked for."""
+_LOOK_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild has found, and done."""
+
+    views: Sequence[Verified]
+    """By how much the rows that are published differ from those of the definitions that are asked for."""
+    generations: Mapping[str, int] = field(default_factory=dict)
+    """Of each view, after it was published; empty: nothing was."""
+
+    @property
+    def differs(self) -> bool:
+        return any(not of.agrees for of in self.views)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the stable JSON of ``cdc view rebuild --json``."""
+        return {
+            "differs": self.differs,
+            "views": [
+                {
+                    "view": of.view,
+                    "position": of.position,
+                    "generation": self.generations.get(of.view),
+                    "added": of.missing,
+                    "removed": of.extra,
+                    "changed": of.different,
+                    "keys": [{"how": _HOWS[how], "key": key} for how, key in of.keys],
+                }
+                for of in self.views
+            ],
+        }
+
+
+_HOWS: Final = {"missing": "added", "extra": "removed", "different": "changed"}
+
+
+def rebuild_views(
+    config: ViewsConfig,
+    *,
+    only: Collection[str] = (),
+    rollback: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Rebuilt:
+    """Publish views by their definitions in the file; without `only` those of which the file has another one.
+
+    With `rollback` by the definitions of the generation before. With `dry_run` nothing is published. Raises ConfigError
+    for what cannot be asked, OperatorError where it could not be done: then what is published is as it was.
+    """
+    tell = progress or (lambda _line: None)
+    state = standing(config)
+    texts = _wanted(config, state, only, rollback=rollback)
+    if not texts:
+        return Rebuilt(())
+    going = _going(config, state, texts)
+    planned = plan_views(going, open_session(config.name, config.spark))
+    refuse_unfollowable(planned.views, texts, kafka_source.schema_versions(config.source))
+    found = compare_views(going, planned, texts, tell)
+    for of in found:
+        if of.failed is not None:
+            raise OperatorError(
+                f"views.{of.view}: {of.failed}", hint="what is published is as it was; correct the SQL, or the rows"
+            )
+    if dry_run:
+        return Rebuilt(found)
+    publish(going, texts, tell)
+    after = published(standing(config))
+    return Rebuilt(found, {name: after[name].generation for name in texts if name in after})
+
+
+def repair_views(
+    config: ViewsConfig, found: Sequence[Mapping[str, object]], *, progress: Progress | None = None
+) -> list[str]:
+    """Have the views computed again that `verify` has found to differ, given as its JSON; return which they are."""
+    parts = ("missing", "extra", "different")
+    names = [str(of["view"]) for of in found if not of["failed"] and any(of[part] for part in parts)]
+    if names:
+        texts = {name: described(config.views[name]) for name in names}
+        publish(config, texts, progress or (lambda _line: None))
+    return names
+
+
+def publish(config: ViewsConfig, texts: Mapping[str, Text], tell: Progress) -> None:
+    """Have views published by these definitions; return when they are. Raises OperatorError where that failed.
+
+    `config` has them already: a job is run by it here, if there is none that runs elsewhere.
+    """
+    command = new_command(texts)
+    leave(config, command)
+    tell("asking the view job")
+    with closing(Commands(config)) as commands:  # opened once the command is there: not to see it means that it is done
+        begun, mine = time.monotonic(), False
+        while (standing_as := _standing(commands, command)) is not None:
+            if standing_as.failed is not None:
+                commands.withdraw(command)
+                msg = f"the view job could not publish it: {standing_as.failed}"
+                raise OperatorError(msg, hint="what is published is as it was; correct the SQL, or the rows")
+            if standing_as.taken:
+                tell("the view job has taken it, and is at work")
+            elif not mine and time.monotonic() - begun > TAKEN_S:
+                mine = _run_here(config, commands, command, tell)
+            time.sleep(_LOOK_S)
+
+
+def _standing(commands: Commands, command: Command) -> Command | None:
+    return next((each for each in commands.standing() if each.key == command.key), None)
+
+
+def _run_here(config: ViewsConfig, commands: Commands, command: Command, tell: Progress) -> bool:
+    """Do it in this process; return False where another one has the state."""
+    tell("no view job has answered: running it here")
+    try:
+        run_views(config, once=True, progress=tell)
+    except (StateInUseError, FencedError):
+        tell("another view job is at work: waiting for it")
+        return False
+    except CdcError:
+        commands.withdraw(command)
+        raise
+    return True
+
+
+def _wanted(config: ViewsConfig, state: State, only: Collection[str], *, rollback: bool) -> dict[str, Text]:
+    known = published(state)
+    for name in only:
+        if name not in config.views:
+            hint = did_you_mean(name, config.views, f"views of this file: {', '.join(config.views)}")
+            raise ConfigError(f"--view {name}: there is no such view", hint=hint)
+        if name not in known:
+            msg = f"view {name}: nothing is published of it yet"
+            raise OperatorError(msg, hint="run it: cdc view run VIEWS.yaml")
+    if not rollback:
+        return {name: described(config.views[name]) for name in only or changed(config, state)}
+    if not only:
+        raise ConfigError("--rollback needs --view", hint="say which view goes back: --view NAME --rollback")
+    return {name: _before(name, known[name]) for name in only}
+
+
+def _before(name: str, known: Definition) -> Text:
+    if known.before is None:
+        msg = f"view {name}: it is of generation {known.generation}, and there is none before"
+        raise OperatorError(msg, hint="edit its definition in VIEWS.yaml, then cdc view rebuild VIEWS.yaml")
+    return known.before
+
+
+def _going(config: ViewsConfig, state: State, texts: Mapping[str, Text]) -> ViewsConfig:
+    """Return the file with the definitions that are asked for, and else those that are published."""
+    others = {name: known.text for name, known in changed(config, state).items()}
+    return replace(config, views={**config.views, **{n: view_of(text) for n, text in {**others, **texts}.items()}})
