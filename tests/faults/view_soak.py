@@ -196,8 +196,9 @@ class Bank:
     def _transact(self, cursor: Any) -> None:
         kind, number = self._random.random(), self.transactions
         if kind < 0.7:
-            one, other = self._random.sample(range(1, ACCOUNTS + 1), 2)
             amount = self._random.randint(1, 50)
+            cursor.execute("SELECT id FROM account ORDER BY random() LIMIT 2")
+            (one,), (other,) = cursor.fetchall()
             cursor.execute("UPDATE account SET balance = balance - %s WHERE id = %s", (amount, one))
             cursor.execute("UPDATE account SET balance = balance + %s WHERE id = %s", (amount, other))
         elif kind < 0.8:
