@@ -269,11 +269,10 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         "number": ViewConfig(sql="SELECT id, CAST(sender AS INT) AS n FROM public.t", key=("id",)),
         "of_number": ViewConfig(sql="SELECT id FROM view.number WHERE n > 0", key=("id",)),
         "good": ViewConfig(sql="SELECT id, likes FROM public.t", key=("id",)),
-        "found": ViewConfig(
-            match=MatchConfig(queries="public.t", query="sender", docs="public.t", fields=("sender",)),
-            key=("query", "doc"),
-        ),
     }
+    if engine == "duckdb":
+        match = MatchConfig(queries="public.t", query="sender", docs="public.t", fields=("sender",))
+        views["found"] = ViewConfig(match=match, key=("query", "doc"))
     bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"]}, views, engine=engine)
     bench.transaction(("t", "c", {"id": 1, "sender": "7", "likes": 1}))
     assert bench.run().stopped == {}
@@ -291,21 +290,22 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         [],
         ["+2", "+3", "+4"],
     )
-    assert bench.signs("found") == ["+1,1", "+1,2", "+2,1", "+2,2"], "what is no search finds nothing"
     verified = {of.view: of for of in verify_views(bench.config)}
-    assert {name for name, of in verified.items() if of.agrees} == {"good", "found"}
+    assert {name for name, of in verified.items() if of.agrees} == {"good"} | (views.keys() & {"found"})
     assert {name for name, of in verified.items() if of.failed} == {"number", "of_number"}
     assert verified["by_sender"].missing > 0, "what is in quarantine is no row of the topic"
-    why = "no search, something is missing beside OR or between parentheses"
-    assert verified["found"].keys == ((why, '{"query":3}'),)
     status = view_status(bench.config)
-    assert status["views"]["found"]["quarantined"] == 1
+    if "found" in views:
+        why = "no search, something is missing beside OR or between parentheses"
+        assert verified["found"].keys == ((why, '{"query":3}'),)
+        assert status["views"]["found"]["quarantined"] == 1
+        assert bench.signs("found") == ["+1,1", "+1,2", "+2,1", "+2,2"], "what is no search finds nothing"
     assert status["views"]["by_sender"]["quarantined"] == 2
     assert status["views"]["number"]["stopped"] == summary.stopped["number"]
     bench.transaction(("t", "d", {"id": 1}), ("t", "u", {"id": 3, "sender": "8", "likes": 3}), ("t", "d", {"id": 4}))
     assert bench.run().stopped == {}
     assert bench.signs("by_sender") == ["+8", "-secret OR", "~7"]
-    assert bench.signs("found") == ["+3,3", "-1,1", "-1,2", "-2,1"]
+    assert "found" not in views or bench.signs("found") == ["+3,3", "-1,1", "-1,2", "-2,1"]
     assert bench.signs("number") == ["+2", "+3", "-1"]
     assert bench.signs("of_number") == ["+1", "+2", "+3", "-1"]
     assert view_status(bench.config)["views"]["by_sender"]["quarantined"] == 0
