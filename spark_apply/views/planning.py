@@ -51,7 +51,7 @@ def plan_config(
     if engine == "spark":
         _require_rows(name, view, uses)
     if view.pattern is not None:
-        return PlannedView(*plan_pattern(name, view.pattern, view.key, relations, uses))
+        return PlannedView(*plan_pattern(name, view.pattern, view.key, relations, uses, engine=engine))
     if view.match is not None:
         match = match_of(name, view.match, view.key, relations)
         return PlannedView(plan_match(match, view.key), match.sql, match)
@@ -62,7 +62,7 @@ def plan_config(
 
 def _require_rows(name: str, view: ViewConfig, uses: Mapping[str, TableUse]) -> None:
     """Raise ConfigError for what the engine `spark` does not do: it has rows as they are now, and SQL."""
-    told = next((part for part in ("pattern", "match") if getattr(view, part) is not None), None)
+    told = "match" if view.match is not None else None
     for table, use in uses.items():
         if use.way is Way.EVENTS:
             told = table

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -35,7 +35,7 @@ from spark_apply.views.job import Planned, plan_views
 from spark_apply.views.output import last_position
 from spark_apply.views.output_types import spark_text
 from spark_apply.views.reading import as_used
-from spark_apply.views.search.verified import matched
+from spark_apply.views.search.verified import matched, no_searches
 from spark_apply.views.status import peeked
 from spark_apply.views.streams import rows_of
 from spark_apply.views.uses import TableUse, Way
@@ -65,7 +65,7 @@ class Verified:
     """Rows of the topic that the answer does not have."""
     different: int
     keys: tuple[tuple[str, str], ...]
-    """Of the first ones: what is wrong, and the key as JSON."""
+    """Of the first ones: what is wrong, and the key as JSON. What is no search of a match is named, too."""
     failed: str | None = None
     """Why Spark has no answer; then nothing was compared."""
 
@@ -159,7 +159,8 @@ class _Look:
             self._register(stand_ins, view.relation, answer)
             if view.name in only:
                 self.tell(f"comparing {view.name}")
-                found.append(self._contained(view, answer))
+                compared = self._contained(view, answer)
+                found.append(replace(compared, keys=compared.keys + self._no_searches(view, stand_ins)))
         for name in stand_ins.values():
             self.spark.catalog.dropTempView(name)
         return found
@@ -169,6 +170,13 @@ class _Look:
             return self.spark.sql(spark_text(view.sql, stand_ins, clock, view.uses))
         queries, docs = (self.spark.table(stand_ins[of.name]) for of in (view.match.queries, view.match.docs))
         return matched(self.spark, view.match, view.columns, queries, docs)
+
+    def _no_searches(self, view: View, stand_ins: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """Name what is in quarantine because it is no search: that is no difference."""
+        if view.match is None:
+            return ()
+        queries = self.spark.table(stand_ins[view.match.queries.name])
+        return no_searches(view.match, view.columns, queries, NAMED)
 
     def _register(self, stand_ins: dict[str, str], relation: str, rows: DataFrame) -> None:
         stand_ins[relation] = f"_cdc_verified_{len(stand_ins)}"

@@ -270,33 +270,42 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         "of_number": ViewConfig(sql="SELECT id FROM view.number WHERE n > 0", key=("id",)),
         "good": ViewConfig(sql="SELECT id, likes FROM public.t", key=("id",)),
     }
+    if engine == "duckdb":
+        match = MatchConfig(queries="public.t", query="sender", docs="public.t", fields=("sender",))
+        views["found"] = ViewConfig(match=match, key=("query", "doc"))
     bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"]}, views, engine=engine)
     bench.transaction(("t", "c", {"id": 1, "sender": "7", "likes": 1}))
     assert bench.run().stopped == {}
     assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (["+7"], ["+1"], ["+1"])
     bench.transaction(
         ("t", "c", {"id": 2, "sender": "7", "likes": 2}),
-        ("t", "c", {"id": 3, "sender": "secret", "likes": 3}),
+        ("t", "c", {"id": 3, "sender": "secret OR", "likes": 3}),
         ("t", "c", {"id": 4, "sender": None, "likes": 4}),
     )
     summary = bench.run()
     assert list(summary.stopped) == ["number", "of_number"]
     assert "secret" not in summary.stopped["number"]
     assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (
-        ["+secret"],
+        ["+secret OR"],
         [],
         ["+2", "+3", "+4"],
     )
     verified = {of.view: of for of in verify_views(bench.config)}
-    assert {name for name, of in verified.items() if of.agrees} == {"good"}
+    assert {name for name, of in verified.items() if of.agrees} == {"good"} | (views.keys() & {"found"})
     assert {name for name, of in verified.items() if of.failed} == {"number", "of_number"}
     assert verified["by_sender"].missing > 0, "what is in quarantine is no row of the topic"
     status = view_status(bench.config)
+    if "found" in views:
+        why = "no search, something is missing beside OR or between parentheses"
+        assert verified["found"].keys == ((why, '{"query":3}'),)
+        assert status["views"]["found"]["quarantined"] == 1
+        assert bench.signs("found") == ["+1,1", "+1,2", "+2,1", "+2,2"], "what is no search finds nothing"
     assert status["views"]["by_sender"]["quarantined"] == 2
     assert status["views"]["number"]["stopped"] == summary.stopped["number"]
     bench.transaction(("t", "d", {"id": 1}), ("t", "u", {"id": 3, "sender": "8", "likes": 3}), ("t", "d", {"id": 4}))
     assert bench.run().stopped == {}
-    assert bench.signs("by_sender") == ["+8", "-secret", "~7"]
+    assert bench.signs("by_sender") == ["+8", "-secret OR", "~7"]
+    assert "found" not in views or bench.signs("found") == ["+3,3", "-1,1", "-1,2", "-2,1"]
     assert bench.signs("number") == ["+2", "+3", "-1"]
     assert bench.signs("of_number") == ["+1", "+2", "+3", "-1"]
     assert view_status(bench.config)["views"]["by_sender"]["quarantined"] == 0

@@ -254,3 +254,15 @@ def test_a_match_reads_tables_as_they_are() -> None:
     with pytest.raises(ConfigError, match="from goes with sql and pattern alone") as refused:
         ViewConfig(match=MatchConfig(**ALERTS), key=("query", "doc"), reads=reads)
     assert "have the match over that view" in (refused.value.hint or "")
+
+
+def test_the_engine_spark_takes_patterns_and_no_matches() -> None:
+    """A pattern is SQL of either engine."""
+    pattern = ViewConfig(pattern=PatternConfig(**STALLED), key=("customer", "placed_at"))
+    plan = plan_config("v", pattern, RELATIONS, {}, engine="spark").plan
+    assert plan.uses_clock
+    assert all("`" in node.restricted for node in plan.nodes)
+    match = ViewConfig(match=MatchConfig(**ALERTS), key=("query", "doc_shop", "doc_id"))
+    with pytest.raises(ConfigError, match=r"views\.v: match is not known to the engine spark") as refused:
+        plan_config("v", match, RELATIONS, {}, engine="spark")
+    assert "engine: duckdb" in (refused.value.hint or "")

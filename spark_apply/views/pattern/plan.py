@@ -28,6 +28,8 @@ def plan_pattern(
     key: Sequence[str],
     relations: Mapping[str, Relation],
     uses: Mapping[str, TableUse],
+    *,
+    engine: str = "duckdb",
 ) -> tuple[ViewPlan, str]:
     """Return how a pattern is kept up to date, and the SELECT that it is. Raises ConfigError."""
     relation = _relation(name, pattern.of, relations)
@@ -38,13 +40,13 @@ def plan_pattern(
     use = uses.get(relation.name)
     time = _time(name, pattern.time or (use.time if use is not None else None), relation)
     for element, condition in pattern.define.items():
-        _check(name, element, condition, relation)
+        _check(name, element, condition, relation, engine)
     for column in key:
         if column not in pattern.columns:
             msg = f"views.{name}.key: {column} is no column of the view"
             raise ConfigError(msg, hint=did_you_mean(column, pattern.columns))
     sql = pattern_sql(replace(pattern, of=relation.name), time, relation.change_columns)
-    return plan_view(name, sql, key, relations, uses=uses, part="pattern"), sql
+    return plan_view(name, sql, key, relations, uses=uses, part="pattern", engine=engine), sql
 
 
 def _relation(name: str, asked: str, relations: Mapping[str, Relation]) -> Relation:
@@ -76,7 +78,7 @@ def _time(name: str, asked: str | None, relation: Relation) -> str:
     return times[0]
 
 
-def _check(name: str, element: str, condition: str, relation: Relation) -> None:
+def _check(name: str, element: str, condition: str, relation: Relation, engine: str) -> None:
     """Refuse what is no condition over the columns of one row. Raises ConfigError."""
     part = f"pattern.define.{element}"
     written = Written(name, condition, part)
@@ -97,7 +99,7 @@ def _check(name: str, element: str, condition: str, relation: Relation) -> None:
     key = ", ".join("`" + column.replace("`", "``") + "`" for column in relation.change_columns)
     table = ".".join("`" + word.replace("`", "``") + "`" for word in relation.name.split(".", 1))
     sql = f"SELECT {key}, CASE WHEN ({condition}\n) THEN 1 ELSE 0 END AS _is FROM {table}"
-    plan_view(name, sql, relation.change_columns, {relation.name: relation}, part=part)
+    plan_view(name, sql, relation.change_columns, {relation.name: relation}, part=part, engine=engine)
 
 
 _EXAMPLE = "as in: status = 'paid'"

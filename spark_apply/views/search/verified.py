@@ -87,6 +87,18 @@ def _boolean(parts: Sequence[tuple[tantivy.Occur, tantivy.Query]]) -> tantivy.Qu
     return tantivy.Query.boolean_query(list(parts))
 
 
+def no_searches(match: Match, columns: Columns, queries: DataFrame, limit: int) -> tuple[tuple[str, str], ...]:
+    """Return why rows of these are no searches, and their keys as JSON: the first ones, in the order of these."""
+    kinds = dict(columns)
+    key = zip(match.queries.change_columns, match.query_columns, strict=True)
+    named = F.struct(*(F.col(quoted(column)).cast(spark_type(kinds[name])).alias(name) for column, name in key))
+    rows = queries.select(
+        F.to_json(named, {"ignoreNullFields": "false"}), F.coalesce(F.col(quoted(match.query)), F.lit(""))
+    )
+    read = ((key, read_search(text)) for key, text in rows.collect())
+    return tuple(sorted((f"no search, {why}", key) for key, why in read if isinstance(why, str)))[:limit]
+
+
 def matched(spark: SparkSession, match: Match, columns: Columns, queries: DataFrame, docs: DataFrame) -> DataFrame:
     """Return the rows that a match has over these rows of its relations."""
     kinds = dict(columns)
