@@ -20,7 +20,9 @@ Why no row is lost, and no older state follows a newer one:
 3. A truncate is noted for every key at once.
 4. When all windows are written, a live key whose last record is older than `since`, where the reading began, had
    neither a row in the view of its window nor an event since: the source does not have it at this point of the log, and
-   it gets a delete. Keys with an event since the topic was read are taken out first, of each part when it is written. A
+   it gets a delete. Where rows went without an event, and nobody knows at which place of the log, `since` is the log's
+   end by then, which the first view has seen: events before it do not say that a row is still there. Keys with an
+   event since the topic was read are taken out first, of each part when it is written. A
    row that is inserted later has its event behind the delete. The deletes are committed in parts of `DELETES_AT_ONCE`;
    after a restart the topic is read again, and tells by itself which of them have been written.
 5. A window is committed with the key it ended at (`IncrementalProgress`), so a restart goes on behind that key, under a

@@ -177,7 +177,7 @@ class Session:
         """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
         if self._first_of == table.qualified:
             self._incremental.note_version(table.qualified)  # its first rows have shown the change it is read for
-        elif self._incremental.add(table.qualified, self._since(), required=True):
+        elif self._incremental.add(table.qualified, self._log_end(), required=True):
             log.warning("table %s: %s: its rows are read again", table.qualified, reason)
 
     def _emptied(self, table: Table) -> None:
@@ -185,6 +185,11 @@ class Session:
         self._incremental.add(table.qualified, self._since(), required=True, restart=True)
         log.info("table %s was truncated: its keys get their deletes in parts, behind what is in it by now",
                  table.qualified)  # fmt: skip
+
+    def _log_end(self) -> str:
+        """Give a position behind all that is in the log by now: what has changed the rows may be anywhere before it."""
+        commit = max(self._source.current(), self._source.position()[1], self._state.commit)
+        return Position(self._state.epoch, commit - 1, self._windows + 1).text
 
     def _since(self) -> str:
         """Give a position before all that is written from now on, behind all that was."""

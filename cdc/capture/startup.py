@@ -123,7 +123,7 @@ class Startup:
             self._sink.commit(state)
             return state, start.view
         _refuse_left_out(source, state)
-        still = self._compare_outbox(_still_captured(state, names))
+        still = self._compare_outbox(_still_captured(state, names), source)
         try:
             moved = source.verify(still)
             if gap is not None:
@@ -145,13 +145,13 @@ class Startup:
         added = self._refuse_others(identity, tables, still)
         if added:
             source.extend(tables)
-            still = replace(self._taken_up(still, added), tables=names, carried=source.carried())
+            still = replace(self._taken_up(still, added, source), tables=names, carried=source.carried())
         if lost:
-            still = _read_again(still, lost)
+            still = _read_again(still, lost, source)
         found = source.stale() if isinstance(source, Comparing) else {}
         stale = {name: reason for name, reason in found.items() if name in still.tables}
         if stale:
-            still = replace(_read_again(still, stale), carried=source.carried())
+            still = replace(_read_again(still, stale, source), carried=source.carried())
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
         if self._record_topics() or still is not state:
@@ -159,9 +159,9 @@ class Startup:
             self._sink.commit(state)
         return state, None
 
-    def _taken_up(self, state: State, added: Iterable[Table]) -> State:
+    def _taken_up(self, state: State, added: Iterable[Table], source: Source) -> State:
         """Let tables be read that `state` does not know; those captured before as behind a gap."""
-        since = Position(state.epoch, state.commit - 1, state.windows + 1).text
+        since = _log_end(state, source)
         reading = {}
         for table in added:
             back = self._sink.topic(table) in self._sink.recorded()
@@ -171,7 +171,7 @@ class Startup:
             reading[table.qualified] = IncrementalProgress(since, gap=back).to_json()
         return replace(state, reading={**state.reading, **reading})
 
-    def _compare_outbox(self, state: State) -> State:
+    def _compare_outbox(self, state: State, source: Source) -> State:
         """Have a table read that is no outbox any more: of the rows it has, none was published."""
         was, outbox = str(state.config.get(_OUTBOX, "")), self._settings.outbox
         now = outbox.table if outbox is not None else ""
@@ -179,7 +179,7 @@ class Startup:
             return state
         if was in state.tables:
             log.warning("table %s is no outbox any more: its rows are read", was)
-            state = _read_again(state, [was])
+            state = _read_again(state, [was], source)
         if now in state.tables:
             log.warning("table %s is an outbox now: what is inserted is published, and its topic stays as it is", now)
         return replace(state, config={**state.config, _OUTBOX: now})
@@ -272,9 +272,18 @@ def _refuse_left_out(source: Source, state: State) -> None:
         raise_first(error for name, error in source.left_out().items() if name in state.tables)
 
 
-def _read_again(state: State, tables: Iterable[str]) -> State:
+def _log_end(state: State, source: Source) -> str:
+    """Return a position behind all that is in the log by now, and before all that is read from now on.
+
+    Rows may have gone without events at any place of the log that is still to be followed: an event before its end
+    does not say that a row is there, which a view that is taken later does.
+    """
+    return Position(state.epoch, max(state.commit, source.current()) - 1, state.windows + 1).text
+
+
+def _read_again(state: State, tables: Iterable[str], source: Source) -> State:
     """Let tables be read again whose topics may have rows that are gone at the source."""
-    since = Position(state.epoch, state.commit - 1, state.windows + 1).text
+    since = _log_end(state, source)
     reading = {name: IncrementalProgress(since, gap=True).to_json() for name in tables}
     return replace(state, reading={**state.reading, **reading})
 

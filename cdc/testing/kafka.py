@@ -65,6 +65,10 @@ class MemoryKafka:
         self.forgotten[topic] = self.forgotten.get(topic, 0) + len(self.topics[topic])
         self.topics[topic].clear()
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic: one of its name that is made later is another."""
+        self.topics.pop(topic, None)
+
     def facts(self, topic: str) -> TopicFacts:
         """Return a topic as it is."""
         forgotten = self.forgotten.get(topic, 0)

@@ -129,6 +129,20 @@ SILENT: Final = (
         "partition t_2 was detached and attached again",
         before=_PARTITIONED,
     ),
+    Case(
+        name="rows_of_a_partition_that_goes",  # of the log that is still to be read when it has gone
+        before=_PARTITIONED,
+        stopped=["INSERT INTO t VALUES (12, 'x', 1), (3, 'x', 1)", "DROP TABLE t_2", "UPDATE t SET n = 9 WHERE id = 1"],
+        said=["a partition was detached or dropped"],
+    ),
+    Case(
+        name="rows_of_a_table_that_goes",
+        before=_PEOPLE,
+        stopped=[
+            "INSERT INTO t VALUES (3, 'c', 3); UPDATE t SET n = 5 WHERE id = 1",
+            "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text, n int); INSERT INTO t VALUES (4, 'd', 4)",
+        ],
+    ),
     *_silent("a_partition_truncated", "TRUNCATE t_2", "partition t_2 was truncated", before=_PARTITIONED),
 )
 

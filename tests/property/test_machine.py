@@ -1,12 +1,15 @@
 """A connector's whole life as a state machine: any order of commits, faults, kills, commands, gaps and added tables.
 
+The world changes under it, too: rows without events, the publication, topics. The fold is the table all the same, or
+the connector has stopped with a verdict.
+
 No server: a log, a broker with unknown outcomes and delayed markers, and time that passes at every point the loop goes
 through. After each run the folds are compared, at the end every law is held against everything ever written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -23,10 +26,13 @@ import cdc.capture.pipeline
 import cdc.capture.session
 from cdc.capture.signals import Command, parse
 from cdc.encode.live_keys import LiveKeys
+from cdc.encode.table_log import log_of
 from cdc.encode.window_keys import LoggedKeys
-from cdc.model.errors import GapError, OperatorError, RetryableError
-from cdc.model.interfaces import Window
+from cdc.model.change import Idle, Message, Offset, Table, Transaction, TransactionBatch
+from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError
+from cdc.model.interfaces import Start, Window
 from cdc.model.state import Phase as Stage
+from cdc.model.state import State
 from cdc.testing import POINTS, Killed, MemorySink, MemorySnapshotter, Outcome, Record
 from tests.conftest import FULL
 from tests.property.test_pipeline_laws import (
@@ -35,6 +41,7 @@ from tests.property.test_pipeline_laws import (
     PREFIX,
     STEPS,
     TABLES,
+    CheckedSource,
     Oracle,
     Parts,
     Scenario,
@@ -53,11 +60,61 @@ EMPTY = Scenario(
 )
 
 
+class WatchedSource(CheckedSource):
+    """Compares how often rows of its tables have changed without events: a twin of the ledger of PostgreSQL."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._silent: Mapping[str, int] = world.silent if isinstance(world, LiveWorld) else {}
+        self._then: dict[str, str] = {}
+        self._stale: dict[str, str] = {}
+
+    def _now(self) -> dict[str, str]:
+        return {name: str(self._silent.get(name, 0)) for name in self._log.carried}
+
+    def verify(self, state: State) -> tuple[Offset, int] | None:
+        moved = super().verify(state)
+        self._then = self._now()
+        different = [name for name, then in state.carried.items() if self._then.get(name, then) != then]
+        self._stale = dict.fromkeys(different, "rows have changed without events")
+        return moved
+
+    def hold(self, tables: Sequence[Table]) -> Start:
+        self._log.carried |= {table.qualified for table in tables}
+        self._then, self._stale = self._now(), {}
+        return super().hold(tables)
+
+    def extend(self, tables: Sequence[Table]) -> None:
+        super().extend(tables)
+        self._then = {**self._now(), **self._then}
+
+    def carried(self) -> Mapping[str, str]:
+        return self._then
+
+    def stale(self) -> Mapping[str, str]:
+        return self._stale
+
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+        for frame in super().stream(offset):
+            now = self._now()
+            if self._then.keys() - now.keys():
+                raise OperatorError("the log no longer carries all tables", hint="put them in again")
+            if any(now[name] != then for name, then in self._then.items()):
+                raise ChangedError("rows have changed without events")
+            yield frame
+
+
 class LiveWorld(World):
     """A world whose connector is also asked to read tables again."""
 
     def __init__(self, parts: Parts | None = None) -> None:
-        super().__init__(EMPTY, parts or Parts())
+        super().__init__(EMPTY, parts or Parts(source=WatchedSource))
+        self.silent: dict[str, int] = {}
+        """How often rows of a table may have changed without events."""
+        self.taken_out: set[str] = set()
+        """Tables that somebody has taken out of the publication."""
+        self.lost = 0
+        """How many topics were lost."""
         self.plan: list[tuple[str, int, type[BaseException]]] = []
         self.asks: list[Command] = []
         """Commands that come while the connector works, one at each of the next points."""
@@ -89,6 +146,38 @@ class LiveWorld(World):
         self.kafka.topics[topic].append(Record(topic, key, command.to_bytes(key.decode()), transaction))
         self.kafka.end("cdc snapshot", Outcome.COMMITTED)
 
+    def commit_silently(self, changes: Sequence[Step]) -> None:
+        """DDL changes rows, or a partition goes: whatever no event tells."""
+        tables = {TABLES[step.table].qualified for step in changes}
+        carried, self.log.carried = self.log.carried, self.log.carried - tables
+        self._coming.insert(0, tuple(changes))
+        self._unseen.insert(0, 0)
+        self.commit_next()
+        self.log.carried = carried
+        for name in tables:
+            self.silent[name] = self.silent.get(name, 0) + 1
+
+    def take_out(self, name: str) -> None:
+        """As `ALTER PUBLICATION … DROP TABLE` does."""
+        if name in self.log.carried:
+            self.log.carried -= {name}
+            self.taken_out.add(name)
+
+    def put_in(self, names: Iterable[str]) -> None:
+        """Undo `take_out`: a start sees that they were out."""
+        for name in list(names):
+            self.taken_out.discard(name)
+            self.log.carried |= {name}
+            self.silent[name] = self.silent.get(name, 0) + 1
+
+    def lose_topics(self, topics: Iterable[str], *, records_alone: bool) -> None:
+        """Somebody deletes topics, or the records in them, while the connector does not run."""
+        for topic in topics:
+            if topic in self.kafka.topics:
+                self.lost += 1
+                self.asked = True  # of transactions that were in it, events are missing
+                (self.kafka.delete_records if records_alone else self.kafka.delete)(topic)
+
     def lose_the_log(self) -> None:
         """The slot is dropped by somebody."""
         self.log.held_from = None
@@ -107,6 +196,9 @@ class LiveWorld(World):
                 self.ask(Command(tables=(), after_gap=True))
                 return False
             except OperatorError as exc:
+                if "no longer carries" in exc.message:
+                    holds(self.taken_out, "a table that was taken out, and none was")
+                    return False
                 holds("is paused" in exc.message and self.pauses, "stopped without a reason")
                 self._stay_paused()
                 return False
@@ -146,7 +238,9 @@ class LiveOracle(Oracle):
     """Where the log had a gap, no event can be asked for; the rest holds all the same."""
 
     def _events(self) -> None:
-        if not self.world.gaps:  # type: ignore[attr-defined]
+        world = self.world
+        assert isinstance(world, LiveWorld)
+        if not (world.gaps or world.silent or world.lost):
             super()._events()
 
 
@@ -219,6 +313,31 @@ class Life(RuleBasedStateMachine):
         Life.steps += 1
         self.world.lose_the_log()
 
+    @rule(changes=st.lists(STEPS, min_size=1, max_size=3))
+    def commit_silently(self, changes: list[Step]) -> None:
+        Life.steps += 1
+        self.world.commit_silently(changes)
+
+    @rule(table=st.integers(0, len(TABLES) - 1))
+    def take_out_of_the_publication(self, table: int) -> None:
+        Life.steps += 1
+        self.world.take_out(TABLES[table].qualified)
+
+    @precondition(lambda self: self.world.taken_out)
+    @rule()
+    def put_back_into_the_publication(self) -> None:
+        Life.steps += 1
+        self.world.put_in(self.world.taken_out)
+
+    @rule(table=st.integers(0, len(TABLES)), records_alone=st.booleans())
+    def lose_a_topic(self, table: int, records_alone: bool) -> None:
+        Life.steps += 1
+        if table == len(TABLES):
+            self.world.lose_topics([f"{PREFIX}.schema"], records_alone=False)
+            return
+        topic = f"{PREFIX}.{TABLES[table].qualified}"
+        self.world.lose_topics([topic, log_of(topic)], records_alone=records_alone)
+
     @rule()
     def run_once(self) -> None:
         Life.steps += 1
@@ -227,6 +346,7 @@ class Life(RuleBasedStateMachine):
     def teardown(self) -> None:
         world = self.world
         world._pace.clear()
+        world.put_in(world.taken_out)
         while world.commit_next():
             pass
         for _ in range(8 + 2 * len(world.plan) + 2 * world.gaps + 4 * world.pauses):
