@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.conftest import Database, MySQLDatabase
+from tests.conftest import Database
 from tests.integration import in_process
 from tests.integration.nudges import nudged
 from tests.integration.running import Writer, eventually
@@ -127,7 +127,7 @@ def test_a_file_that_is_not_as_it_was_left_is_refused(postgres18: Database, tmp_
     assert lines.out.read_bytes() == whole
 
 
-def test_truncates_messages_and_other_commands(postgres18: Database, mysql: MySQLDatabase, tmp_path: Path) -> None:
+def test_truncates_messages_and_other_commands(postgres18: Database, tmp_path: Path) -> None:
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     lines = Lines(tmp_path, postgres18.url, ["public.t"])
     lines.catch_up()
@@ -143,14 +143,6 @@ def test_truncates_messages_and_other_commands(postgres18: Database, mysql: MySQ
         done = lines.cdc(*words)
         assert done.returncode == 2
         assert "sink.type is jsonl: this connector has no topics" in done.stderr
-    folder = tmp_path / "mysql"
-    folder.mkdir()
-    mysql.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    of_mysql = Lines(folder, mysql.url, [f"{mysql.name}.t"])
-    of_mysql.catch_up()
-    mysql.execute("INSERT INTO t VALUES (2)", "DELETE FROM t WHERE id = 1")
-    of_mysql.catch_up()
-    assert of_mysql.fold() == [{"id": 2}]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.files.position_file import Contents
@@ -182,6 +183,9 @@ def _run(world: World, program: Program, source: type[SafeSource]) -> None:
     ).run(until_caught_up=True)
 
 
+FEW = hypothesis.settings(
+    max_examples=300 if FULL else 30, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
 DONES = st.lists(st.booleans(), max_size=40)
 
 
@@ -191,7 +195,7 @@ def test_a_program_has_every_row_once(scenario: Scenario, dones: list[bool]) -> 
     follow(scenario, dones)
 
 
-@LAW
+@FEW
 @given(scenarios(early=True), DONES)
 def test_also_where_the_snapshot_was_interrupted(scenario: Scenario, dones: list[bool]) -> None:
     follow(scenario, dones)
@@ -204,20 +208,28 @@ class Hasty(SafeSource):
         super().acknowledge({"at": int(offset["at"]) + 16})
 
 
-def test_control_acknowledging_what_is_not_done_is_caught() -> None:
-    found = False
+def caught(source: type[SafeSource] = SafeSource) -> bool:
+    """Whether some scenario shows the law broken."""
 
-    @hypothesis.settings(max_examples=50, derandomize=True, database=None, phases=[hypothesis.Phase.generate])
-    @given(scenarios(early=False), DONES)
-    def look(scenario: Scenario, dones: list[bool]) -> None:
-        nonlocal found
+    def broken(drawn: tuple[Scenario, list[bool]]) -> bool:
         try:
-            follow(scenario, dones, source=Hasty)
+            follow(drawn[0], list(drawn[1]), source=source)
         except Violation:
-            found = True
+            return True
+        return False
 
-    look()
-    assert found
+    how = hypothesis.settings(
+        max_examples=200, derandomize=True, database=None, phases=[hypothesis.Phase.generate], deadline=None
+    )
+    try:
+        hypothesis.find(st.tuples(scenarios(early=False), DONES), broken, settings=how)
+    except NoSuchExample:
+        return False
+    return True
+
+
+def test_control_acknowledging_what_is_not_done_is_caught() -> None:
+    assert caught(Hasty)
 
 
 def test_control_a_position_that_is_ahead_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,19 +239,7 @@ def test_control_a_position_that_is_ahead_is_caught(monkeypatch: pytest.MonkeyPa
         self._write(batch.after)
 
     monkeypatch.setattr(Progress, "done", done)
-    found = False
-
-    @hypothesis.settings(max_examples=100, derandomize=True, database=None, phases=[hypothesis.Phase.generate])
-    @given(scenarios(early=False), DONES)
-    def look(scenario: Scenario, dones: list[bool]) -> None:
-        nonlocal found
-        try:
-            follow(scenario, dones)
-        except Violation:
-            found = True
-
-    look()
-    assert found
+    assert caught()
 
 
 # The sink that is a file: what its lines come to.
@@ -297,9 +297,7 @@ def lines_of(scenario: Scenario, path: Path) -> tuple[World, list[dict[str, Any]
     return world, [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-@hypothesis.settings(
-    max_examples=300 if FULL else 30, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
-)
+@FEW
 @given(scenarios(early=False))
 def test_the_lines_of_a_file_are_the_tables(tmp_path_factory: pytest.TempPathFactory, scenario: Scenario) -> None:
     """Each event once, positions of a key rise, and the fold is the table."""
