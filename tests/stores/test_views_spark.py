@@ -90,7 +90,7 @@ def test_cases_at_once_in_any_order_again_and_without_the_tables(
 @pytest.mark.full
 @pytest.mark.parametrize(
     "at",
-    list(itertools.product(("in a snapshot", "before the state", "before Kafka", "after Kafka"), (0, 150_000))),
+    list(itertools.product(("in a snapshot", "before the state", "before Kafka", "after Kafka"), (0, 50_000))),
     ids=str,
 )
 def test_killed_at_each_commit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -37,8 +36,9 @@ def fold(
     many = found and found[0][1] < on.limit
     if not (few or many or reload):
         return None
-    on.sized(_MANY if many else few + kept.number)
-    if many or reload or few > MOST_OVER:
+    large = bool(many) or reload or few > MOST_OVER
+    on.sized(_MANY if many else few + kept.number, whole=large)
+    if large:
         return _on_executors(on, kept, table, found[0] if many else None, reload=reload)
     return _here(on, kept, table)
 
@@ -88,10 +88,8 @@ def _here(on: Running, kept: Kept, table: SourceTable) -> tuple[Change | None, p
     )  # fmt: skip
     change = None
     if changed.num_rows:
-        change = Change(
-            frame(spark, changed, some(kept.schema, table.key)), frame(spark, coming, kept.schema),
-            frame(spark, gone, kept.schema), changed.num_rows, coming.num_rows - gone.num_rows, (changed, coming),
-        )  # fmt: skip
+        more = coming.num_rows - gone.num_rows
+        change = Change(changed.num_rows, more, (changed, coming, gone))
     return change, moved if moved.num_rows else None
 
 
@@ -143,25 +141,21 @@ def _on_executors(
     moved = folded.where(F.col(_THERE) & ~F.col(_DIFFERS)).select(*columns)
     change = None
     if count:
-        few_of = (collected(keys), collected(rows)) if max(count, coming) <= MOST_OVER else None
-        change = Change(keys, rows, old, count, coming - went, few_of)
+        small = max(count, coming, went) <= MOST_OVER
+        few_of = (collected(keys), collected(rows), collected(old)) if small else None
+        change = Change(count, coming - went, few_of, None if small else (keys, rows, old))
     return change, None if moved.isEmpty() else moved
 
 
 def moved_on(on: Running, kept: Kept, moved: pa.Table | DataFrame) -> Kept:
     """Note the position of events that have changed nothing: an older one that comes again is then known as old."""
-    shape = some(kept.schema, kept.by)
     if isinstance(moved, DataFrame):
-        keys = moved.select(*(F.col(names.quoted(name)) for name in kept.by))
-        few = None
-        if moved.count() <= MOST_OVER:
-            rows = collected(moved)
-            few = (rows.select(list(kept.by)), rows)
-        return kept.after(on.spark, on.state, Change(keys, moved, moved, 0, 0, few))
-    keys_moved = moved.select(list(kept.by))
-    rows_moved = frame(on.spark, moved, kept.schema)
-    change = Change(frame(on.spark, keys_moved, shape), rows_moved, rows_moved, 0, 0, (keys_moved, moved))
-    return replace(kept.after(on.spark, on.state, change))
+        if moved.count() > MOST_OVER:
+            keys = moved.select(*(F.col(names.quoted(name)) for name in kept.by))
+            return kept.after(on.spark, on.state, Change(0, 0, None, (keys, moved, moved)))
+        moved = collected(moved)
+    few = (moved.select(list(kept.by)), moved, moved)
+    return kept.after(on.spark, on.state, Change(0, 0, few))
 
 
 def done(on: Running, table: SourceTable) -> None:

@@ -19,28 +19,38 @@ from spark_apply.views.cluster.values import frame, some
 from spark_apply.views.state import place
 from spark_apply.views.values import quoted
 
-MOST_OVER = 150_000
+MOST_OVER = 50_000
 """With so many rows over a snapshot, or keys gone from it, a new one is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a step makes of a relation's rows. The frames are read more than once: they are small, or persisted."""
+    """What a step makes of a relation's rows.
 
-    keys: DataFrame
-    """The distinct change columns of the rows that differ."""
-    rows: DataFrame
-    """All rows with these, after the step."""
-    old: DataFrame
-    """The same before it."""
+    Three tables: the change columns of rows that differ, all rows with these after the step, and all before it.
+    """
+
     count: int
     """Of keys; a superset may be counted."""
     more: int
     """How many rows more there are after the step; of `everything`, how many there are."""
-    few: tuple[pa.Table, pa.Table] | None
-    """Keys and rows, where the driver has them."""
+    few: tuple[pa.Table, pa.Table, pa.Table] | None = None
+    """Keys, rows and old rows, where the driver has them."""
+    many: tuple[DataFrame, DataFrame, DataFrame] | None = None
+    """The same, where it does not. They are read more than once, so they are persisted."""
     everything: bool = False
     """Whether `rows` is all that there is after the step."""
+
+    def frames(self, spark: SparkSession, kept: Kept) -> tuple[DataFrame, DataFrame, DataFrame]:
+        """Return keys, rows and old rows."""
+        if self.few is None:
+            return self.many or (no_rows(spark, some(kept.schema, kept.by)), *(no_rows(spark, kept.schema),) * 2)
+        keys, rows, old = self.few
+        return (
+            frame(spark, keys, some(kept.schema, kept.by)),
+            frame(spark, rows, kept.schema),
+            frame(spark, old, kept.schema),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +107,14 @@ class Kept:
         number = change.more + (0 if change.everything else self.number)
         if change.everything:
             if change.few is None:
-                return replace(self, changed=change.rows, number=number)
+                return replace(self, changed=change.frames(spark, self)[1], number=number)
             return self._alone(state, change.few[1], number)
         if change.few is None or self.changed is not None:
-            kept = (
-                self.frame(spark)
-                .alias("_cdc_b")
-                .join(change.keys.alias("_cdc_c"), self.same("_cdc_b", "_cdc_c"), "left_anti")
-            )
-            return replace(self, changed=kept.unionByName(change.rows), number=number)
-        keys, rows = change.few
+            keys_changed, rows_changed, _ = change.frames(spark, self)
+            same = self.same("_cdc_b", "_cdc_c")
+            kept = self.frame(spark).alias("_cdc_b").join(keys_changed.alias("_cdc_c"), same, "left_anti")
+            return replace(self, changed=kept.unionByName(rows_changed), number=number)
+        keys, rows, _ = change.few
         gone = self._gone(state, keys) if self.base is not None else None
         return replace(self, gone=gone, number=number).over_by(state, keys, rows)
 
@@ -127,13 +135,19 @@ class Kept:
     def over_by(self, state: ClusterState, keys: pa.Table, rows: pa.Table) -> Kept:
         """Return this with rows over it, in place of all that have these keys."""
         at = place("over", self.relation)
-        known = ""
-        if self.over is not None:
-            same = " AND ".join(f"c.{quoted(name)} IS NOT DISTINCT FROM o.{quoted(name)}" for name in self.by)
-            others = f"SELECT * FROM {at} o WHERE NOT EXISTS (SELECT 1 FROM keys_changed c WHERE {same})"
-            known = f"{others} UNION ALL BY NAME "
         with state.registered("keys_changed", keys), state.registered("rows_changed", rows):
-            state.execute(f"CREATE OR REPLACE TABLE {at} AS {known}SELECT * FROM rows_changed")
+            if self.over is None:
+                state.execute(f"CREATE OR REPLACE TABLE {at} AS SELECT * FROM rows_changed")
+            else:
+                same = " AND ".join(f"c.{quoted(name)} IS NOT DISTINCT FROM o.{quoted(name)}" for name in self.by)
+                gone = f"SELECT 1 FROM keys_changed c WHERE {same}"
+                if set(state.columns("over", self.relation)) == set(rows.column_names):
+                    state.execute(f"DELETE FROM {at} o WHERE EXISTS ({gone})")
+                    state.execute(f"INSERT INTO {at} BY NAME SELECT * FROM rows_changed")
+                else:
+                    kept = f"SELECT * FROM {at} o WHERE NOT EXISTS ({gone})"
+                    both = f"{kept} UNION ALL BY NAME SELECT * FROM rows_changed"
+                    state.execute(f"CREATE OR REPLACE TABLE {at} AS {both}")
         return replace(self, over=_complete(state.arrow(f"SELECT * FROM {at}"), self.schema))
 
     @property

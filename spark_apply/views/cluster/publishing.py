@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from spark_apply.spark import names
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
 from spark_apply.views.cluster.running import Running
-from spark_apply.views.cluster.values import collected, frame, schema_of, some
+from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
 from spark_apply.views.state import place
 from spark_apply.views.step import unit_name
 from spark_apply.views.values import quoted, text
@@ -66,11 +66,13 @@ class Differences:
         keys = self.rows.select(*(F.col(names.quoted(name)) for name, _ in self.view.key)).distinct()
         rows = self.rows.where(F.col(SIGN) > 0).select(*columns)
         old = self.rows.where(F.col(SIGN) < 0).select(*columns)
-        return Change(keys, rows, old, count, plus if self.stale else plus - minus, None, everything=self.stale)
+        more = plus if self.stale else plus - minus
+        return Change(count, more, None, (keys, rows, old), everything=self.stale)
 
     def _few(self, found: pa.Table) -> Change:
         """The same, with all that differs at hand."""
         state, schema = self.on.state, schema_of(self.view.columns)
+        key = some(schema, [name for name, _ in self.view.key])
         keys, listed = (", ".join(quoted(name) for name, _ in of) for of in (self.view.key, self.view.columns))
         with state.registered(_HERE, found):
             bad = self._quarantined(_HERE)
@@ -81,13 +83,9 @@ class Differences:
             self._publish(_HERE)
             changed = state.arrow(f"SELECT DISTINCT {keys} FROM {_HERE}")
             rows, old = (state.arrow(f"SELECT {listed} FROM {_HERE} WHERE {SIGN} {s} 0") for s in "><")
-        spark = self.on.spark
         more = rows.num_rows - (0 if self.stale else old.num_rows)
-        return Change(
-            frame(spark, changed, some(schema, [name for name, _ in self.view.key])),
-            frame(spark, rows, schema), frame(spark, old, schema), changed.num_rows, more, (changed, rows),
-            everything=self.stale,
-        )  # fmt: skip
+        few = tuple(arrow(of, shape) for of, shape in ((changed, key), (rows, schema), (old, schema)))
+        return Change(changed.num_rows, more, (few[0], few[1], few[2]), everything=self.stale)
 
     @property
     def _bad(self) -> str:

@@ -14,7 +14,6 @@ _SMALL: Final = 20_000
 _BY_SIZE: Final = {
     "spark.sql.codegen.wholeStage": ("false", "true"),
     "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
-    "spark.sql.adaptive.enabled": ("false", "true"),
 }
 """Settings for few rows, and for many."""
 
@@ -28,15 +27,19 @@ class Running:
     state: ClusterState
     limit: str
     _held: list[DataFrame] = field(default_factory=list)
-    _small: bool | None = None
+    _size: tuple[bool, bool] | None = None
 
-    def sized(self, rows: int) -> None:
-        """Let Spark plan for so many rows: few are computed before code for them would be compiled."""
-        small = rows <= _SMALL
-        if self._small is not small:
-            self._small = small
+    def sized(self, rows: int, *, whole: bool) -> None:
+        """Let Spark plan for so many rows: few are computed before code for them would be compiled.
+
+        And for few results, unless a node is computed whole: plans that are made again stage by stage cost more.
+        """
+        size = rows <= _SMALL, whole
+        if self._size != size:
+            self._size = size
             for name, (few, many) in _BY_SIZE.items():
-                self.spark.conf.set(name, few if small else many)
+                self.spark.conf.set(name, few if size[0] else many)
+            self.spark.conf.set("spark.sql.adaptive.enabled", str(whole and not size[0]).lower())
 
     def hold(self, rows: DataFrame) -> DataFrame:
         """Keep rows with the executors until the step is over."""

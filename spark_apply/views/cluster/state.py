@@ -59,6 +59,11 @@ class ClusterState(ViewState):
         """Return the rows of a query as Arrow."""
         return self._connection.sql(statement, params=parameters).to_arrow_table()
 
+    def columns(self, schema: str, relation: str) -> list[str]:
+        """Return the columns of a relation's table."""
+        asked = "SELECT column_name FROM duckdb_columns() WHERE schema_name = ? AND table_name = ?"
+        return [str(name) for (name,) in self.rows(asked, [schema, relation])]
+
     def named(self) -> list[tuple[str, str, int]]:
         """Return the snapshots that count: what they are of, the relation, the number."""
         return [

@@ -61,6 +61,8 @@ class ClusterStep:
     late: dict[str, int] = field(default_factory=dict)
     """Nothing is late here: a table is read as it is now."""
     _opened: dict[str, Kept] = field(default_factory=dict)
+    _changes: dict[str, tuple[Kept, Change]] = field(default_factory=dict)
+    """Those that no statement has read yet."""
     _shown: set[str] = field(default_factory=set)
 
     @property
@@ -102,12 +104,19 @@ class ClusterStep:
         self.after[relation] = kept.after(self.on.spark, self.on.state, change)
         if change.everything or change.count > in_file.MOST_TOUCHED * kept.number:
             self.whole.add(relation)
-        self._show("before", relation, kept.frame(self.on.spark))
+        self._changes[relation] = kept, change
+
+    def _show_changed(self, relation: str) -> None:
+        """Let statements see both sides of a relation, once it is read."""
+        kept, change = self._changes.pop(relation)
+        _, rows, old = change.frames(self.on.spark, kept)
+        before = kept.frame(self.on.spark)
+        self._show("before", relation, before)
         self._show("after", relation, self.after[relation].frame(self.on.spark))
-        self._show("both", relation, kept.frame(self.on.spark).unionByName(change.rows))
-        self._show("before_changed", relation, change.old)
-        self._show("after_changed", relation, change.rows)
-        self._show("both_changed", relation, change.old.unionByName(change.rows))
+        self._show("both", relation, before.unionByName(rows))
+        self._show("before_changed", relation, old)
+        self._show("after_changed", relation, rows)
+        self._show("both_changed", relation, old.unionByName(rows))
 
     def _show(self, schema: str, relation: str, rows: DataFrame) -> None:
         name = stand_in(schema, relation)
@@ -149,13 +158,15 @@ class ClusterStep:
             relation in self.changed for relation in node.reads
         )
 
-    def _reads(self, node: Node) -> None:
+    def _reads(self, node: Node, *, whole: bool) -> None:
         """Let statements see what a node reads."""
         found = {}
         for relation in node.reads:
+            if relation in self._changes:
+                self._show_changed(relation)
             found[relation] = self._opened.get(relation) or self.before.get(relation) or self._of_state(relation)
         self._show_unchanged(node, found)
-        self.on.sized(sum(kept.number for kept in found.values()))
+        self.on.sized(sum(kept.number for kept in found.values()), whole=whole)
 
     def _of_state(self, relation: str) -> Kept:
         found = opened(self.on.lake, self.on.state, relation, None, (), null_safe=True)
@@ -198,8 +209,8 @@ class ClusterStep:
         return stale or not node.units or any(relation in self.whole for relation in node.reads)
 
     def _compute_node(self, node: Node, *, stale: bool) -> None:
-        self._reads(node)
         whole = self._is_whole(node, stale=stale)
+        self._reads(node, whole=whole)
         if not whole and self._units(node) is None:
             return
         fresh = self.run(node.whole if whole else node.restricted)
@@ -218,8 +229,9 @@ class ClusterStep:
         if not node.units:
             if stale or not differing.isEmpty():
                 number = new.count()
-                few = (pa.table({}), collected(new)) if number <= MOST_OVER else None
-                self._note(kept, Change(new, new, old, number, number, few, everything=True))
+                small = number <= MOST_OVER
+                few = (pa.table({}), collected(new), collected(old)) if small else None
+                self._note(kept, Change(number, number, few, None if small else (new, new, old), everything=True))
             return
         units = [F.col(names.quoted(name)) for name in node.units]
         keys = self.on.hold(differing.select(*units).distinct())
@@ -232,24 +244,23 @@ class ClusterStep:
             .join(keys.alias("_cdc_c"), kept.same("_cdc_b", "_cdc_c"), "left_semi")
         )
         more, number = rows.count(), gone.count()
-        few = None
-        if max(count, more, number) <= MOST_OVER:
-            few = (collected(keys), collected(rows))
-            keys, rows = (frame(self.on.spark, of, shape) for of, shape in zip(few, (keys.schema, schema), strict=True))
-            gone = frame(self.on.spark, collected(gone), schema)
-        self._note(kept, Change(keys, rows, gone, count, more if stale else more - number, few, everything=stale))
+        small = max(count, more, number) <= MOST_OVER
+        few = (collected(keys), collected(rows), collected(gone)) if small else None
+        many = None if small else (keys, rows, gone)
+        self._note(kept, Change(count, more if stale else more - number, few, many, everything=stale))
 
-    def _in_units(self, node: Node, rows: DataFrame) -> DataFrame:
+    def _in_units(self, node: Node, rows: DataFrame, *, null_safe: bool = True) -> DataFrame:
         units = self.on.spark.table(names.quoted(stand_in("units", node.name)))
         same = F.lit(True)  # noqa: FBT003 - a literal column
         for name in node.units:
-            same &= F.col(f"_cdc_b.{names.quoted(name)}").eqNullSafe(F.col(f"_cdc_u.{names.quoted(name)}"))
+            row, unit = F.col(f"_cdc_b.{names.quoted(name)}"), F.col(f"_cdc_u.{names.quoted(name)}")
+            same &= row.eqNullSafe(unit) if null_safe else row == unit
         return rows.alias("_cdc_b").join(units.alias("_cdc_u"), same, "left_semi")
 
     def _compute_view(self, view: View, *, stale: bool) -> None:
         node, relation = view.last, view.relation
-        self._reads(node)
         whole = self._is_whole(node, stale=stale)
+        self._reads(node, whole=whole)
         units = None if whole else self._units(node)
         if not whole and units is None:
             return
@@ -265,7 +276,7 @@ class ClusterStep:
             self._opened[relation] = kept
         old = kept.frame(self.on.spark)
         if not whole:
-            old = self._in_units(node, old)
+            old = self._in_units(node, old, null_safe=view.plan.null_keys)
         columns = [F.col(names.quoted(field.name)) for field in schema]
         differing = (
             fresh.unionByName(old.withColumn(SIGN, F.lit(-1)))

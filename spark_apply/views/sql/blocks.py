@@ -30,6 +30,8 @@ class Input:
     """Columns that tell its rows apart, if such are known."""
     whole: bool = False
     """A node without units: it counts as changed all over."""
+    keyed: bool = False
+    """Whether no change column is ever null."""
 
 
 @dataclass(frozen=True, slots=True)

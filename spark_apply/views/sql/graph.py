@@ -166,7 +166,8 @@ class Graph:
                 hint="rename one: the engine cannot tell them apart",
             )
         types = {each: type_of(kind) for each, kind in relation.columns.items()}
-        return Input(name, types, relation.change_columns, relation.change_columns)
+        keyed = not name.startswith("view.")  # a view's key may be null: that of a group
+        return Input(name, types, relation.change_columns, relation.change_columns, keyed=keyed)
 
     def _made(self, blocks: tuple[Block, ...]) -> Input | Block:
         """Return what FROM reads: a plain block, which is merged in, or a node."""

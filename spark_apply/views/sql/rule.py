@@ -120,7 +120,10 @@ def restriction(block: Block, units: Units, rows: str) -> tuple[dict[str, list[s
     for source in block.sources:
         own = [(name, value) for name, value in units if aliases(value) == {source.alias}]
         if own and not source.optional:
-            by_source[source.alias] = [to.is_one_of(rows, [(name, to.of_row(value)) for name, value in own])]
+            keys = source.input.change_columns if source.input.keyed else ()
+            never_null = frozenset(name for name, value in own if isinstance(value, exp.Column) and value.name in keys)
+            pairs = [(name, to.of_row(value)) for name, value in own]
+            by_source[source.alias] = [to.is_one_of(rows, pairs, never_null)]
             covered = covered or len(own) == len(units)
     if covered:
         return by_source, []
