@@ -220,8 +220,9 @@ def test_what_a_topic_has_wrong_is_put_right(apply_spark: SparkSession, kafka: s
     file.write_text(yaml.safe_dump(made))
 
     def cdc(*words: str) -> tuple[int, Any]:
-        found = CliRunner().invoke(command, ["view", words[0], str(file), *words[1:], "--json"])
-        return found.exit_code, json.loads(found.stdout)
+        asked = ["view", words[0], str(file), *words[1:], "--json"]
+        found = CliRunner().invoke(command, asked, standalone_mode=False, catch_exceptions=False)
+        return int(found.return_value or 0), json.loads(found.stdout)
 
     code, explained = cdc("explain", "--view", "groups", "--key", "g0")
     assert (code, explained["outcome"], explained["published"]) == (0, "differs", {"g": "g0", "n": 99})
