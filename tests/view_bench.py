@@ -19,6 +19,8 @@ from cdc.config.config import ApplySource
 from cdc.config.views import MatchConfig, StreamConfig, ViewConfig, ViewsConfig
 from cdc.model.state import Phase
 from spark_apply.events.kafka_source import committed
+from spark_apply.views.commands import leave, new_command
+from spark_apply.views.definitions import texts_of
 from spark_apply.views.job import ViewSummary, run_views
 from spark_apply.views.pattern.lowered import pattern_sql
 from spark_apply.views.rebuild import Rebuilt, rebuild_views
@@ -90,6 +92,11 @@ class ViewBench:
 
     def run(self) -> ViewSummary:
         return run_views(self.config, once=True)
+
+    def redefine(self) -> ViewSummary:
+        """Leave the command to publish the views as they are defined now; the job does it at its start."""
+        leave(self.config, new_command(texts_of(self.config)))
+        return self.run()
 
     def rebuild(self, *views: str) -> Rebuilt:
         """Publish views by the definitions that they have now, with no job beside."""

@@ -72,8 +72,8 @@ class Commands:
             self._waiting.pop(key, None)
 
 
-def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes) -> None:
-    """Leave a command for a connector. Raises OperatorError where it has never run."""
+def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes | None) -> None:
+    """Leave a command for a connector, or take it away (None). Raises OperatorError where it has never run."""
     topic = signal_topic(config.prefix, connector)
     broker = config.bootstrap_servers
     try:

@@ -24,7 +24,6 @@ from spark_apply.views.status import sink_config
 
 _KIND: Final = "views"
 _LOOK_S: Final = 0.5
-_WITHIN_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,12 @@ class Commands:
     """The commands of a view job, as they stand. Not thread-safe."""
 
     def __init__(self, config: ViewsConfig) -> None:
-        self._sink = sink_config(config)
-        self._topic = registry.part("sinks.topics.names:signal_topic")(self._sink.prefix, config.name)
+        self._sink, self._job = sink_config(config), config.name
+        topic = registry.part("sinks.topics.names:signal_topic")(self._sink.prefix, config.name)
         self._heard: Any = None
-        if self._topic in kafka_source.topics(config.source):
+        if topic in kafka_source.topics(config.source):
             part = registry.part("sinks.topics.signals:Commands")
-            self._heard = part(self._sink.bootstrap_servers, self._sink.options, self._topic)
+            self._heard = part(self._sink.bootstrap_servers, self._sink.options, topic)
 
     @property
     def is_there(self) -> bool:
@@ -93,8 +92,7 @@ class Commands:
         self._write(command.key, None)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
-        write = registry.part("sinks.topics.single_record:write_record")
-        write(self._sink, self._topic, key, value, within_s=_WITHIN_S)
+        registry.part("sinks.topics.signals:send_command")(self._sink, self._job, key, value)
 
     def close(self) -> None:
         if self._heard is not None:

@@ -9,21 +9,23 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import sqlglot
 from sqlglot.errors import SqlglotError
 
 from cdc.config.pattern import PatternConfig
-from cdc.config.views import MatchConfig, ReadConfig, ViewConfig, ViewsConfig
+from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig, ViewsConfig
 from cdc.model.errors import ConfigError
 from cdc.model.state import State
+from spark_apply.views.planning import relations_named
 from spark_apply.views.view import relation_of
 
 _SHOWN: Final = 5
 """So many pieces of a definition that differ are shown."""
 _LONGEST: Final = 120
+_STREAM: Final = "stream."
 
 Text = Mapping[str, Any]
 """A view as the file has it, by the file's keys."""
@@ -49,6 +51,35 @@ class Definition:
     def next(self, text: Text) -> Definition:
         """Return what follows where a view is published by `text`: itself, if that means the same."""
         return self if same(self.text, text) else Definition(self.generation + 1, text, self.text)
+
+
+def texts_of(config: ViewsConfig) -> dict[str, Text]:
+    """Return the views of a file by name, with the streams that they name."""
+    found: dict[str, Text] = {}
+    for name, view in config.views.items():
+        named = [of.removeprefix(_STREAM) for of in relations_named(name, view) if of.startswith(_STREAM)]
+        streams = {of: asdict(config.streams[of]) for of in sorted(named) if of in config.streams}
+        for stream in streams.values():
+            del stream["on_loss"]
+        found[name] = {**described(view), **({"streams": json.loads(json.dumps(streams))} if streams else {})}
+    return found
+
+
+def with_texts(config: ViewsConfig, texts: Mapping[str, Text]) -> ViewsConfig:
+    """Return a file with these definitions of views, and of streams that they read, in place of its own.
+
+    Raises ConfigError where a stream would be read in two ways.
+    """
+    streams: dict[str, StreamConfig] = {}
+    for name, text in {**texts_of(config), **texts}.items():
+        for stream, of in text.get("streams", {}).items():
+            kept = config.streams[stream].on_loss if stream in config.streams else "stop"
+            made = StreamConfig(**{**of, "key": tuple(of["key"])}, on_loss=kept)
+            if streams.setdefault(stream, made) != made:
+                msg = f"views.{name}: it would read stream {stream} in another way than a view that stays as it is"
+                raise ConfigError(msg, hint="rebuild all views that read it together: leave out --view")
+    views = {name: view_of(text) for name, text in texts.items()}
+    return replace(config, views={**config.views, **views}, streams={**config.streams, **streams})
 
 
 def described(view: ViewConfig) -> Text:
@@ -104,8 +135,8 @@ def changed(config: ViewsConfig, state: State | None) -> dict[str, Definition]:
     known = published(state)
     return {
         name: known[name]
-        for name, view in config.views.items()
-        if name in known and not same(known[name].text, described(view))
+        for name, text in texts_of(config).items()
+        if name in known and not same(known[name].text, text)
     }
 
 
@@ -114,8 +145,9 @@ def refuse_changed(config: ViewsConfig, state: State | None, asked: Collection[s
     found = {name: known for name, known in changed(config, state).items() if name not in asked}
     if not found:
         return
+    texts = texts_of(config)
     said = "; ".join(
-        f"{name} (generation {known.generation}): {', '.join(_differences(known.text, described(config.views[name])))}"
+        f"{name} (generation {known.generation}): {', '.join(_differences(known.text, texts[name]))}"
         for name, known in found.items()
     )
     chosen = f"--view {next(iter(found))} " if len(found) == 1 else ""

@@ -113,8 +113,7 @@ def explain_view(config: ViewsConfig, view: str, key: str, *, progress: Progress
         known = ", ".join(config.views)
         raise ConfigError(f"--view {view}: there is no such view", hint=did_you_mean(view, config.views, known))
     refuse_changed(config, peeked(config))
-    embedded = replace(config, engine="duckdb", tables=None)  # whatever computes the views: rows are replayed here
-    planned = plan_views(embedded, open_session(config.name, config.spark))
+    planned = _planned(config)
     asked = next(each for each in planned.views if each.name == view)
     wanted = _parse(asked, key)
     for _ in range(_TRIES):
@@ -128,6 +127,20 @@ def explain_view(config: ViewsConfig, view: str, key: str, *, progress: Progress
         if found.outcome != "differs" or standing(config) == at:
             break
     return found
+
+
+def _planned(config: ViewsConfig) -> Planned:
+    """Plan the views for the embedded engine, which computes them here whichever engine the job has.
+
+    Raises OperatorError where it cannot, and the job's can.
+    """
+    spark = open_session(config.name, config.spark)
+    try:
+        return plan_views(replace(config, engine="duckdb", tables=None), spark)
+    except ConfigError as exc:
+        plan_views(config, spark)
+        msg = f"views are explained by the engine duckdb, which does not take one of them: {exc.message}"
+        raise OperatorError(msg, hint="cdc view verify VIEWS.yaml compares it with its topic") from exc
 
 
 def _explained(

@@ -17,7 +17,7 @@ from cdc.config import registry
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig, engine_of
 from cdc.encode.table_log import log_of
-from cdc.model.errors import CdcError, ConfigError
+from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events import kafka_source
 from spark_apply.events.refusals import without_log
@@ -30,7 +30,7 @@ from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.store import ClusterStore
 from spark_apply.views.commands import Command, Turn, Watch, note_failed, waiting
-from spark_apply.views.definitions import described, refuse_changed, view_of
+from spark_apply.views.definitions import Text, refuse_changed, texts_of, with_texts
 from spark_apply.views.followable import refuse_unfollowable
 from spark_apply.views.output import ViewOutput
 from spark_apply.views.output_types import output_columns
@@ -295,7 +295,7 @@ def run_views(
     steps, events, last = 0, 0, None
     while True:
         commands, turn = _known(config), Turn()
-        run = _Run(replace(config, views={**config.views, **_asked(commands)}), commands, turn, tell)
+        run = _Run(config, commands, turn, tell)
         with nullcontext() if once else Watch(config, frozenset(each.key for each in commands), turn, stop):
             store = run.follow(once=once, meter=meter)
         if store is not None:
@@ -303,8 +303,7 @@ def run_views(
         if run.refused is not None:
             tell(f"warning: what was asked for is not done, and the views go on as they were: {run.refused}")
             note_failed(config, commands, run.refused)
-        elif store is not None and not store.rebuilt:
-            config = run.config
+        config = run.config
         if stop.is_set() or turn.for_good or (run.refused is None and (once or not turn.is_set())):
             break
     reached, stopped = (last.reached, last.stopped) if last is not None else (None, {})
@@ -322,10 +321,9 @@ def _known(config: ViewsConfig) -> list[Command]:
     return [command for command in commands if command.views.keys() <= config.views.keys()]
 
 
-def _asked(commands: Sequence[Command]) -> dict[str, ViewConfig]:
-    """Return the views that commands are about, by the definitions that they give; later ones count."""
-    texts = {name: text for command in commands for name, text in command.views.items()}
-    return {name: view_of(text) for name, text in texts.items()}
+def _asked(commands: Sequence[Command]) -> dict[str, Text]:
+    """Return by view the definitions that commands give; later ones count."""
+    return {name: text for command in commands for name, text in command.views.items()}
 
 
 @dataclass(slots=True)
@@ -333,6 +331,7 @@ class _Run:
     """One run of the job, by one set of definitions."""
 
     config: ViewsConfig
+    """The file; once the commands are done, with what they have asked for."""
     commands: Sequence[Command]
     turn: Turn
     tell: Progress
@@ -343,14 +342,15 @@ class _Run:
 
     def follow(self, *, once: bool, meter: JobMeter) -> ViewStore | None:
         """Follow the topics; return the store as it was at the end, or None where commands were refused before."""
-        config, asked = self.config, self._asked()
+        config, asked = self.config, _asked(self.commands)
         spark = open_session(config.name, config.spark)
         try:
+            config = with_texts(config, asked)
             planned = plan_views(config, spark)
             state = peeked(config)
             refuse_changed(config, state, asked)
             refuse_unfollowable(planned.views, asked, kafka_source.schema_versions(config.source))
-        except CdcError as exc:
+        except ConfigError as exc:
             if not self.commands:
                 raise
             self.refused = exc.message
@@ -367,10 +367,9 @@ class _Run:
         finally:
             store.close()
         self.refused = store.refused
+        if self.refused is None and not store.rebuilt:
+            self.config = config
         return store
-
-    def _asked(self) -> set[str]:
-        return {name for command in self.commands for name in command.views}
 
 
 def open_state(
@@ -384,8 +383,7 @@ def open_state(
         tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
     prefix, origin = config.source.topic_prefix, origin_of(config.source, planned.connector)
     sink = registry.sink(sink_config(config), config.name)
-    texts = {name: described(view) for name, view in config.views.items()}
-    output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin, texts)
+    output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin, texts_of(config))
     try:
         output.begin()
         if isinstance(state, ClusterState) and not lake.has(state.named()):

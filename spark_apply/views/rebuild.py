@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from cdc.config.views import ViewsConfig
@@ -20,7 +20,7 @@ from spark_apply.events import kafka_source
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.views.commands import Command, Commands, leave, new_command
-from spark_apply.views.definitions import Definition, Text, changed, described, published, view_of
+from spark_apply.views.definitions import Definition, Text, changed, published, texts_of, with_texts
 from spark_apply.views.followable import refuse_unfollowable
 from spark_apply.views.job import plan_views, run_views
 from spark_apply.views.state import StateInUseError
@@ -109,8 +109,8 @@ def repair_views(
     parts = ("missing", "extra", "different")
     names = [str(of["view"]) for of in found if not of["failed"] and any(of[part] for part in parts)]
     if names:
-        texts = {name: described(config.views[name]) for name in names}
-        publish(config, texts, progress or (lambda _line: None))
+        texts = texts_of(config)
+        publish(config, {name: texts[name] for name in names}, progress or (lambda _line: None))
     return names
 
 
@@ -164,7 +164,8 @@ def _wanted(config: ViewsConfig, state: State, only: Collection[str], *, rollbac
             msg = f"view {name}: nothing is published of it yet"
             raise OperatorError(msg, hint="run it: cdc view run VIEWS.yaml")
     if not rollback:
-        return {name: described(config.views[name]) for name in only or changed(config, state)}
+        texts = texts_of(config)
+        return {name: texts[name] for name in only or changed(config, state)}
     if not only:
         raise ConfigError("--rollback needs --view", hint="say which view goes back: --view NAME --rollback")
     return {name: _before(name, known[name]) for name in only}
@@ -180,4 +181,4 @@ def _before(name: str, known: Definition) -> Text:
 def _going(config: ViewsConfig, state: State, texts: Mapping[str, Text]) -> ViewsConfig:
     """Return the file with the definitions that are asked for, and else those that are published."""
     others = {name: known.text for name, known in changed(config, state).items()}
-    return replace(config, views={**config.views, **{n: view_of(text) for n, text in {**others, **texts}.items()}})
+    return with_texts(config, {**others, **texts})

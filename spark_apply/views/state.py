@@ -25,6 +25,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
+from cdc.config.views import STREAM_SCHEMA
 from cdc.model.errors import OperatorError
 from spark_apply.views.values import Columns, engine_type, quoted
 
@@ -199,6 +200,11 @@ class ViewState:
             for table in ("tables", "views", "outbox", "streams", "late", "quarantine"):
                 self.execute(f"DELETE FROM {table}")
             self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
+
+    def kept_tables(self) -> list[str]:
+        """Return the relations of captured tables that have a place."""
+        found = self.rows("SELECT table_name FROM duckdb_tables() WHERE schema_name = 'pending'")
+        return [name for (name,) in found if not name.startswith(f"{STREAM_SCHEMA}.")]
 
     def has(self, relation: str) -> bool:
         """Whether there is a place for a captured table's events."""

@@ -10,6 +10,7 @@ import datetime as dt
 import itertools
 import math
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,8 +148,25 @@ class ViewStore:
         self._stale = {view.name for view in self.views if known.get(view.name) != view.fingerprint}
         self._stale |= self.output.lost | self.rebuilt
         self.output.flush()
+        self._keep_tables()
         again = self.streams.open()
         self._stale |= {view.name for view in self.views if again & set(view.plan.reads)}
+
+    def _keep_tables(self) -> None:
+        """Forget rows of tables that no view reads as they were read: what happens from now on is not among them.
+
+        Where a view reads a table so again, or in a new way, its topic is read from the beginning: under an identity
+        that no checkpoint knows, as an older one may be of the very same tables.
+        """
+        used = {use.relation: use for use in self.uses if use.way is not Way.EVENTS}
+        with self.state.transaction():
+            for relation in self.state.kept_tables():
+                if relation not in used:
+                    self.state.forget([relation])
+                    self.state.execute(f"DROP TABLE {place('pending', relation)}")
+            known = {name.removesuffix("@history") for (name,) in self.state.rows("SELECT name FROM tables")}
+            if any(use.table in known and not self.state.has(relation) for relation, use in used.items()):
+                self.state.put(identity=uuid.uuid4())
 
     def open(self, table: TargetTable) -> str:
         columns = [(column.name, column.kind) for column in table.columns]

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import spark_apply.views.rebuild
+from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import ReadConfig, ViewConfig
 from cdc.model.errors import ConfigError, OperatorError
@@ -25,7 +28,7 @@ from spark_apply.model.target_table import target
 from spark_apply.views.definitions import described
 from spark_apply.views.explain import explain_view
 from spark_apply.views.job import run_views
-from spark_apply.views.rebuild import publish, rebuild_views, repair_views
+from spark_apply.views.rebuild import publish, rebuild_views
 from spark_apply.views.status import view_status
 from spark_apply.views.verify import verify_views
 from tests.spark_laws import until
@@ -210,11 +213,27 @@ def test_what_a_topic_has_wrong_is_put_right(apply_spark: SparkSession, kafka: s
     forged = {**first, "op": "u", "after": {**first["after"], "n": 99}, "source": last["source"]}
     value = json.dumps(forged, separators=(",", ":")).encode()
     bench.publisher.publish([(f"{bench.prefix}.view.groups", b'{"g":"g0"}', value)])
-    found = [of.as_json() for of in verify_views(bench.config)]
-    assert [(of["view"], of["different"]) for of in found] == [("groups", 1), ("sizes", 0)]
-    assert repair_views(bench.config, found) == ["groups"]
-    assert all(of.agrees for of in verify_views(bench.config))
-    assert repair_views(bench.config, [of.as_json() for of in verify_views(bench.config)]) == []
+    file = tmp_path / "views.yaml"
+    views = {"groups": {"sql": _GROUPS, "key": ["g"]}, "sizes": {"sql": _SIZES.sql, "key": ["n"]}}
+    source = {"bootstrap_servers": kafka, "topic_prefix": bench.prefix}
+    made = {"name": bench.job, "source": source, "state": bench.config.state, "views": views}
+    file.write_text(yaml.safe_dump(made))
+
+    def cdc(*words: str) -> tuple[int, Any]:
+        asked = ["view", words[0], str(file), *words[1:], "--json"]
+        found = CliRunner().invoke(command, asked, standalone_mode=False, catch_exceptions=False)
+        return int(found.return_value or 0), json.loads(found.stdout)
+
+    code, explained = cdc("explain", "--view", "groups", "--key", "g0")
+    assert (code, explained["outcome"], explained["published"]) == (0, "differs", {"g": "g0", "n": 99})
+    code, found = cdc("verify", "--repair")
+    assert (code, [(of["view"], of["different"]) for of in found["views"]]) == (1, [("groups", 1), ("sizes", 0)])
+    assert found["repaired"] == ["groups"]
+    code, found = cdc("verify", "--repair")
+    assert (code, found["agree"], found["repaired"]) == (0, True, [])
+    file.write_text(yaml.safe_dump({**made, "views": {**views, "groups": {"sql": _LARGE, "key": ["g"]}}}))
+    code, found = cdc("rebuild", "--dry-run")
+    assert (code, found["views"][0]["changed"], found["views"][0]["generation"]) == (1, 2, None)
 
 
 def test_a_job_that_runs_takes_a_new_definition_over(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
@@ -240,7 +259,7 @@ def test_a_job_that_runs_takes_a_new_definition_over(apply_spark: SparkSession, 
     until(lambda: bench.signs("groups") == ["+new"], within_s=60)
 
     wrong = {"groups": described(_groups(_GROUPS.replace("*", "CAST(g AS INT)")))}
-    with pytest.raises(OperatorError, match="could not publish it: view groups: a value cannot be converted"):
+    with pytest.raises(OperatorError, match="could not publish it: view groups: a function was given a value"):
         publish(bench.config, wrong, told.append)
     bench.transaction(("x", "c", {"id": 21, "g": "newer", "v": 5}))
     until(lambda: "+newer" in bench.signs("groups"), within_s=60)

@@ -11,7 +11,7 @@ One transaction of this file makes a step count, with all tables that it has wri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +54,14 @@ class ClusterState(ViewState):
         del hidden, key
         own = f"{quoted(KEY)} VARCHAR, {quoted(POSITION)} VARCHAR, {quoted(OP)} VARCHAR, {quoted(SOURCE_MS)} BIGINT"
         self._make_or_widen(place("pending", relation), "pending", relation, columns, own)
+
+    def forget(self, relations: Iterable[str]) -> None:
+        """Drop rows of relations; their snapshots are no longer named."""
+        for relation in relations:
+            for table in ("kept", "waiting"):
+                self.execute(f"DELETE FROM lake.{table} WHERE name = ?", [relation])
+            for schema in ("over", "gone"):
+                self.execute(f"DROP TABLE IF EXISTS {place(schema, relation)}")
 
     def arrow(self, statement: str, parameters: object = None) -> pa.Table:
         """Return the rows of a query as Arrow."""
