@@ -201,7 +201,7 @@ def test_since(shop: Shop) -> None:
     assert list(cdc.follow(shop.file, since=now, until_caught_up=True)) == []
     hour_ago = (now - dt.timedelta(hours=1)).isoformat()
     tables = {change.table for change in cdc.follow(shop.file, since=hour_ago, until_caught_up=True)}
-    assert tables == {"public.orders", "public.every", "public.odd", "public.flat"}
+    assert tables >= {"public.orders", "public.every", "public.odd", "public.flat"}
 
 
 def test_a_stream_of_spark(shop: Shop, apply_spark: SparkSession, tmp_path: Path) -> None:
