@@ -1,0 +1,112 @@
+"""Plans of views for Spark itself: the same rule, in Spark's own SQL; what it refuses, by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlglot
+
+from cdc.config.config import ApplySource
+from cdc.config.views import ReadConfig, ViewConfig, ViewsConfig, engine_of
+from cdc.model.errors import ConfigError
+from spark_apply.views.planning import plan_config
+from spark_apply.views.sql.expressions.dialects import stand_in
+from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.uses import uses_of
+from tests.view_shapes import RELATIONS, SHAPES
+
+CONFIG = ViewsConfig(
+    name="shop-views",
+    source=ApplySource(bootstrap_servers="127.0.0.1:9092", topic_prefix="shop"),
+    state="./state",
+    views={"rows": ViewConfig(sql="SELECT id FROM public.a", key=("id",))},
+)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_plan_divides_a_view_as_the_other_engine_does(name: str) -> None:
+    """And each of its statements is one SELECT of Spark's over temporary views."""
+    sql, key = SHAPES[name]
+    one, other = (plan_view("v", sql, key, RELATIONS, engine=engine) for engine in ("duckdb", "spark"))
+    for mine, theirs in zip(one.nodes, other.nodes, strict=True):
+        assert (mine.name, mine.units, mine.columns) == (theirs.name, theirs.units, theirs.columns)
+        assert (len(mine.touched), len(mine.due)) == (len(theirs.touched), len(theirs.due))
+        for statement in (theirs.whole, theirs.restricted, *theirs.touched, *theirs.due, *theirs.next_due):
+            tree = sqlglot.parse_one(statement, read="spark")
+            assert all(table.name.startswith("cdc_") and not table.db for table in tree.find_all(sqlglot.exp.Table))
+    assert (one.reads, one.uses_clock, one.unique_key) == (other.reads, other.uses_clock, other.unique_key)
+
+
+def test_rows_that_differ_are_read_from_tables_of_their_own() -> None:
+    plan = plan_view("v", SHAPES["inner"][0], SHAPES["inner"][1], RELATIONS, engine="spark")
+    assert all("EXISTS" not in statement for statement in plan.nodes[0].touched)
+    assert any(stand_in("before_changed", "public.a") in statement for statement in plan.nodes[0].touched)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["bround(n, 1)", "g RLIKE 'x'", "CAST(n AS STRING) || g", "hash(g)", "try_to_number(g, '999')", "g + 1"],
+)
+def test_what_spark_takes_is_not_looked_through(value: str) -> None:
+    plan = plan_view("v", f"SELECT id, {value} AS r FROM public.a", ["id"], RELATIONS, engine="spark")
+    assert plan.nodes[0].units == ("id",)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("rand()", "not the same each time"),
+        ("uuid()", "not the same each time"),
+        ("now()", "not the same each time"),
+        ("unix_timestamp()", "not the same each time"),
+        ("current_schema()", "not the same each time"),
+        ("first(g)", "order in which rows are read"),
+        ("max_by(g, n)", "order in which rows are read"),
+        ("collect_list(g)", "order in which rows are read"),
+        ("percentile_approx(n, 0.5)", "order in which rows are read"),
+        ("mode(n)", "order in which rows are read"),
+        ("explode(n)", "several rows of one"),
+        ("stack(2, n, k)", "several rows of one"),
+        ("own_function(n)", "not known to be a function of one row"),
+        ("kurtosis(n)", "not known|neither in GROUP BY"),
+    ],
+)
+def test_what_spark_would_compute_in_another_way_each_time_is_refused(value: str, why: str) -> None:
+    sql = f"SELECT id, {value} AS r FROM public.a"
+    if any(name in value for name in ("first", "max_by", "collect", "percentile", "mode")):
+        sql += " GROUP BY id"
+    with pytest.raises(ConfigError, match=why):
+        plan_view("v", sql, ["id"], RELATIONS, engine="spark")
+
+
+@pytest.mark.parametrize(
+    ("reads", "told"),
+    [
+        ({"public.a": ReadConfig(time="at", keep="7d")}, r"from\.public\.a\.keep"),
+        ({"public.a": ReadConfig(time="at"), "public.b": ReadConfig(at="event")}, r"from\.public\.b\.at"),
+    ],
+)
+def test_what_it_does_not_do_is_refused_with_the_way_out(reads: dict[str, ReadConfig], told: str) -> None:
+    view = ViewConfig(sql="SELECT id FROM public.a", key=("id",), reads=reads)
+    with pytest.raises(ConfigError, match=f"views.v: {told} is not known to the engine spark") as refused:
+        plan_config("v", view, RELATIONS, uses_of(view.reads), engine="spark")
+    assert "engine: duckdb" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "submitted", "engine"),
+    [
+        ({}, None, "duckdb"),
+        ({}, "local[4]", "duckdb"),
+        ({}, "spark://cluster:7077", "spark"),
+        ({"spark": {"spark.master": "k8s://https://cluster"}}, None, "spark"),
+        ({"engine": "spark"}, "local[*]", "spark"),
+        ({"engine": "duckdb"}, "yarn", "duckdb"),
+    ],
+)
+def test_the_engine_follows_the_master_unless_the_file_says(
+    given: dict[str, Any], submitted: str | None, engine: str
+) -> None:
+    assert engine_of(replace(CONFIG, **given), submitted) == engine
