@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_apply.views.fold import SourceTable
+from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.state import ViewState, place
+from spark_apply.views.embedded.step import Step
 from spark_apply.views.sql.view_plan import Relation
-from spark_apply.views.state import ViewState, place
-from spark_apply.views.step import Step
 from spark_apply.views.uses import TableUse
 from spark_apply.views.values import engine_type, quoted
 from spark_apply.views.view import View

@@ -26,11 +26,11 @@ from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
-from spark_apply.views.fold import SourceTable
+from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.state import ViewState, place
+from spark_apply.views.embedded.step import Step
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
-from spark_apply.views.state import ViewState, place
-from spark_apply.views.step import Step
 from spark_apply.views.store import StepOfViews
 from spark_apply.views.uses import TableUse
 from spark_apply.views.view import View

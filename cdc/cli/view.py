@@ -118,7 +118,7 @@ def verify(file: Path, *, name: str | None, repair: bool, as_json: bool) -> int:
     """
     config = _load(file)
     on_terminal = sys.stderr.isatty()
-    run_verify = importlib.import_module("spark_apply.views.verify").verify_views
+    run_verify = importlib.import_module("spark_apply.views.proof.verify").verify_views
     found = [of.as_json() for of in run_verify(config, only=name, progress=show_progress if on_terminal else None)]
     if on_terminal:
         clear_progress()
@@ -195,7 +195,7 @@ def explain(file: Path, *, name: str, key: str, as_json: bool) -> None:
     """
     config = _load(file)
     on_terminal = sys.stderr.isatty()
-    run_explain = importlib.import_module("spark_apply.views.explain").explain_view
+    run_explain = importlib.import_module("spark_apply.views.proof.explain").explain_view
     found = run_explain(config, name, key, progress=show_progress if on_terminal else None).as_json()
     if on_terminal:
         clear_progress()

@@ -65,7 +65,7 @@ class Act:
 
     shown: Sequence[Shown]
     verified: Sequence[Mapping[str, Any]]
-    """`spark_apply.views.verify.Verified.as_json` of each view."""
+    """`spark_apply.views.proof.verify.Verified.as_json` of each view."""
 
     @property
     def wrong(self) -> int:
@@ -99,7 +99,7 @@ def play(demo: Demo, tell: Tell) -> Act:
         shown = list(_scenes(demo, check, tell))
     demo.catch_up()
     registry.part("spark_apply.views.job:run_views")(config, once=True)
-    verified = registry.part("spark_apply.views.verify:verify_views")(config, progress=tell)
+    verified = registry.part("spark_apply.views.proof.verify:verify_views")(config, progress=tell)
     return Act(shown, [of.as_json() for of in verified])
 
 

@@ -31,13 +31,13 @@ from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.store import ClusterStore
 from spark_apply.views.commands import Command, Turn, Watch, note_failed, waiting
 from spark_apply.views.definitions import Text, refuse_changed, texts_of, with_texts
+from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.followable import refuse_unfollowable
 from spark_apply.views.output import ViewOutput
 from spark_apply.views.output_types import output_columns
 from spark_apply.views.planning import plan_config, relations_named
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
-from spark_apply.views.state import ViewState
 from spark_apply.views.status import peeked, sink_config
 from spark_apply.views.store import ViewStore
 from spark_apply.views.streams import Stream, StreamReader, require_topics, streams_of

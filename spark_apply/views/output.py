@@ -29,7 +29,7 @@ from cdc.model.ledger import loss, to_record
 from cdc.model.state import Phase, State
 from spark_apply.job.progress import ORIGIN
 from spark_apply.views.definitions import Definition, Text
-from spark_apply.views.state import ViewState
+from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.view import View
 
 SOURCE = "view"

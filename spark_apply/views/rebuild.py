@@ -21,10 +21,10 @@ from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.views.commands import Command, Commands, leave, new_command
 from spark_apply.views.definitions import Definition, Text, changed, published, texts_of, with_texts
+from spark_apply.views.embedded.state import StateInUseError
 from spark_apply.views.followable import refuse_unfollowable
 from spark_apply.views.job import plan_views, run_views
-from spark_apply.views.state import StateInUseError
-from spark_apply.views.verify import Verified, compare_views, standing
+from spark_apply.views.proof.verify import Verified, compare_views, standing
 
 Progress = Callable[[str], None]
 

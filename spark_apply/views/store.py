@@ -29,11 +29,11 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Store, StoredRow, Visibility
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark import names
-from spark_apply.views.fold import SourceTable
+from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.state import POSITION, ViewState, place
+from spark_apply.views.embedded.step import Step, ViewError
 from spark_apply.views.output import ViewOutput, outbox_note
-from spark_apply.views.state import POSITION, ViewState, place
 from spark_apply.views.status import note_status
-from spark_apply.views.step import Step, ViewError
 from spark_apply.views.streams import StreamReader
 from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.values import engine_type, quoted

@@ -28,7 +28,7 @@ from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.types import kind_of
 from spark_apply.spark.names import quoted
-from spark_apply.views.state import ViewState, place
+from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.uses import TIMES, TableUse, Way
 from spark_apply.views.values import Columns, engine_type
 from spark_apply.views.values import quoted as engine_quoted

@@ -40,7 +40,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.events.kafka_source import committed, schema_versions, topics
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
-from spark_apply.views.verify import verify_views
+from spark_apply.views.proof.verify import verify_views
 from tests.faults.connector import Copy
 
 ACCOUNTS: Final = 300

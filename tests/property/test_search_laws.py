@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import spark_apply.views.step
+import spark_apply.views.embedded.step
 from cdc.config.views import MatchConfig
 from spark_apply.views.search.kept import KeptSearches
 from spark_apply.views.search.plan import Match, match_of, plan_match
@@ -131,7 +131,7 @@ def test_a_match_is_what_each_search_finds_after_each_step(
 ) -> None:
     """A search that is none keeps what it had found until it is one again; what is as it was brings no event."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(spark_apply.views.step, "_MOST_TOUCHED", most)
+        patched.setattr(spark_apply.views.embedded.step, "_MOST_TOUCHED", most)
         steps.write("public.searches", dict.fromkeys(((number,) for number in range(4)), None))
         steps.step()
         _check(steps, [({}, dict.fromkeys(_EVERY_DOC, None)), *history], made_again)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_apply.views.fold import SourceTable
-from spark_apply.views.state import ViewState, place
-from spark_apply.views.step import Step
+from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.state import ViewState, place
+from spark_apply.views.embedded.step import Step
 from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.values import quoted
 from tests.view_reading import (

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.model.change import Kind
-from spark_apply.views.reading import as_used
+from spark_apply.views.proof.reading import as_used
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.uses import TableUse

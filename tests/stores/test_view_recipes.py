@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_apply.views.verify import verify_views
+from spark_apply.views.proof.verify import verify_views
 from tests.spark_records import Record
 from tests.view_bench import ViewBench
 from tests.view_cases import at, renamed

@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-import spark_apply.views.step
+import spark_apply.views.embedded.step
 from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.pattern import PatternConfig
@@ -35,11 +35,11 @@ from spark_apply.job.job import run_apply
 from spark_apply.job.progress import Reader, origin_of
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
-from spark_apply.views.explain import explain_view
+from spark_apply.views.embedded.step import Step
 from spark_apply.views.job import run_views
+from spark_apply.views.proof.explain import explain_view
+from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.status import view_status
-from spark_apply.views.step import Step
-from spark_apply.views.verify import verify_views
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import until
 from tests.spark_records import Record, position
@@ -166,7 +166,7 @@ def test_cases_batch_by_batch(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unit by unit, however much of these small tables has changed."""
-    monkeypatch.setattr(spark_apply.views.step, "MOST_TOUCHED", math.inf)
+    monkeypatch.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", math.inf)
     cases = Cases(kafka, tmp_path)
     for batch in range(_BATCHES):
         cases.publish(batch)

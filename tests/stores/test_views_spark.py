@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import spark_apply.views.step
+import spark_apply.views.embedded.step
 from cdc.model.errors import CdcError
 from spark_apply.views.cluster.kept import Kept
 from spark_apply.views.cluster.step import ClusterStep
@@ -54,7 +54,7 @@ def test_cases_batch_by_batch(
     """Unit by unit, however much of these small tables has changed; then nothing, whether the state is lost or not."""
     cases = Cases(kafka, tmp_path, {name: CASES[name] for name in names}, engine="spark")
     with monkeypatch.context() as patched:
-        patched.setattr(spark_apply.views.step, "MOST_TOUCHED", math.inf)
+        patched.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", math.inf)
         for batch in range(_BATCHES):
             cases.publish(batch)
             assert cases.bench.run().stopped == {}

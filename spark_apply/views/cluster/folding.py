@@ -14,8 +14,8 @@ from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, aligned
 from spark_apply.views.cluster.lake import WAITING
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, nothing, some
-from spark_apply.views.fold import SourceTable
-from spark_apply.views.state import KEY, OP, POSITION, place
+from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.state import KEY, OP, POSITION, place
 from spark_apply.views.values import quoted
 
 _THERE, _DIFFERS = "_cdc_there", "_cdc_differs"

@@ -16,7 +16,7 @@ from spark_apply.stores.lake import no_rows
 from spark_apply.views.cluster.lake import ROWS, Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.values import frame, some
-from spark_apply.views.state import place
+from spark_apply.views.embedded.state import place
 from spark_apply.views.values import quoted
 
 MOST_OVER = 50_000

@@ -14,8 +14,8 @@ from spark_apply.spark import names
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
-from spark_apply.views.state import place
-from spark_apply.views.step import unit_name
+from spark_apply.views.embedded.state import place
+from spark_apply.views.embedded.step import unit_name
 from spark_apply.views.values import quoted, text
 from spark_apply.views.view import View
 

@@ -4,7 +4,7 @@
     lake.waiting     of each captured table: the snapshot with events that wait, and up to where they are folded in
     over."R"         rows that have come or changed since the snapshot
     gone."R"         the change columns of all rows of the snapshot that do not count any more
-    and `spark_apply.views.state`: positions, marks, the outbox, the quarantine, few events that wait
+    and `spark_apply.views.embedded.state`: positions, marks, the outbox, the quarantine, few events that wait
 
 One transaction of this file makes a step count, with all tables that it has written.
 """
@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_apply.views.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
+from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
 from spark_apply.views.values import Columns, quoted
 
 SHAPE: Final = "spark-1"

@@ -1,4 +1,4 @@
-"""Takes a state on executors from one position and clock to the next, as `spark_apply.views.step` does in its file.
+"""Takes a state on executors from one position and clock to the next, as `spark_apply.views.embedded.step` does.
 
 What changes in a relation is small as a rule: the driver has it, and ships it with the plans that look it up in the
 tables of the lake. So a step of few changes reads each large table once or twice, and writes none of them. Where most
@@ -28,11 +28,11 @@ from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import collected, frame, json_object, schema_of
-from spark_apply.views.fold import SourceTable
+from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.state import POSITION, place
+from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.view_plan import Node
-from spark_apply.views.state import POSITION, place
-from spark_apply.views.step import ViewError
 from spark_apply.views.view import View
 
 _STATES: Final = ("before", "after", "both")

@@ -21,7 +21,7 @@ from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.cluster.values import schema_of
-from spark_apply.views.state import POSITION
+from spark_apply.views.embedded.state import POSITION
 from spark_apply.views.store import StepOfViews, ViewStore
 from spark_apply.views.view import View
 

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from spark_apply.views.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
+from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
 from spark_apply.views.uses import (
     ARRIVAL,
     FROM_POSITION,

@@ -23,9 +23,9 @@ from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.model.target_table import TargetTable, derived
 from spark_apply.spark import names
-from spark_apply.views.fold import SourceTable
-from spark_apply.views.state import ViewState, place
-from spark_apply.views.step import Step, ViewError
+from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.state import ViewState, place
+from spark_apply.views.embedded.step import Step, ViewError
 from spark_apply.views.streams import Stream
 from spark_apply.views.uses import TableUse, Way
 from spark_apply.views.values import Columns, engine_type, quoted

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_apply.views.replayed import TIMES, Replayed
+from spark_apply.views.embedded.state import POSITION, place
+from spark_apply.views.proof.replayed import TIMES, Replayed
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Node, found_by
-from spark_apply.views.state import POSITION, place
 from spark_apply.views.values import object_of, quoted
 from spark_apply.views.view import View
 

@@ -1,7 +1,7 @@
 """Reads a table's events as a view reads them, in Spark: what views are verified by. DataFrame -> DataFrame.
 
-It computes from all events at once what `spark_apply.views.fold` keeps up to date; `spark_apply.views.uses` says what
-that is. A topic that compaction has taken events from may have too few of them to tell what was late.
+It computes from all events at once what `spark_apply.views.embedded.fold` keeps up to date; what that is, says
+`spark_apply.views.uses`. A topic that compaction has taken events from may have too few of them to tell what was late.
 """
 
 from __future__ import annotations

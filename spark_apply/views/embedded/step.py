@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import duckdb
 
 from cdc.model.errors import OperatorError
-from spark_apply.views.fold import SourceTable, find_changes, move_on
+from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
+from spark_apply.views.embedded.state import POSITION, ViewState, place
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Computed, Node, found_by
-from spark_apply.views.state import POSITION, ViewState, place
 from spark_apply.views.uses import Way
 from spark_apply.views.values import Columns, engine_type, object_of, quoted, text
 from spark_apply.views.view import View

@@ -23,15 +23,15 @@ from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.verify.explain import JudgedRecord, Record, judged
 from spark_apply.views.definitions import refuse_changed
-from spark_apply.views.derivation import BaseRow, Derivation, derive, next_due, was_due
+from spark_apply.views.embedded.state import place
+from spark_apply.views.embedded.step import unit_name
 from spark_apply.views.job import Planned, plan_views
 from spark_apply.views.output import last_position
-from spark_apply.views.replayed import Read, Replayed, replayed
-from spark_apply.views.state import place
+from spark_apply.views.proof.derivation import BaseRow, Derivation, derive, next_due, was_due
+from spark_apply.views.proof.replayed import Read, Replayed, replayed
+from spark_apply.views.proof.verify import needed, standing
 from spark_apply.views.status import noted, peeked
-from spark_apply.views.step import unit_name
 from spark_apply.views.values import engine_type, object_of, quoted
-from spark_apply.views.verify import needed, standing
 from spark_apply.views.view import View
 
 Outcome = Literal["row", "none", "quarantined", "stopped", "differs"]
