@@ -22,12 +22,12 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from spark_apply.spark import names
 from spark_apply.spark.failures import spark_failure
 from spark_apply.stores.lake import no_rows
-from spark_apply.views import step as in_file
 from spark_apply.views.cluster.folding import done, fold, moved_on
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import collected, frame, json_object, schema_of
+from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import POSITION, place
 from spark_apply.views.embedded.step import ViewError
