@@ -69,15 +69,17 @@ def test_cases_batch_by_batch(
 
 @pytest.mark.full
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("names", [_FEW, _ROWS], ids=["few", "all"])
 def test_cases_at_once_in_any_order_again_and_without_the_tables(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     """One batch of everything, in another order that Kafka may have, every row in a table of the lake."""
     _most_over(monkeypatch, 0)
-    cases = Cases(kafka, tmp_path, {name: CASES[name] for name in _ROWS}, engine="spark")
+    cases = Cases(kafka, tmp_path, {name: CASES[name] for name in names}, engine="spark")
     cases.publish(*range(_BATCHES), shuffled=5)
     cases.bench.run()
-    assert cases.rows() == cases.answers(apply_spark)
+    rows = {name: of for name, of in cases.rows().items() if not CASES[name].view.reads}
+    assert rows == cases.answers(apply_spark)
     cases.found()
     cases.bench.commit = 10  # every event comes again, under its old position
     cases.publish(*range(_BATCHES), shuffled=6)
