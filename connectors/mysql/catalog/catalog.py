@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -46,6 +47,9 @@ SELECT INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
 """
 _OF_NAME: Final = "WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s"
+_OPENED_S: Final = 3.0
+"""How long a table may be without an engine: while DDL is at it, MariaDB's catalog says nothing of it but its name."""
+_PAUSE_S: Final = 0.1
 _NO_COLUMN: Final = 1054
 """The servers' number for a column that does not exist."""
 _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
@@ -158,12 +162,17 @@ class Catalog:
     def _tables(self, schema: str | None = None, name: str = "") -> list[Found]:
         """Return all tables, or the one of a name: just as it is written, whatever the catalog takes for equal."""
         more, parameters = (_OF_NAME, (schema, name)) if schema is not None else ("", ())
-        rows = session.texts(self._connection, "reading the catalog", _TABLES + more, parameters)
-        found = [
-            Found(schema_, name_, type_, engine, int(count), transactions == "YES", made_at)
-            for schema_, name_, type_, engine, count, transactions, made_at in rows
-            if schema_ not in _SYSTEM
-        ]
+        until_s = time.monotonic() + _OPENED_S
+        while True:
+            rows = session.texts(self._connection, "reading the catalog", _TABLES + more, parameters)
+            found = [
+                Found(schema_, name_, type_, engine, int(count), transactions == "YES", made_at)
+                for schema_, name_, type_, engine, count, transactions, made_at in rows
+                if schema_ not in _SYSTEM
+            ]
+            if all(one.engine for one in found if one.type in _BASE) or time.monotonic() > until_s:
+                break
+            time.sleep(_PAUSE_S)  # the server could not open one of them, as happens in the midst of DDL
         exact = [f for f in found if schema is None or (f.schema, f.name) == (schema, name)]
         if exact or not found or not self.folds:
             return exact
