@@ -217,7 +217,7 @@ def _load(file: Path) -> Any:  # noqa: ANN401 - cdc.config.views.ViewsConfig, wh
 
 def _plan(file: Path, *, as_json: bool, brief: bool) -> None:
     config = _load(file)
-    found: dict[str, Any] = importlib.import_module("spark_apply.views.job").describe_views(config)
+    found: dict[str, Any] = importlib.import_module("spark_apply.views.planned").describe_views(config)
     if as_json:
         click.echo(json.dumps(found))
         return

@@ -23,7 +23,8 @@ from spark_apply.views.commands import Command, Commands, leave, new_command
 from spark_apply.views.definitions import Definition, Text, changed, published, texts_of, with_texts
 from spark_apply.views.embedded.state import StateInUseError
 from spark_apply.views.followable import refuse_unfollowable
-from spark_apply.views.job import plan_views, run_views
+from spark_apply.views.job import run_views
+from spark_apply.views.planned import plan_views
 from spark_apply.views.proof.verify import Verified, compare_views, standing
 
 Progress = Callable[[str], None]

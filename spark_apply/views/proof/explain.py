@@ -25,8 +25,8 @@ from spark_apply.verify.explain import JudgedRecord, Record, judged
 from spark_apply.views.definitions import refuse_changed
 from spark_apply.views.embedded.state import place
 from spark_apply.views.embedded.step import unit_name
-from spark_apply.views.job import Planned, plan_views
 from spark_apply.views.output import last_position
+from spark_apply.views.planned import Planned, plan_views
 from spark_apply.views.proof.derivation import BaseRow, Derivation, derive, next_due, was_due
 from spark_apply.views.proof.replayed import Read, Replayed, replayed
 from spark_apply.views.proof.verify import needed, standing

@@ -31,9 +31,9 @@ from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 from spark_apply.spark.session import open_session
 from spark_apply.views.definitions import refuse_changed
-from spark_apply.views.job import Planned, plan_views
 from spark_apply.views.output import last_position
 from spark_apply.views.output_types import spark_text
+from spark_apply.views.planned import Planned, plan_views
 from spark_apply.views.proof.reading import as_used
 from spark_apply.views.search.verified import matched, no_searches
 from spark_apply.views.status import peeked
