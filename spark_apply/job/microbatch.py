@@ -35,7 +35,17 @@ from spark_apply.events.validation import (
 )
 from spark_apply.job.route import Route
 from spark_apply.job.set_aside import AsideCopies
-from spark_apply.model.store import Applied, Batch, CopyError, FilledStore, Refused, Store, Visibility, is_whole
+from spark_apply.model.store import (
+    Applied,
+    Batch,
+    CopyError,
+    FilledStore,
+    Refused,
+    Store,
+    Visibility,
+    every_event_of,
+    is_whole,
+)
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import spark_failure
 
@@ -341,7 +351,7 @@ def _read_alone(records: DataFrame, table: TargetTable, apart: Mapping[str, str]
 def _takes_every_event(route: Route) -> bool:
     """Whether the newest event of each key is not enough for a store."""
     name = route.table.qualified
-    return route.table.history or any(is_whole(s) and name in s.every_event_of for s in route.stores.values())
+    return route.table.history or any(name in every_event_of(store) for store in route.stores.values())
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:

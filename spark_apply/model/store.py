@@ -208,10 +208,6 @@ class WholeStore(Store, Protocol):
     whole: bool
     """True."""
 
-    @property
-    def every_event_of(self) -> Collection[str]:
-        """The tables, as ``schema.table``, of which a batch holds every event, as it does of histories."""
-
     def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> Mapping[str, Applied]:
         """Take batches in, show what lies before each table's limit, and set the marks, in one transaction.
 
@@ -238,6 +234,15 @@ class FilledStore(Store, Protocol):
 def is_whole(store: Store) -> TypeGuard[WholeStore]:
     """Whether a store takes whole micro-batches, by `WholeStore.fold`, and never `Store.apply`."""
     return bool(getattr(store, "whole", False))
+
+
+def every_event_of(store: Store) -> Collection[str]:
+    """Return the tables, as ``schema.table``, of which a store needs every event, as histories do.
+
+    A `WholeStore` may have an attribute of this name; without one it needs the newest event of each key.
+    """
+    found: Collection[str] = getattr(store, "every_event_of", ())
+    return found
 
 
 StoreFactory = Callable[..., Store]
