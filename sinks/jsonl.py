@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import IO, Final
 
 from cdc.files.position_file import Contents, PositionFile
-from cdc.files.topicless_sink import TopiclessSink, emptied, read_again
+from cdc.files.topicless_sink import TopiclessSink, emptied, place_of, read_again
 from cdc.model.errors import BugError, OperatorError
 from cdc.model.interfaces import Headers, Log
 from cdc.model.state import State
 
 _KEY: Final = b'{"key":%b,'
+_POSITION: Final = b'"position":"'
 
 
 class JsonlSink(TopiclessSink):
@@ -84,8 +85,10 @@ class JsonlSink(TopiclessSink):
         if self._file is None or self._position is None:
             raise BugError("the sink is not fenced: nothing may be written")
         before = self._contents
-        again = [_KEY % b"null" + emptied(name, since)[1:] + b"\n" for since, name in read_again(before.state, state)]
-        lines = b"".join((*again, *self._lines))
+        for since, name in read_again(before.state, state):
+            at = place_of(since, map(_position, self._lines))
+            self._lines.insert(at, _KEY % b"null" + emptied(name, since)[1:] + b"\n")
+        lines = b"".join(self._lines)
         if lines:
             try:
                 self._file.write(lines)
@@ -117,6 +120,12 @@ class JsonlSink(TopiclessSink):
 
 def _position_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.pos")
+
+
+def _position(line: bytes) -> str:
+    """Return where an event stands; of what is none, before everything."""
+    begin = line.rfind(_POSITION)
+    return line[begin + len(_POSITION) : line.index(b'"', begin + len(_POSITION))].decode() if begin >= 0 else ""
 
 
 def _read(path: Path) -> Contents:

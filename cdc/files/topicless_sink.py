@@ -2,21 +2,21 @@
 
 What a connector finds out by reading its topics back is told otherwise (`Settings.unsent`): a TRUNCATE is an event
 ``t``, and a value that the log leaves out and nobody knows has a mark. Where a table's rows must be read again while
-the log is followed, a ``t`` stands before the reading, instead of a delete at its end for each key that is gone. It may
-stand earlier than the reading begins, never later: every row that the table has then comes again, for a window leaves
-out a row only if an event of it comes behind the beginning.
+the log is followed, a ``t`` stands at the place of the log since which they come again, instead of a delete at the end
+for each key that is gone: events before it may be of rows that have gone, and a window leaves out a row only if an
+event of it comes behind that place.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import orjson
 
 from cdc.files.position_file import Contents
-from cdc.model.change import Table
+from cdc.model.change import Position, Table
 from cdc.model.errors import BugError
 from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts
@@ -129,14 +129,33 @@ class TopiclessSink:
 
 
 def read_again(before: State | None, now: State) -> list[tuple[str, str]]:
-    """Find the tables that are read again from here on: the position where that begins, and the name."""
+    """Find the tables of which all rows are read again from a place that the log has come to: that place, and the name.
+
+    The place may lie ahead when a reading is asked for: what the log still has before it may be of rows that are gone.
+    """
     found = []
-    for name, reading in now.reading.items():
-        was = before.reading.get(name) if before is not None else None
+    earlier = before.reading if before is not None else {}
+    for name, reading in {**earlier, **now.reading}.items():
+        since = str(reading["since"])
+        asked = earlier.get(name, {}).get("since") == since
+        said = asked and before is not None and _has_passed(before, since)
         known = before is not None and name in before.tables
-        if known and (was is None or was["since"] != reading["since"]):
-            found.append((str(reading["since"]), name))
+        if known and not said and _has_passed(now, since):
+            found.append((since, name))
     return sorted(found)
+
+
+def _has_passed(state: State, since: str) -> bool:
+    return Position(state.epoch, state.commit, 0).text > since
+
+
+def place_of(since: str, positions: Iterable[str]) -> int:
+    """Return the number of the first event that is not before a place, of events in the log's order."""
+    number = 0
+    for number, position in enumerate(positions, 1):
+        if position >= since:
+            return number - 1
+    return number
 
 
 def emptied(name: str, since: str) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from cdc.files.position_file import Contents
-from cdc.files.topicless_sink import TopiclessSink, emptied, read_again
+from cdc.files.topicless_sink import TopiclessSink, emptied, place_of, read_again
 from cdc.library.handover import Batch, Channel, Group, Progress
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
@@ -70,7 +70,7 @@ class HandoverSink(TopiclessSink):
         self._contents = Contents(state, self._schemas, self._commands)
         groups = [group for group in self._groups if group.of is None or not self._is_done(group)]
         for since, name in read_again(before.state, state):  # whole transactions are kept whole
-            at = next((i for i, group in enumerate(groups) if group.position >= since), len(groups))
+            at = place_of(since, (group.position for group in groups))
             group = Group(None, position=since)
             group.events.add(b"", emptied(name, since))
             groups.insert(at, group)

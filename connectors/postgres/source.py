@@ -128,7 +128,10 @@ class PostgresSource:
         found = self._facts()
         again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
         others = [table for table in self.tables() if table.qualified not in again]
-        raise_first(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=others))
+        refusals = list(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=others))
+        if refusals:
+            self._require_same_tables(catalog)
+        raise_first(refusals)
         if again:
             self._join(again)
             found = self._facts()
@@ -352,6 +355,7 @@ class PostgresSource:
         took_s = time.monotonic() - begun_s
         self._look_at_s = begun_s + max(_LOOK_S, took_s * _LOOK_SHARE)
         if refusals and self._refused:
+            self._require_same_tables(catalog)
             raise refusals[0]
         self._refused = bool(refusals)
         if refusals:
@@ -363,6 +367,15 @@ class PostgresSource:
         if altered:
             raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
         self._records = {**self._records, **ledger.records(found)}
+
+    def _require_same_tables(self, catalog: Catalog) -> None:
+        """Raise ChangedError where a captured table is none of its own any more: it became a partition of another."""
+        now = catalog.captured(
+            self._config.source.tables, self._config.source.keys, LeftOut(self._config.source.tables)
+        )
+        gone = {table.qualified for table in self.tables()} - {captured.table.qualified for captured in now}
+        if gone:
+            raise ChangedError(f"table {', '.join(sorted(gone))} is part of another one now, or none: looking again")
 
     def position(self) -> tuple[Offset, int]:
         return {"lsn": lsn_text(self._read_to)}, self._read_to

@@ -443,10 +443,9 @@ def test_partitioned_table(told: Told) -> None:
     """Partitions, nested and of another column order, are events of their root alone; new ones are followed too."""
     assert {e["source"]["table"] for e in told.events()} == {"t"}
     assert told.moves().count(("c", None, {"id": 100, "day": 19787, "v": "march"})) == 1
-    # neither TRUNCATE nor DROP of one partition has row events under the root
+    # neither TRUNCATE nor DROP of one partition has row events under the root: its rows are read again
     left = told.source("SELECT id, day - '1970-01-01'::date AS day, v FROM t")
-    assert [row for row in told.folded() if row["day"] >= 19783] == left
-    assert {r["id"] for r in told.folded() if r["day"] < 19754} >= {2, 3, 101}
+    assert told.folded() == left
 
 
 # --- Columns change ---------------------------------------------------------------------------------------------------

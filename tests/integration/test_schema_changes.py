@@ -225,7 +225,7 @@ SWAP = "BEGIN; ALTER TABLE orders RENAME TO orders_old; ALTER TABLE fresh RENAME
 
 
 def test_tables_swapped(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
-    """A table that takes another's name is not taken for it: it stops, and once published its rows are read anew."""
+    """A table that takes another's name is not taken for it: it stops, and at the next start its rows are read."""
     postgres18.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, v text)",
         "CREATE TABLE fresh (id int PRIMARY KEY, v text)",
@@ -240,12 +240,9 @@ def test_tables_swapped(postgres18: Database, kafka: str, prefix: str, tmp_path:
         assert run.ended() == 1
         assert "table renamed: public.orders is public.orders_old now" in run.stderr
         assert f"ALTER PUBLICATION cdc_{prefix} ADD TABLE ONLY public.orders" in run.stderr
-    done = connector.here("run", "FILE", "--until-caught-up")
-    assert done.returncode == 1
-    assert "no longer carries public.orders" in done.stderr
-    postgres18.execute(f"ALTER PUBLICATION cdc_{prefix} ADD TABLE public.orders")
     (reason,) = asked(connector.catch_up())
     assert reason.startswith("public.orders: its rows were rewritten without events, or another table has taken")
+    assert ordered(connector.fold("public.orders").values()) == rows(postgres18, "SELECT * FROM orders ORDER BY id")
 
 
 @pytest.mark.parametrize("rows_come", [True, False])
