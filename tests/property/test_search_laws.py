@@ -131,7 +131,7 @@ def test_a_match_is_what_each_search_finds_after_each_step(
 ) -> None:
     """A search that is none keeps what it had found until it is one again; what is as it was brings no event."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(spark_apply.views.embedded.step, "_MOST_TOUCHED", most)
+        patched.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", most)
         steps.write("public.searches", dict.fromkeys(((number,) for number in range(4)), None))
         steps.step()
         _check(steps, [({}, dict.fromkeys(_EVERY_DOC, None)), *history], made_again)

@@ -133,8 +133,9 @@ def test_every_block_does_what_the_page_says(shell: Shell) -> None:
         elif block.language == "sql":
             shell.sql(block.text)
         elif block.language == "python":
-            (shell.folder / "look.py").write_text(block.text)
-            printed["look"] = shell.run("python3 look.py")
+            name = "library" if "import cdc" in block.text else "look"
+            (shell.folder / f"{name}.py").write_text(block.text)
+            printed[name] = shell.run(f"python3 {name}.py")
         else:
             assert block.language == "sh"
             for command in commands(block.text):
@@ -172,6 +173,7 @@ def test_every_block_does_what_the_page_says(shell: Shell) -> None:
     assert rows == [("1001", "paid", "99.90"), ("1002", "new", "12.50")]
     assert "Sally Thomas" in printed["look"]
     assert "George Bailey" not in printed["look"], "the search finds her alone"
+    assert "'id': 1001, 'customer': 'Sally Thomas', 'status': 'paid'" in printed["library"]
 
     assert printed["cdc view run views.yaml --once"].startswith("2 events in 1 steps")
     assert re.search(r"turnover +2 +0 +0 +0", printed["cdc view verify views.yaml"])
