@@ -73,8 +73,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "`warnings`, `nodes[name, reads, units, deadlines]`; a node without units is computed whole.",
     "view run": "`name`, `seconds`, `steps` (how often the views were computed), `events` (written, tombstones not "
     "counted), `position`, `stopped` (by view, why).",
-    "view status": "`name`, `position`, `freshness_seconds`, `views.<name>` with `topic`, `generation`, `rows`, "
-    "`quarantined` (units), `stopped` (why, or null), `published`.",
+    "view status": "`name`, `position`, `freshness_seconds`, `engine`, `streams.<name>.unreadable` (records), "
+    "`views.<name>` with `topic`, `generation`, `rows`, `computed` (`whole` or by `units`, last), `quarantined` "
+    "(units), `late` (events), `stopped` (why, or null), `published`.",
     "view explain": "`view`, `topic`, `key`, `outcome` (`row`, `none`, `quarantined`, `stopped`, `differs`), "
     "`position`, `clock_ms`, `published` and `computed` (rows), `unit`, `derived_from[table, key, position, at_ms]`, "
     "`more`, `deadline`, `changed_by`, `records` as of `cdc explain`; [more](views.md#why-a-row-is-as-it-is).",

@@ -98,6 +98,9 @@ def status(file: Path, *, as_json: bool) -> None:
         computed = {"whole": "whole", "units": "by units"}.get(of["computed"] or "", "-")
         rows.append((name, of["topic"], *cells, computed, f"stopped: {of['stopped']}" if of["stopped"] else "running"))
     click.echo("\n".join(aligned(rows)))
+    for name, of in found["streams"].items():
+        if of["unreadable"]:
+            click.echo(f"stream {name}: {of['unreadable']:,} records were no events of it")
 
 
 @view.command()

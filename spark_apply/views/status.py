@@ -22,10 +22,16 @@ from spark_apply.views.view import relation_of
 _NOTE = "status.json"
 
 
-def note_status(folder: Path, views: Mapping[str, Mapping[str, object]], *, engine: str) -> None:
-    """Write what a job knows of its views, for others to read: no row and no key is in it."""
+def note_status(
+    folder: Path, views: Mapping[str, Mapping[str, object]], unreadable: Mapping[str, int], *, engine: str
+) -> None:
+    """Write what a job knows of its views, for others to read: no row and no key is in it.
+
+    `unreadable` says by stream of others how many records were no events of it.
+    """
     made = folder / f"{_NOTE}.new"
-    made.write_text(json.dumps({"engine": engine, "views": views}, sort_keys=True))
+    streams = {name: {"unreadable": number} for name, number in unreadable.items()}
+    made.write_text(json.dumps({"engine": engine, "views": views, "streams": streams}, sort_keys=True))
     made.rename(folder / _NOTE)
 
 
@@ -72,6 +78,7 @@ def view_status(config: ViewsConfig) -> dict[str, Any]:
         "position": position_of(state) if state is not None else None,
         "freshness_seconds": fresh,
         "engine": found.get("engine", engine_of(config)),
+        "streams": {name: found.get("streams", {}).get(name, {"unreadable": None}) for name in config.streams},
         "views": {
             name: {
                 "topic": topic,

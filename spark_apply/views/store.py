@@ -18,7 +18,7 @@ from typing import ClassVar, NoReturn, Protocol, cast
 
 import duckdb
 import orjson
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.config import StoreConfig
@@ -238,14 +238,18 @@ class ViewStore:
             raise OperatorError(msg, hint=hint) from exc
         return {batch.table.qualified: Applied() for batch in batches}
 
+    def _not_again(self, batch: Batch) -> DataFrame:
+        """Return a batch's events without those that were taken in before: see `completeness.Complete.late_before`."""
+        mark, reload = self._known(batch.table.qualified)
+        if mark is None or mark.complete is None or reload:
+            return batch.rows
+        return batch.rows.where(F.col(POSITION) >= mark.complete.late_before)
+
     def _take_in(self, batch: Batch) -> None:
-        """Add events to those that wait, without late ones: see `spark_apply.model.completeness.Complete`."""
+        """Add events to those that wait."""
         name = batch.table.qualified
         columns = [(column.name, column.kind) for column in batch.table.columns]
-        rows = batch.rows
-        mark, reload = self._known(name)
-        if mark is not None and mark.complete is not None and not reload:
-            rows = rows.where(F.col(POSITION) >= mark.complete.late_before)
+        rows = self._not_again(batch)
         ours = (typed.KEY, typed.POSITION, typed.OP, typed.SOURCE_MS)
         arrow = rows.select(*ours, *(F.col(names.quoted(c)) for c, _ in columns)).toArrow()
         listed = ", ".join(quoted(column) for column in (*ours, *(c for c, _ in columns)))
@@ -378,7 +382,7 @@ class ViewStore:
                 "late": sum(late.get(use.relation, 0) for use in view.uses.values()),
                 "stopped": stopped.get(view.name),
             }
-        note_status(self.folder, noted, engine=self.engine)
+        note_status(self.folder, noted, self.streams.unreadable(), engine=self.engine)
 
     def _count(self, view: View) -> int:
         """Return how many rows a view has."""
@@ -396,11 +400,11 @@ class ViewStore:
 
     def _refuse_rebuild(self, error: ViewError) -> None:
         """Leave views out that cannot be computed by the definition that was asked for, or that break one of them."""
-        broken, readers = {error.view}, set(self.rebuilt)
+        readers = set(self.rebuilt)
         for view in self.views:  # in the order of what they read
             if any(name.removeprefix(f"{VIEW_SCHEMA}.") in readers for name in view.plan.reads):
                 readers.add(view.name)
-        if not broken & readers:
+        if error.view not in readers:
             return
         self.refused = error.message
         for name in self.rebuilt:
@@ -452,6 +456,7 @@ class ViewStore:
             if not mark.ends:  # the topic is read from its beginning
                 for use in self._uses_of(name):
                     self.state.execute(f"DELETE FROM {place('pending', use.relation)}")
+                    self.state.execute("DELETE FROM late WHERE relation = ?", [use.relation])  # they come again
                 self.state.execute("UPDATE tables SET reload = true WHERE name = ?", [_entry(table)])
                 self._limits[name] = ""
             self._write_mark(table, mark)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from pyspark.errors import PySparkException
@@ -23,7 +23,7 @@ from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import State
 from spark_apply.events import kafka_source
-from spark_apply.events.topic_identity import difference, identities
+from spark_apply.events.topic_identity import TopicAsker, difference
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.types import kind_of
@@ -33,8 +33,8 @@ from spark_apply.views.uses import TIMES, TableUse, Way
 from spark_apply.views.values import Columns, engine_type
 from spark_apply.views.values import quoted as engine_quoted
 
-AT_ONCE: Final = 200_000
-"""So many offsets of a partition are read at once."""
+AT_ONCE: Final = 500_000
+"""So many offsets of a topic are read at once."""
 
 _CORRUPT: Final = "_cdc_corrupt"
 _NUMBER: Final = "_cdc_number"
@@ -121,58 +121,79 @@ class StreamReader:
     source: ApplySource
     state: ViewState
     streams: Mapping[str, Stream]
+    _asker: TopicAsker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._asker = TopicAsker(self.source)
 
     def open(self) -> set[str]:
         """Make the streams' places; return the relations that are read again, as the file describes them otherwise.
 
         Raises OperatorError where a topic is not what was read.
         """
-        if not self.streams:
-            return set()
-        known = {
-            name: (topic, was) for name, topic, was in self.state.rows("SELECT name, topic, definition FROM streams")
-        }
-        now = identities(self.source, [stream.config.topic for stream in self.streams.values()])
-        again: set[str] = set()
+        rows = self.state.rows("SELECT name, definition FROM streams")
+        known, again = dict(rows), set[str]()
         for name, stream in self.streams.items():
-            topic, use = stream.config.topic, stream.use
-            identity = f"{topic} {now[topic]}"
-            was, definition = known.get(name, (identity, stream.definition))
-            before, _, told = was.partition(" ")
-            how = "it was another topic" if before != topic else difference(told, now[topic])
-            if how is not None:
-                msg = f"streams.{name}: topic {topic} is not the one that was read: {how}"
-                raise OperatorError(
-                    msg, hint="give the stream another name: its events are then read from the beginning"
-                )
-            if name in known and definition == stream.definition:
-                self._require_all(name, stream)
+            if known.get(name) == stream.definition:
                 continue
+            use, topic = stream.use, stream.config.topic
             with self.state.transaction():
                 if name in known:  # its columns are others: it is read again
                     again.add(use.relation)
                     self.state.forget([use.relation])
                     self.state.execute(f"DROP TABLE IF EXISTS {place('pending', use.relation)}")
-                    self.state.execute("DELETE FROM streams WHERE name = ?", [name])
+                    self.state.execute("UPDATE streams SET definition = ?, offsets = '{}', unreadable = 0 "
+                                       "WHERE name = ?", [stream.definition, name])  # fmt: skip
                     self.state.execute("DELETE FROM late WHERE relation = ?", [use.relation])
+                else:
+                    told = f"{topic} {self._identity(stream)}"
+                    self.state.execute("INSERT INTO streams VALUES (?, ?, ?, '{}', 0)", [name, told, stream.definition])
                 self.state.prepare_table(use.relation, stream.columns, (), stream.config.key)
-                self.state.execute("INSERT INTO streams VALUES (?, ?, ?, '{}', 0)", [name, identity, stream.definition])
+        for name, stream in self.streams.items():
+            self._compare(name, stream)
         return again
 
-    def _require_all(self, name: str, stream: Stream) -> None:
-        """Raise OperatorError if records are gone that were not read, unless the file says to go on."""
+    def _identity(self, stream: Stream) -> str:
+        topic = stream.config.topic
+        now = self._asker.now([topic]).get(topic)
+        if now is None:
+            msg = f"streams.{stream.name}: topic {topic} does not exist any more"
+            raise OperatorError(msg, hint="create it again, or take the stream and what reads it out of the file")
+        return now.identity
+
+    def _compare(self, name: str, stream: Stream) -> dict[int, int]:
+        """Return the first offsets that a stream's topic has. Raises OperatorError if it is not what was read of it.
+
+        A topic that was made again, and records that are gone and were not read, are passed over where the file says
+        so: what was read of it stays.
+        """
+        topic, goes_on = stream.config.topic, stream.config.on_loss == "go_on"
+        ((was,),) = self.state.rows("SELECT topic FROM streams WHERE name = ?", [name])
+        before, _, told = was.partition(" ")
+        now = self._identity(stream)
+        how = "it was another topic" if before != topic else difference(told, now)
+        if how is not None and not goes_on:
+            msg = f"streams.{name}: topic {topic} is not the one that was read: {how}"
+            hint = "on_loss: go_on under the stream keeps what was read, and reads the topic from its beginning"
+            raise OperatorError(msg, hint=hint)
+        if how is not None:
+            with self.state.transaction():
+                self.state.execute("UPDATE streams SET topic = ? WHERE name = ?", [f"{topic} {now}", name])
+                self._put(name, {})
+        first, _ = kafka_source.offset_ranges(self.source, topic)
         known = self._offsets(name)
-        first, _ = kafka_source.offset_ranges(self.source, stream.config.topic)
         lost = sum(max(first.get(partition, 0) - offset, 0) for partition, offset in known.items())
-        if lost and stream.config.on_loss == "stop":
-            msg = f"streams.{name}: {lost:,} records of topic {stream.config.topic} were removed before they were read"
+        if lost and not goes_on:
+            msg = f"streams.{name}: {lost:,} records of topic {topic} were removed before they were read"
             raise OperatorError(
                 msg, hint="raise the topic's retention; on_loss: go_on under the stream goes on without them"
             )
         if lost:
-            moved = {partition: max(offset, first.get(partition, 0)) for partition, offset in known.items()}
             with self.state.transaction():
-                self._put(name, moved)
+                self._put(
+                    name, {partition: max(offset, first.get(partition, 0)) for partition, offset in known.items()}
+                )
+        return first
 
     def _offsets(self, name: str) -> dict[int, int]:
         rows = self.state.rows("SELECT offsets FROM streams WHERE name = ?", [name])
@@ -185,24 +206,30 @@ class StreamReader:
         """Return by stream the offsets behind what was read."""
         return {name: self._offsets(name) for name in self.streams}
 
+    def unreadable(self) -> dict[str, int]:
+        """Return by stream how many records were no events of it."""
+        counts = dict(self.state.rows("SELECT name, unreadable FROM streams"))
+        return {name: counts.get(name, 0) for name in self.streams}
+
     def take_in(self) -> dict[str, int]:
         """Add what is new to the events that wait; return by stream how many records could not be read.
 
-        A stream without new events is not in the result.
+        A stream for which no event waits is not in the result. Raises OperatorError if a topic is not what was read.
         """
         found: dict[str, int] = {}
         topics = sorted({stream.config.topic for stream in self.streams.values()})
         ends = kafka_source.ends_by_topic(self.source, topics) if topics else {}
         for name, stream in self.streams.items():
             end = ends[stream.config.topic]
-            while (begin := self._offsets(name)) != end:
-                upto = {at: min(last, begin.get(at, self._first(stream, at)) + AT_ONCE) for at, last in end.items()}
-                found[name] = found.get(name, 0) + self._take(name, stream, begin, upto)
+            if self._offsets(name) != end:
+                first = self._compare(name, stream)
+                share = max(AT_ONCE // max(len(end), 1), 1)
+                while (begin := self._offsets(name)) != end:
+                    upto = {at: min(last, begin.get(at, first.get(at, 0)) + share) for at, last in end.items()}
+                    found[name] = found.get(name, 0) + self._take(name, stream, begin, upto)
+            elif self.state.rows(f"SELECT 1 FROM {place('pending', stream.use.relation)} LIMIT 1"):
+                found[name] = 0  # read before a step that did not come about
         return found
-
-    def _first(self, stream: Stream, partition: int) -> int:
-        first, _ = kafka_source.offset_ranges(self.source, stream.config.topic)
-        return first.get(partition, 0)
 
     def _take(self, name: str, stream: Stream, begin: Offsets, end: Offsets) -> int:
         records = kafka_source.read(self.spark, self.source, stream.config.topic, begin, end)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
@@ -637,7 +637,9 @@ _CLICKS = StreamConfig(
 )
 
 
-def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+def test_streams_that_others_write(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A topic of JSON objects: read once, each key once, late ones and what is no event left out and counted."""
     bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {})
     topic = f"{bench.prefix}-clicks"
@@ -697,7 +699,12 @@ def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_pa
     assert not any("secret" in line for line in told)
     click("d", 1, "10:07", written="10:07", **{"n n": "2.25"})
     producer.flush(30)
-    assert bench.run().events == 4, "without anything new in the captured tables"
+    with monkeypatch.context() as patched:
+        _killed(patched, "before the state")
+        with pytest.raises((CdcError, RuntimeError)):
+            bench.run()
+    assert bench.run().events == 4, "without anything new in the captured tables, nor in the topic since"
+    assert view_status(bench.config)["streams"] == {"clicks": {"unreadable": 4}}
     assert (bench.signs("again"), bench.signs("found")) == (["+1,2026-01-01T10:05:00Z"], ["+d,d"])
     assert [row["n"] for _, _, row in bench.events("outcome")] == [2]
     assert bench.run().events == 0
@@ -712,11 +719,26 @@ def test_streams_that_others_write(apply_spark: SparkSession, kafka: str, tmp_pa
         bench.run()
     bench.redefine()
     assert [row["n"] for _, _, row in bench.events("outcome")] == [3], "what was late is not, now"
+    click("e", 1, "10:08", written="10:08")
+    producer.flush(30)
+    gone = TopicPartition(topic, 0, OFFSET_END)
+    admin.delete_records([gone])[gone].result(30)
+    with pytest.raises(CdcError, match=rf"streams\.clicks: 1 records of topic {topic} were removed before they were"):
+        bench.run()
+    goes_on = {"clicks": replace(bench.streams["clicks"], on_loss="go_on")}
+    bench.streams = goes_on
+    assert bench.run().events == 0
     admin.delete_topics([topic])[topic].result(30)
     until(lambda: topic not in admin.list_topics(timeout=10).topics, within_s=60)
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    bench.streams = {"clicks": replace(goes_on["clicks"], on_loss="stop")}
     with pytest.raises(CdcError, match=rf"topic {topic} is not the one that was read: it was deleted and made again"):
         bench.run()
+    click("f", 1, "10:09", written="10:09")
+    producer.flush(30)
+    bench.streams = goes_on
+    bench.run()
+    assert [row["n"] for _, _, row in bench.events("outcome")] == [4], "what was read of the topic before stays"
 
 
 @EITHER

@@ -233,7 +233,7 @@ def made_again(then: Mapping[str, str], now: Mapping[str, Facts]) -> set[str]:
 
 
 def altered(then: str, now: Facts) -> bool:
-    """Tell whether the columns of a table were made anew since: its description may tell what has become of its rows.
+    """Tell whether columns of a table have been altered since: its description may tell what has become of its rows.
 
     The log describes a table at its next row, which may never come.
     """

@@ -21,7 +21,6 @@ from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.cluster.values import schema_of
-from spark_apply.views.embedded.state import POSITION
 from spark_apply.views.store import StepOfViews, ViewStore
 from spark_apply.views.view import View
 
@@ -47,10 +46,7 @@ class ClusterStore(ViewStore):
             return
         name = batch.table.qualified
         columns = [(column.name, column.kind) for column in batch.table.columns]
-        rows = batch.rows
-        mark, reload = self._known(name)
-        if mark is not None and mark.complete is not None and not reload:
-            rows = rows.where(F.col(POSITION) >= mark.complete.late_before)
+        rows = self._not_again(batch)
         ours = [T.StructField(of, T.StringType()) for of in (typed.KEY, typed.POSITION, typed.OP)]
         schema = T.StructType([*ours, *schema_of(columns)])
         rows = rows.select(*(F.col(names.quoted(field.name)) for field in schema))
