@@ -358,3 +358,29 @@ def test_ddl_that_nobody_writes_after(postgres18: Database, kafka: str, prefix: 
 
         eventually(are_there, "each topic is its table")
         assert run.process.poll() is None, run.stderr
+
+
+def test_a_table_becomes_a_partition_and_nobody_writes(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The publication carries it by its root alone from then on, which is no sign that somebody took it out."""
+    postgres18.execute(
+        "CREATE TABLE pa (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE pa_1 PARTITION OF pa FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE pb (id int PRIMARY KEY, v text)",
+        "INSERT INTO pa VALUES (1, 'a')",
+        "INSERT INTO pb VALUES (11, 'b')",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.p*"])
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute("ALTER TABLE pa ATTACH PARTITION pb FOR VALUES FROM (10) TO (20)")
+
+        def are_there() -> bool:
+            found = ordered(connector.fold("public.pa").values())
+            return found == ordered(rows(postgres18, "SELECT * FROM pa"))
+
+        eventually(are_there, "the topic is the table")
+        postgres18.execute("INSERT INTO pa VALUES (12, 'c')")
+        eventually(are_there, "what is written then is there, too")
+        assert run.process.poll() is None, run.stderr
