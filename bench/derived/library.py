@@ -2,8 +2,9 @@
 
     python -m bench.derived.library [--rows N] [--runs N]
 
-Prints rows a second of wall time, the median of the runs, and the CPU seconds that a million rows cost: on a machine
-that does something else too, only these can be compared. What is asked of `.arrow()` is 300,000 rows a second.
+And how fast a connector reads a topic back, as at a start. Prints rows a second of wall time, the median of the runs,
+and the CPU seconds that a million rows cost: on a machine that does something else too, only these can be compared.
+What is asked of `.arrow()` is 300,000 rows a second.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import psycopg2
 import cdc
 from bench.measure import PROJECT, tell
 from cdc.dev.stack import DevServers
+from sinks.topics.read_back import read_to_end
 
 ASKED: Final = 300_000
 _MILLION: Final = 1_000_000
@@ -93,6 +95,9 @@ def main() -> None:
             "table.to_arrow()": lambda: int(cdc.table(file, "public.orders").to_arrow().num_rows),
             "changes of the topics": lambda: sum(1 for _ in cdc.follow(file, until_caught_up=True)),
             "changes without Kafka": followed,
+            "a topic read back": lambda: sum(
+                1 for _ in read_to_end(str(servers.kafka), {}, "bench.public.orders", "read_committed")
+            ),
         }
         for line in measure(asked.rows, asked.runs, ways):
             print(line, flush=True)

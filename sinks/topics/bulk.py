@@ -16,7 +16,7 @@ from cdc.config.config import KafkaConfig
 from cdc.model.errors import RetryableError
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import schema_topic, table_topic
-from sinks.topics.read_back import TOO_EARLY, log, offset_bounds, read_to_end
+from sinks.topics.read_back import FULL_WAIT_MS, TOO_EARLY, log, offset_bounds, read_to_end
 
 _AT_ONCE: Final = 10_000
 _WAIT_S: Final = 0.1
@@ -62,6 +62,7 @@ def read_many(
 def _settings(config: KafkaConfig) -> dict[str, str]:
     return {
         "queued.min.messages": "100000",
+        "fetch.queue.backoff.ms": FULL_WAIT_MS,
         **config.options,
         "bootstrap.servers": config.bootstrap_servers,
         "group.id": "cdc-library",  # the client requires one; nothing is committed under it

@@ -26,6 +26,9 @@ TOO_EARLY: Final = {
 }
 """A broker has just begun to lead, or is about to: a topic made a moment ago, or one whose leader is gone."""
 
+FULL_WAIT_MS: Final = "5"
+"""So long a client waits that has fetched enough ahead. Its own second is most of the time that a topic takes."""
+
 _LED_WITHIN_S: Final = 10.0
 
 log = logging.getLogger("cdc.kafka")
@@ -102,6 +105,7 @@ def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, st
     """Configure a consumer that reads a topic once. Memory of records fetched ahead stays taken: 64 MB by default."""
     return {
         "queued.max.messages.kbytes": "4096",
+        "fetch.queue.backoff.ms": FULL_WAIT_MS,
         **options,
         "bootstrap.servers": bootstrap_servers,
         "group.id": "cdc-reading-back",

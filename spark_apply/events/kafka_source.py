@@ -43,6 +43,8 @@ _NO_LEADER = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
 _FETCH_WAIT_MS = 20  # what is read is known to be there: waiting for more would only delay the end of each batch
+_FULL_WAIT_MS = 5
+"""So long a client waits that has fetched enough ahead; by itself it is a second."""
 
 _Answer = TypeVar("_Answer")
 _Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
@@ -123,6 +125,7 @@ def _records(source: ApplySource, topic: str, begins: Mapping[int, int]) -> Iter
         return
     consumer = Consumer(
         {
+            "fetch.queue.backoff.ms": _FULL_WAIT_MS,
             **client(source),
             "group.id": f"{source.topic_prefix}.apply-read",  # the client requires one; nothing is committed under it
             "enable.auto.commit": False,
