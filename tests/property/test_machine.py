@@ -393,7 +393,25 @@ def test_any_life_ends_with_every_law_kept() -> None:
 # Controls: the rules of reading beside the log, taken out one by one.
 
 
-def caught() -> bool:
+class QuietLife(Life):
+    """A life in which nothing changes but rows: what a rule is for shows in a tenth of the time."""
+
+    commit_silently = None  # type: ignore[assignment]
+    lose_a_topic = None  # type: ignore[assignment]
+    pause = None  # type: ignore[assignment]
+    put_back_into_the_publication = None  # type: ignore[assignment]
+    take_out_of_the_publication = None  # type: ignore[assignment]
+
+
+class FaultlessLife(QuietLife):
+    """One in which nothing fails either, and no table is added."""
+
+    add_a_table = None  # type: ignore[assignment]
+    fail = None  # type: ignore[assignment]
+    lose_the_log = None  # type: ignore[assignment]
+
+
+def caught(lives: type[Life] = QuietLife) -> bool:
     """Whether some life shows the laws broken."""
     searching = settings(
         max_examples=3000,
@@ -406,7 +424,7 @@ def caught() -> bool:
         report_multiple_bugs=False,
     )
     try:
-        run_state_machine_as_test(Life, settings=searching)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(lives, settings=searching)  # type: ignore[no-untyped-call]
     except Violation:
         return True
     return False
@@ -414,7 +432,7 @@ def caught() -> bool:
 
 def test_control_rows_over_events_that_their_view_did_not_see_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoggedKeys, "unseen", lambda *_: False)
-    assert caught()
+    assert caught(FaultlessLife)
 
 
 def test_control_rows_before_the_log_has_come_by_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +443,7 @@ def test_control_rows_before_the_log_has_come_by_are_caught(monkeypatch: pytest.
         return None if window is None else replace(window, end=0)
 
     monkeypatch.setattr(MemorySnapshotter, "window", hasty)
-    assert caught()
+    assert caught(FaultlessLife)
 
 
 def test_control_a_first_view_that_does_not_wait_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
