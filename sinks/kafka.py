@@ -280,7 +280,7 @@ class KafkaSink:
             )
         return Producer(
             self._servers,
-            _connection_config(self._config),
+            connection_config(self._config),
             transactional_id=transactional_id,
             timeout_ms=round(self._config.transaction_timeout_s * 1000),
             codec=self._codec,
@@ -551,7 +551,8 @@ def _codec(config: KafkaConfig) -> Codec:
         ) from None
 
 
-def _connection_config(config: KafkaConfig) -> ConnectionConfig:
+def connection_config(config: KafkaConfig) -> ConnectionConfig:
+    """Return how our own client connects, from the options of librdkafka."""
     options = config.options
     return ConnectionConfig(
         client_id=options.get("client.id", "cdc"),

@@ -29,6 +29,7 @@ _COMMANDS = {
     "wait": ("cdc.cli.wait", "Until derived stores hold what a token stands for."),
     "quarantine": ("cdc.cli.quarantine", "Events that derived stores could not take, and taking them again."),
     "verify": ("cdc.cli.verify", "Compare derived stores with the source, row by row, while both are written."),
+    "erase": ("cdc.cli.erase", "Make all traces of a deleted row go, and say of each place whether they are gone."),
     "dev": ("cdc.cli.dev", "Servers for a laptop and for tests, without containers."),
     "demo": ("cdc.cli.demo", "See it work: a shop, its events, its derived stores."),
 }

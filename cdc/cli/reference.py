@@ -68,6 +68,7 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "`stale`, `duplicate`, `quarantined` (null where a store does not count). With `--plan`: `name`, `starts`, "
     "`checkpoint`, `copies[table, store, action, steps, why, hint, mode, rebuild]`, `topics[topic, begin, offsets]`, "
     "`problems[what, hint]`; see [--plan](apply-reference.md#--plan).",
+    "erase": "`table`, `places[place, verdict, what, by_ms]`; [more](erasure.md).",
     "view check": "as `cdc view plan`.",
     "view plan": "`name`, `tables`, `views.<name>` with `reads`, `key`, `columns` (kinds by name), `uses_clock`, "
     "`warnings`, `nodes[name, reads, units, deadlines]`; a node without units is computed whole.",

@@ -160,7 +160,7 @@ def choose(wanted: Mapping[str, ApplyTable], known: Iterable[str]) -> dict[str, 
     """
     tables = sorted(set(known))
     chosen: dict[str, ApplyTable] = {}
-    for name, settings in sorted(wanted.items(), key=lambda item: _is_pattern(item[0])):
+    for name, settings in _in_order(wanted):
         found = [table for table in tables if _matches(table, name)]
         if not found:
             msg = f"tables.{name}: the schema topic knows no such table"
@@ -168,6 +168,15 @@ def choose(wanted: Mapping[str, ApplyTable], known: Iterable[str]) -> dict[str, 
         for table in found:
             chosen.setdefault(table, settings)
     return chosen
+
+
+def settings_of(wanted: Mapping[str, ApplyTable], table: str) -> ApplyTable | None:
+    """Return what `wanted` says of a table, as `choose` does; None where it does not name it."""
+    return next((settings for name, settings in _in_order(wanted) if _matches(table, name)), None)
+
+
+def _in_order(wanted: Mapping[str, ApplyTable]) -> list[tuple[str, ApplyTable]]:
+    return sorted(wanted.items(), key=lambda item: _is_pattern(item[0]))
 
 
 def _is_pattern(name: str) -> bool:

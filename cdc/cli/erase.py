@@ -1,0 +1,101 @@
+"""`cdc erase` makes what a deleted row has left in topics go, and says how long derived stores keep it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from cdc.config import registry
+from cdc.config.config import load_apply, load_connector
+from cdc.model.errors import OperatorError
+
+_COLOURS = {"gone": "green", "will be gone": "green", "kept": "red", "cannot be proved": "yellow"}
+_WITHIN_S = 300.0
+
+
+@click.command()
+@click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--table", required=True, metavar="SCHEMA.TABLE", help="The source's table.")
+@click.option("--key", required=True, help="""JSON of the key's columns, {"id": 5}; of a single one also just 5.""")
+@click.option(
+    "--apply",
+    "jobs",
+    multiple=True,
+    metavar="APPLY.yaml",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Say also how long the stores of this job keep it; one or more.",
+)
+@click.option(
+    "--cut-logs",
+    is_flag=True,
+    help="Cut the table's log and the dead letters behind the key's last event: older events of other rows go with it.",
+)
+@click.option("--wait", is_flag=True, help="Until brokers have removed the files, too: a minute or more.")
+@click.option(
+    "--within", default=_WITHIN_S, show_default=True, metavar="SECONDS", help="How long to wait for compaction."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+def erase(
+    file: Path,
+    *,
+    table: str,
+    key: str,
+    jobs: tuple[Path, ...],
+    cut_logs: bool,
+    wait: bool,
+    within: float,
+    as_json: bool,
+) -> None:
+    """Make all traces of a row go whose delete has reached Kafka, and report place by place.
+
+    Topics are compacted now, so that older events of the row are gone and not just replaced. Exit code 1 if something
+    is kept until somebody does something; the report says what.
+    """
+    config = load_connector(file)
+    stores = [place for job in jobs for place in _of_stores(job, table, key)]
+    places = registry.part("sinks.erasure.erase:erase")(
+        config, table, key, cut_logs=cut_logs, within_s=within, say=lambda what: click.echo(what, err=True)
+    )
+    found = [*(place.as_json() for place in places), *stores]
+    if wait:
+        _wait(found)
+    if as_json:
+        click.echo(orjson.dumps({"table": table, "places": found}).decode())
+    else:
+        _print(found)
+    kept = sum(place["verdict"] == "kept" for place in found)
+    if kept:
+        raise OperatorError(
+            f"the row is not gone from {kept} of {len(found)} places", hint="the report says what to do"
+        )
+
+
+def _of_stores(job: Path, table: str, key: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = registry.part("spark_apply.verify.leftovers:leftovers")(load_apply(job), table, key)
+    return found
+
+
+def _wait(found: list[dict[str, Any]]) -> None:
+    """Wait for what brokers remove by themselves within minutes, which are topics; a time that has passed is `gone`."""
+    soon = [place for place in found if place["verdict"] == "will be gone" and place["place"].startswith("topic ")]
+    last_ms = max((place["by_ms"] for place in soon), default=0)
+    while (left_s := last_ms / 1000 - time.time()) > 0:
+        click.echo(f"waiting {left_s:.0f} s until the broker has removed the files", err=True)
+        time.sleep(min(left_s + 1, 20))
+    for place in soon:
+        place["verdict"] = "gone"
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    width = max(len(place["place"]) for place in found)
+    for place in found:
+        verdict = click.style(f"{place['verdict']:<17}", fg=_COLOURS[place["verdict"]])
+        by = ""
+        if place["by_ms"] is not None:
+            by = datetime.fromtimestamp(place["by_ms"] / 1000, UTC).isoformat(timespec="seconds")
+        click.echo(f"{place['place']:<{width}}  {verdict}{by:<27}{place['what']}")

@@ -1,0 +1,151 @@
+"""Has a broker compact topics now: all that lay before is left with the newest record of each key.
+
+Kafka compacts closed segments alone, and closes one when a record is appended that is younger than the segment's first
+by `segment.ms`, or by `max.compaction.lag.ms` where that is less; and it compacts a log that is quiet only once its
+oldest record that was never compacted is older than `max.compaction.lag.ms`. So that setting is made small for as long
+as it takes, and something is appended to every partition: the commit marker of a transaction that has no records, which
+no reader sees (https://cwiki.apache.org/confluence/display/KAFKA/KIP-354).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from confluent_kafka import TopicPartition
+
+# It names these without exporting them.
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+
+from cdc.config.config import KafkaConfig
+from cdc.model.errors import OperatorError
+from sinks.client.brokers import Brokers
+from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.kafka import connection_config
+from sinks.producer.coordinator import Coordinator
+from sinks.producer.retries import RefusedError, Waiting
+
+AT_ONCE_MS: Final = 1_000
+_COMPACTED: Final = {"max.compaction.lag.ms": str(AT_ONCE_MS), "min.compaction.lag.ms": "0"}
+_LOG: Final = {"segment.ms": str(AT_ONCE_MS)}
+"""A log's segments are closed so that those whose records are all deleted can go."""
+_OF_THE_TOPIC: Final[Any] = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+_ANSWER_S: Final = 30.0
+
+log = logging.getLogger("cdc.kafka")
+
+
+class Compaction:
+    """Changes topics' settings for a while, and closes their segments."""
+
+    def __init__(self, config: KafkaConfig, connector: str) -> None:
+        self._config = config
+        self._id = f"{config.prefix}.{connector}.erase"
+        self._admin = AdminClient({**config.options, "bootstrap.servers": config.bootstrap_servers}, logger=log)
+
+    @contextmanager
+    def hurried(self, *, compacted: Collection[str], logs: Collection[str]) -> Iterator[None]:
+        """Let these topics be compacted, or cut, soon; at the end they have the settings that they had.
+
+        Raises OperatorError where this user may not; then all settings are as they were.
+        """
+        wanted = {**dict.fromkeys(compacted, _COMPACTED), **dict.fromkeys(logs, _LOG)}
+        before = {topic: self._own_settings(topic, hurry) for topic, hurry in wanted.items()}
+        changed: list[str] = []
+        try:
+            for topic, hurry in wanted.items():
+                self._alter(topic, hurry)
+                changed.append(topic)
+            yield
+        finally:
+            for topic in changed:
+                self._alter(topic, before[topic])
+
+    def close_segments(self, partitions: Mapping[str, Collection[int]]) -> None:
+        """Append a marker to each partition, which closes a segment that is old enough. No reader sees it."""
+        config = self._config
+        brokers = Brokers(config.bootstrap_servers, connection_config(config))
+        coordinator = Coordinator(
+            brokers,
+            Waiting(config.bootstrap_servers, brokers),
+            transactional_id=self._id,
+            timeout_ms=round(_ANSWER_S * 1000),
+        )
+        try:
+            coordinator.begin_epoch(_ANSWER_S)
+            coordinator.add_partitions({(topic, each) for topic, of in partitions.items() for each in of})
+            coordinator.commit()
+        except RefusedError as exc:
+            raise OperatorError(
+                f"Kafka at {config.bootstrap_servers} refused to close segments: {exc}",
+                hint=f"the user of sink.options needs WRITE on the transactional id {self._id} and on the topics",
+            ) from exc
+        finally:
+            brokers.close()
+
+    def settings(self, topic: str) -> dict[str, str]:
+        """Return all settings of a topic, its own and those it has from the broker."""
+        return {name: entry.value for name, entry in self._described(topic).items() if entry.value is not None}
+
+    def _own_settings(self, topic: str, hurry: Mapping[str, str]) -> dict[str, str | None]:
+        """Return what the topic itself has of these settings; None of what it leaves to the broker.
+
+        Where it has just what makes haste, an erasure was killed: then it is to have none of its own.
+        """
+        found = self._described(topic)
+        own: dict[str, str | None] = dict.fromkeys(hurry)
+        own |= {name: found[name].value for name in hurry if found[name].source == _OF_THE_TOPIC}
+        return dict.fromkeys(hurry) if own == hurry else own
+
+    def _described(self, topic: str) -> dict[str, ConfigEntry]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            found: dict[str, ConfigEntry] = self._admin.describe_configs([resource])[resource].result(_ANSWER_S)
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, self._config.bootstrap_servers, f"reading the settings of topic {topic}") from exc
+        return found
+
+    def cut(self, topic: str, partition: int, offset: int) -> None:
+        """Delete all records of a partition before an offset."""
+        at = TopicPartition(topic, partition, offset)
+        try:
+            self._admin.delete_records([at])[at].result(_ANSWER_S)
+        except DRIVER_ERRORS as exc:
+            passing = translate(exc, self._config.bootstrap_servers, f"deleting records of topic {topic}")
+            raise OperatorError(
+                f"records of topic {topic} cannot be deleted: {passing.message}",
+                hint="the user of sink.options needs DELETE on the topic",
+            ) from exc
+
+    def _alter(self, topic: str, settings: Mapping[str, str | None]) -> None:
+        entries = [
+            ConfigEntry(
+                name,
+                value,
+                incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+            )
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        try:
+            self._admin.incremental_alter_configs([resource])[resource].result(_ANSWER_S)
+        except DRIVER_ERRORS as exc:
+            passing = translate(exc, self._config.bootstrap_servers, f"changing settings of topic {topic}")
+            raise OperatorError(
+                f"settings of topic {topic} cannot be changed: {passing.message}",
+                hint="the user of sink.options needs ALTER_CONFIGS on the topic",
+            ) from exc
+
+    def wait_until_old(self) -> None:
+        """Wait until a segment that ends now is old enough to be closed by the next append."""
+        time.sleep(AT_ONCE_MS / 1000 + 0.2)

@@ -1,0 +1,241 @@
+"""Makes what a deleted row has left in topics go: the order of the steps, and what is then known of each place.
+
+1. The newest record of the key must be its tombstone: whatever else the topic has of it may then go, by the meaning of
+   compaction. Without it the row is still there, or its delete has not come yet, and nothing is done.
+2. All topics that keep the newest record of a key are compacted now (`sinks.erasure.compaction`): the table's, the
+   connector's own, and those of views, whose rows have come from it. Also older keys of the row, which a key change
+   left behind as tombstones, and what views had under other keys, lose their values so.
+3. A log keeps every event until its retention has passed. It can be cut behind the last event of the key, which takes
+   the older events of other rows of that partition with it: only if that was asked for.
+4. Then each place is looked at again, also at records that are not committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Message
+
+from cdc.capture.signals import parse
+from cdc.config.config import ConnectorConfig
+from cdc.encode.table_log import log_of
+from cdc.model.errors import OperatorError
+from cdc.model.state import key_to_json
+from sinks.erasure.compaction import Compaction
+from sinks.erasure.keys import WantedKey
+from sinks.erasure.places import Place
+from sinks.topics.names import log_topic, position_topic, signal_topic, table_of
+from sinks.topics.read_back import offset_bounds, read_partition, read_to_end
+from sinks.topics.topics import Topics
+
+_LOOK_EVERY_S: Final = 3.0
+_NEEDED: Final = {"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"}
+_TO_CUT: Final = {"DELETE"}
+_FOREVER: Final = -1
+
+Ends = Mapping[int, int]
+"""By partition, the first offset that is not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a topic has of the key."""
+
+    records: int = 0
+    values: int = 0
+    """Those of the records that are no tombstones."""
+    last: Mapping[int, tuple[int, int]] | None = None
+    """By partition, offset and time of its last record."""
+    deleted: bool = True
+    """Whether the newest record is a tombstone; also where there is none."""
+
+
+def erase(
+    config: ConnectorConfig, table: str, key: str, *, cut_logs: bool, within_s: float, say: Callable[[str], None]
+) -> list[Place]:
+    """Make everything of a deleted row go that can go; return what is known of each place.
+
+    `say` is told what it waits for. Raises OperatorError before anything is changed where the row is still there, or
+    this user may not alter the topics; ConfigError for a key that is none.
+    """
+    return _Erasure(config, table, WantedKey(key), say).run(cut_logs=cut_logs, within_s=within_s)
+
+
+class _Erasure:
+    def __init__(self, config: ConnectorConfig, table: str, key: WantedKey, say: Callable[[str], None]) -> None:
+        self._config, self._sink, self._table, self._key, self._say = config, config.sink, table, key, say
+        self._compaction = Compaction(config.sink, config.name)
+        with Topics(self._sink.bootstrap_servers, self._sink.options) as topics:
+            names = topics.names()
+            self.topic = next((t for t in names if t.startswith(f"{self._sink.prefix}.") and table_of(t) == table), "")
+            if not self.topic:
+                raise OperatorError(
+                    f"table {table} has no topic of prefix {self._sink.prefix}",
+                    hint="--table takes SCHEMA.TABLE as cdc status CONNECTOR.yaml lists them",
+                )
+            self.views = sorted(t for t in names if t.startswith(f"{self._sink.prefix}.view."))
+            own = {signal_topic(self._sink.prefix, config.name), position_topic(self._sink.prefix, config.name)}
+            self.own = sorted(own & names)
+            logs = {log_of(self.topic), log_topic(self._sink.prefix, config.name, "dead-letter")}
+            self.logs = sorted(logs & names)
+            existing = topics.existing([self.topic, *self.views, *self.own, *self.logs])
+            self._allowed = {name: of.allowed for name, of in existing.items()}
+
+    def run(self, *, cut_logs: bool, within_s: float) -> list[Place]:
+        self._refuse(cut_logs=cut_logs)
+        before = self._found(self.topic)
+        if not before.deleted:
+            raise OperatorError(
+                f"the newest event of this key in topic {self.topic} is a row: it is still in {self._table}, or its "
+                "delete has not come yet",
+                hint="DELETE the row at the source; cdc status CONNECTOR.yaml says up to when the source is in Kafka",
+            )
+        in_logs = {log: self._found(log) for log in self.logs}
+        cut = [log for log, found in in_logs.items() if found.records and cut_logs]
+        compacted = [self.topic, *self.views, *self.own]
+        with self._compaction.hurried(compacted=compacted, logs=cut):
+            for log in cut:
+                for partition, (offset, _) in (in_logs[log].last or {}).items():
+                    self._compaction.cut(log, partition, offset + 1)
+            self._compaction.wait_until_old()
+            ends = {topic: self._ends(topic) for topic in (*compacted, *cut)}
+            self._compaction.close_segments({topic: list(of) for topic, of in ends.items()})
+            left = self._wait({topic: ends[topic] for topic in compacted}, within_s)
+        closed_ms = time.time_ns() // 1_000_000
+        places = [
+            self._compacted(topic, left=topic in left, closed_ms=closed_ms, within_s=within_s) for topic in compacted
+        ]
+        after = self._found(self.topic)
+        if after.records > after.values:
+            places.append(self._tombstone(closed_ms))
+        places += [self._log(log, in_logs[log], closed_ms, cut=log in cut) for log in self.logs]
+        return [*places, *self._elsewhere()]
+
+    def _refuse(self, *, cut_logs: bool) -> None:
+        for topic, allowed in self._allowed.items():
+            is_log = topic in self.logs
+            needed = (_TO_CUT | _NEEDED if cut_logs else {"READ"}) if is_log else _NEEDED
+            missing = sorted(needed - allowed)
+            if allowed and missing:  # brokers without authorization say nothing, or all
+                raise OperatorError(
+                    f"topic {topic}: this user may not {', '.join(missing)}; nothing was changed",
+                    hint="kafka-acls.sh --add for the user of sink.options, on the topics of the prefix",
+                )
+
+    def _records(self, topic: str, ends: Ends | None = None) -> Iterator[Message]:
+        servers, options = self._sink.bootstrap_servers, self._sink.options
+        if ends is None:
+            yield from read_to_end(servers, options, topic, "read_committed", open_too=False)
+            return
+        for partition, end in ends.items():
+            for message in read_partition(servers, options, topic, partition, 0):
+                if (message.offset() or 0) < end:
+                    yield message
+
+    def _found(self, topic: str) -> Found:
+        """Read what a topic has of the key and is committed."""
+        records = values = 0
+        deleted, last = True, dict[int, tuple[int, int]]()
+        for message in self._records(topic):
+            key = message.key()
+            if isinstance(key, bytes) and self._key.is_key(key):
+                records, values = records + 1, values + (message.value() is not None)
+                deleted = message.value() is None
+                last[message.partition() or 0] = (message.offset() or 0, message.timestamp()[1])
+        return Found(records, values, last, deleted)
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        bounds = offset_bounds(self._sink.bootstrap_servers, self._sink.options, topic, "read_uncommitted")
+        return {partition: end for partition, (_, end) in bounds.items()}
+
+    def _wait(self, ends: Mapping[str, Ends], within_s: float) -> set[str]:
+        """Look until nothing is left before these ends; return the topics in which something is."""
+        until = time.monotonic() + within_s
+        left = set(ends)
+        while True:
+            left = {topic for topic in left if self._is_left(topic, ends[topic])}
+            if not left or time.monotonic() > until:
+                return left
+            self._say(f"waiting for the broker to compact {', '.join(sorted(left))}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _is_left(self, topic: str, ends: Ends) -> bool:
+        """Tell whether a value of the key is there, or any record that a newer one of its key replaces."""
+        for partition, end in ends.items():
+            seen: set[int] = set()
+            for message in self._records(topic, {partition: end}):
+                key = message.key()
+                number = hash(key)
+                if number in seen or (topic == self.topic and message.value() is not None and self._names(key)):
+                    return True
+                if topic == signal_topic(self._sink.prefix, self._config.name) and self._asks_for(message.value()):
+                    return True
+                seen.add(number)
+        return False
+
+    def _names(self, key: object) -> bool:
+        return isinstance(key, bytes) and self._key.is_key(key)
+
+    def _asks_for(self, value: object) -> bool:
+        """Tell whether a command that waits is about the key."""
+        command = parse(value) if isinstance(value, bytes) else None
+        return command is not None and any(self._key.is_texts(key_to_json(key)) for key in command.keys)
+
+    def _compacted(self, topic: str, *, left: bool, closed_ms: int, within_s: float) -> Place:
+        if left:
+            return Place(
+                f"topic {topic}",
+                "kept",
+                f"the broker has not compacted it within {within_s:g} s: log.cleaner.enable and the broker's log say "
+                "why; then run this again",
+            )
+        delay = int(self._compaction.settings(topic).get("file.delete.delay.ms", "60000"))
+        what = "no record has its values; the broker removes the old files a little later"
+        return Place(f"topic {topic}", "will be gone", what, closed_ms + delay)
+
+    def _tombstone(self, closed_ms: int) -> Place:
+        kept = int(self._compaction.settings(self.topic).get("delete.retention.ms", "0"))
+        what = "its key alone, without values, so that readers see the delete; run this again after that time"
+        return Place(f"tombstone in topic {self.topic}", "kept", what, closed_ms + kept)
+
+    def _log(self, log: str, found: Found, closed_ms: int, *, cut: bool) -> Place:
+        place = f"log {log}"
+        if not found.records:
+            return Place(place, "gone", "it has no event of the key")
+        settings = self._compaction.settings(log)
+        if cut:
+            if self._found(log).records:
+                return Place(place, "kept", "events of the key have come since: run this again")
+            delay = int(settings.get("file.delete.delay.ms", "60000")) + self._checked_every_ms()
+            return Place(place, "will be gone", "cut; the broker removes the files when it looks for old ones",
+                         closed_ms + delay)  # fmt: skip
+        kept = int(settings.get("retention.ms", "-1"))
+        behind = f"{found.records} events of the key"
+        if kept == _FOREVER:
+            return Place(place, "kept", f"{behind}, for ever; --cut-logs removes them with all that is before them")
+        last_ms = max((at for _, at in (found.last or {}).values()), default=closed_ms)
+        what = f"{behind}, until its retention has passed; --cut-logs removes them with all that is before them"
+        return Place(place, "will be gone", what, last_ms + kept + int(settings.get("segment.ms", "0")))
+
+    def _checked_every_ms(self) -> int:
+        with Topics(self._sink.bootstrap_servers, self._sink.options) as topics:
+            return int(topics.broker().settings.get("log.retention.check.interval.ms", "300000"))
+
+    def _elsewhere(self) -> Iterator[Place]:
+        if self._config.source.outbox is not None:
+            yield Place("topics of the outbox", "cannot be proved", "messages are the application's own words")
+        if self.views:
+            yield Place(
+                "state of the jobs that compute views",
+                "cannot be proved",
+                "a state file keeps the space of deleted rows: stop the job, move its state folder away, start it, and "
+                "the state is made again from the topics",
+            )
+        yield Place(
+            "connector", "cannot be proved",
+            "temporary files of a running one have no name and go when it stops",
+        )  # fmt: skip
+        yield Place("source", "cannot be proved", "its own log, replicas and backups")

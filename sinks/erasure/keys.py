@@ -1,0 +1,41 @@
+"""Finds the records of one key: by meaning, so that neither spaces nor the order of members matter. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from cdc.model.errors import ConfigError
+
+
+class WantedKey:
+    """A key as a person writes it: JSON of all columns, or the value of the only one."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        try:
+            self._given: Any = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            self._given = text
+        if self._given in (None, "", {}, []) or isinstance(self._given, list):
+            raise ConfigError("--key: no key", hint="""--key '{"id": 5}', or of a single column just --key 5""")
+
+    def is_key(self, recorded: bytes | None) -> bool:
+        """Tell whether a record's key is this one; a key that is no JSON object is not."""
+        try:
+            known = orjson.loads(recorded or b"")
+        except orjson.JSONDecodeError:
+            return False
+        return isinstance(known, dict) and self.is_object(known)
+
+    def is_object(self, known: dict[str, Any]) -> bool:
+        """Tell whether an object of key columns is this key."""
+        if isinstance(self._given, dict):
+            return known == self._given
+        return len(known) == 1 and next(iter(known.values())) in (self._given, self._text)
+
+    def is_texts(self, parts: list[Any]) -> bool:
+        """Tell whether a key's parts, as a source prints them, are this key."""
+        given = list(self._given.values()) if isinstance(self._given, dict) else [self._text]
+        return parts in (given, [str(value) for value in given])

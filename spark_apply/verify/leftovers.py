@@ -1,0 +1,73 @@
+"""Says how long derived stores keep what they had of a row after its delete has been applied. Starts no Spark.
+
+A store's readers no longer see the row; its files may have it: earlier states of a lake, versions of a history, space
+that a server has not used again. Nothing is removed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import ConfigError
+from spark_apply.events.quarantine import chosen_entries
+from spark_apply.model.target_table import settings_of
+from spark_apply.model.upkeep import upkeep_of
+
+_LAKES: Final = ("iceberg", "delta")
+_BY_HAND: Final[Mapping[str, str]] = {
+    "postgres": "the server keeps a deleted row's bytes until VACUUM, and in its WAL, replicas and backups: VACUUM the "
+    "table",
+    "opensearch": "a deleted document's bytes stay until segments are merged: "
+    "POST INDEX/_forcemerge?only_expunge_deletes=true",
+    "tantivy": "a deleted document's bytes stay until segments are merged; cdc rebuild APPLY.yaml makes a new index",
+}
+
+
+def leftovers(config: ApplyConfig, table: str, key: str) -> list[dict[str, Any]]:
+    """Return a place for each store that follows the table, as `sinks.erasure.places` has it, and for the quarantine.
+
+    Raises ConfigError where the job does not follow the table.
+    """
+    found = settings_of(config.tables, table)
+    if found is None:
+        raise ConfigError(f"job {config.name} does not follow {table}", hint=f"it has {', '.join(config.tables)}")
+    history = found.mode == "history"
+    return [*(_store(config, name, history=history) for name in found.stores), *_quarantine(config, table, key)]
+
+
+def _store(config: ApplyConfig, name: str, *, history: bool) -> dict[str, Any]:
+    store = config.stores[name]
+    place = f"store {name} of {config.name} ({store.type})"
+    if history:
+        return _place(
+            place, "kept", "its history has every version of the row: take the copy out, or its rows, by hand"
+        )
+    if store.type not in _LAKES:
+        return _place(place, "cannot be proved", _BY_HAND.get(store.type, "it is not known what its files keep"))
+    upkeep = upkeep_of(store, name)
+    if upkeep is None:
+        return _place(
+            place, "kept", "earlier states have the row, and upkeep is off: options: {upkeep: {keep_hours: 24}}"
+        )
+    what = (
+        f"files with the row stay until upkeep has compacted them, with {upkeep.files} small ones at the latest, and "
+        f"{upkeep.keep_hours} hours more as an earlier state; a copy that cdc rebuild has replaced stays until the next"
+    )
+    return _place(place, "cannot be proved", what)
+
+
+def _quarantine(config: ApplyConfig, table: str, key: str) -> Iterator[dict[str, Any]]:
+    """The quarantine has keys and no values; the event itself is in the topic."""
+    place = f"quarantine of {config.name}"
+    held = chosen_entries(config, table=table, key=key)
+    if held:
+        what = f"{len(held)} entries name the key: cdc quarantine retry APPLY.yaml"
+        yield _place(place, "kept", what)
+    else:
+        yield _place(place, "gone", "no entry names the key")
+
+
+def _place(place: str, verdict: str, what: str) -> dict[str, Any]:
+    return {"place": place, "verdict": verdict, "what": what, "by_ms": None}

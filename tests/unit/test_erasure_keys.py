@@ -1,0 +1,40 @@
+"""Which records are of a key that a person has written."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.model.errors import ConfigError
+from sinks.erasure.keys import WantedKey
+
+
+@pytest.mark.parametrize(
+    ("written", "recorded", "same"),
+    [
+        ('{"id": 5}', b'{"id":5}', True),
+        ("5", b'{"id":5}', True),
+        ("5", b'{"id":"5"}', True),
+        ("5", b'{"id":55}', False),
+        ("a b", b'{"name":"a b"}', True),
+        ('{"b": 2, "a": "x"}', b'{"a":"x","b":2}', True),
+        ('{"a": "x"}', b'{"a":"x","b":2}', False),
+        ("5", b'{"id":5,"tenant":5}', False),
+        ("5", b"5", False),
+        ("5", b"\x00\x00\x00\x00\x01\x0a", False),
+        ("5", None, False),
+    ],
+)
+def test_a_record_is_of_the_key(written: str, recorded: bytes | None, same: bool) -> None:
+    assert WantedKey(written).is_key(recorded) is same
+
+
+@pytest.mark.parametrize("written", ["", "null", "{}", "[]", "[5]"])
+def test_what_is_no_key_is_refused(written: str) -> None:
+    with pytest.raises(ConfigError, match="no key"):
+        WantedKey(written)
+
+
+def test_a_command_names_a_key_as_the_source_prints_it() -> None:
+    assert WantedKey('{"tenant": 7, "id": 2}').is_texts(["7", "2"])
+    assert WantedKey("x").is_texts(["x"])
+    assert not WantedKey("x").is_texts(["x", "y"])
