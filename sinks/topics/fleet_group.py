@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -26,6 +27,13 @@ _GIVEN_UP_S: Final = 10.0
 _POLL_S: Final = 0.2
 _AGAIN_S: Final = 5.0
 _ASK_S: Final = 15.0
+_LED_WITHIN_S: Final = 10.0
+_TOO_EARLY: Final = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+"""The coordinator is about to be found: a cluster that is new, or one whose broker is gone."""
 
 log = logging.getLogger("cdc.kafka")
 
@@ -119,16 +127,19 @@ class GroupMembership:
 
 def describe(servers: str, options: Mapping[str, str], group: str) -> Sequence[GroupMember]:
     """Return a group's members. Raises OperatorError, RetryableError."""
-    try:
-        admin = AdminClient({**options, "bootstrap.servers": servers}, logger=log)
-        found = admin.describe_consumer_groups([group], request_timeout=_ASK_S)[group].result(_ASK_S)
-    except KafkaException as exc:
-        if exc.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return ()
-        raise translate(exc, servers, f"reading group {group}") from exc
-    except DRIVER_ERRORS as exc:
-        raise translate(exc, servers, f"reading group {group}") from exc
-
+    until_s = clock_s() + _LED_WITHIN_S
+    while True:
+        try:
+            admin = AdminClient({**options, "bootstrap.servers": servers}, logger=log)
+            found = admin.describe_consumer_groups([group], request_timeout=_ASK_S)[group].result(_ASK_S)
+            break
+        except DRIVER_ERRORS as exc:
+            code = exc.args[0].code() if isinstance(exc, KafkaException) else None
+            if code == KafkaError.GROUP_ID_NOT_FOUND:
+                return ()
+            if code not in _TOO_EARLY or clock_s() > until_s:
+                raise translate(exc, servers, f"reading group {group}") from exc
+        time.sleep(_POLL_S)
     return [
         GroupMember(
             member.client_id,
