@@ -6,7 +6,7 @@ member. Out: a process for each connector whose place is this member's, and its 
     entry.py     an entry: its record, what of it is compared, what is refused. Pure.
     secrets.py   finds secrets that stand in a file. Pure.
     roster.py    what is to be started and stopped. Pure.
-    children.py  the processes.
+    children.py  the processes, forked by nursery.py.
     member.py    the loop that joins these.
     standing.py  what `cdc fleet status` shows. Pure.
 

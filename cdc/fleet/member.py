@@ -16,7 +16,7 @@ from typing import Final
 from cdc.fleet.children import Children
 from cdc.fleet.entry import CONNECTOR, STATUS, Entries, read_entries
 from cdc.fleet.report import Report
-from cdc.fleet.roster import Job, Kill, Reason, Roster, Start, Stop
+from cdc.fleet.roster import Job, Jobs, Kill, Reason, Roster, Start, Stop
 from cdc.fleet.seams import Assigned, Away, Fleet, Lost, Membership, Records, Revoked, clock_s
 from cdc.fleet.standing import Status
 from cdc.model.errors import CdcError, OperatorError, RetryableError
@@ -134,7 +134,7 @@ class Member:
         self._entries = read_entries(
             {key.removeprefix(CONNECTOR): value for key, value in found.items() if key.startswith(CONNECTOR)}
         )
-        self._roster.entries(Job(one.name, one.place, one.digest) for one in self._entries.good.values())
+        self._roster.entries(Jobs(Job(one.name, one.place, one.digest) for one in self._entries.good.values()))
         for name, refused in self._entries.refused.items():
             if before.refused.get(name) != refused:
                 log.error("member %s: connector %s is run by nobody: %s", self._name, name, refused.message)

@@ -44,6 +44,16 @@ class Job:
     digest: str
 
 
+class Jobs:
+    """Holds all connectors of a fleet, by name and by place; members of one process may share it."""
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self.by_name = {job.name: job for job in jobs}
+        self.by_place: dict[int, list[Job]] = {}
+        for job in self.by_name.values():
+            self.by_place.setdefault(job.place, []).append(job)
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Start a child. `take_over`: it fences another copy at once; else it stands by while there is one."""
@@ -112,7 +122,7 @@ class Roster:
         self._numbers = 0
         self._settled = True
         """Whether the group has spoken since places were lost."""
-        self._jobs: Mapping[str, Job] = {}
+        self._jobs = Jobs()
         self._runs: dict[str, _Run] = {}
         self._pauses: dict[str, Pause] = {}
         self._leaving = False
@@ -150,10 +160,10 @@ class Roster:
         """Stop everything, for good."""
         self._leaving = True
 
-    def entries(self, jobs: Iterable[Job]) -> None:
+    def entries(self, jobs: Jobs) -> None:
         """Note what the topic says now."""
-        self._jobs = {job.name: job for job in jobs}
-        self._pauses = {name: one for name, one in self._pauses.items() if name in self._jobs}
+        self._jobs = jobs
+        self._pauses = {name: one for name, one in self._pauses.items() if name in jobs.by_name}
 
     def busy(self, places: Iterable[int]) -> bool:
         """Whether a child of these places is still there."""
@@ -162,7 +172,7 @@ class Roster:
 
     def mine(self, name: str) -> bool:
         """Whether the connector's place is this member's."""
-        job = self._jobs.get(name)
+        job = self._jobs.by_name.get(name)
         return job is not None and job.place in self._tenures and not self._leaving
 
     def ended(self, name: str, code: int, now_s: float) -> Pause | None:
@@ -195,24 +205,27 @@ class Roster:
                 yield Kill(name)
 
     def _keeps(self, job: Job) -> bool:
-        if self._leaving or self._jobs.get(job.name) != job:
+        if self._leaving or self._jobs.by_name.get(job.name) != job:
             return False
         return job.place in self._tenures or not self._settled
 
     def _starts(self, now_s: float) -> Iterable[Action]:
         if self._leaving:
             return
-        for job in self._jobs.values():
-            tenure = self._tenures.get(job.place)
-            if tenure is None or job.name in self._runs:
-                continue
-            pause = self._pauses.get(job.name)
-            held = pause is not None and (pause.tenure, pause.digest) == (tenure.number, job.digest)
-            if held and pause is not None and now_s < pause.until_s:
-                continue
-            if pause is not None and not held:
-                del self._pauses[job.name]
-            fresh = job.name not in tenure.taken and now_s - tenure.since_s <= FRESH_S
-            tenure.taken.add(job.name)
-            self._runs[job.name] = _Run(job, now_s)
-            yield Start(job.name, fresh)
+        for place, tenure in self._tenures.items():
+            for job in self._jobs.by_place.get(place, ()):
+                if job.name not in self._runs and not self._held(job, tenure, now_s):
+                    fresh = job.name not in tenure.taken and now_s - tenure.since_s <= FRESH_S
+                    tenure.taken.add(job.name)
+                    self._runs[job.name] = _Run(job, now_s)
+                    yield Start(job.name, fresh)
+
+    def _held(self, job: Job, tenure: _Tenure, now_s: float) -> bool:
+        """Whether a pause holds the connector back; one of another tenure, or of another file, is over."""
+        pause = self._pauses.get(job.name)
+        if pause is None:
+            return False
+        if (pause.tenure, pause.digest) == (tenure.number, job.digest):
+            return now_s < pause.until_s
+        del self._pauses[job.name]
+        return False

@@ -135,6 +135,15 @@ class Seat:
             self.process = subprocess.Popen(command, env=self._environment, stdout=said, stderr=said)
 
     @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def children(self) -> list[int]:
+        """Its connectors' processes, without what forks them."""
+        return [pid for pid in self.family[1:] if _called(pid).startswith("cdc-")]
+
+    @property
     def family(self) -> list[int]:
         """The member and its connectors."""
         return launch.family(self.process.pid) if self.process is not None else []
@@ -150,10 +159,17 @@ class Seat:
         return self.process.wait(_ENDED_S)
 
     def close(self) -> None:
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None and self.running:
             self.send(signal.SIGCONT, whole=True)
             self.process.kill()
             self.process.wait(_ENDED_S)
+
+
+def _called(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:  # it has just ended
+        return ""
 
 
 @dataclass
@@ -168,32 +184,36 @@ class Stage:
     fleet: FleetTopic
     found: Found
     random: random.Random
+    away: set[str] = field(default_factory=set)
+    """Members that the group cannot hear."""
 
     def on(self, seat: Seat) -> set[str]:
         """The connectors whose places are this member's, as the group has it."""
         return {name for name, owner in self.owners().items() if owner == seat.name}
 
-    def settle(self, since_s: float) -> bool:
-        """Until every connector has committed a second after `since_s`, and just now."""
-        until_s = time.monotonic() + _SETTLED_S
+    def settle(self) -> None:
+        """Until all places are shared out, and every connector has committed for a while after that, and just now."""
+        self.shared()
+        since_s, until_s = time.time(), time.monotonic() + _SETTLED_S
         while time.monotonic() < until_s:
-            least_s = max(since_s + 1.0, time.time() - _RECENT_S)
+            least_s = max(since_s + _RECENT_S, time.time() - _RECENT_S)
             silent = [bank.name for bank in self.banks if self.commits.last(bank.name) < least_s]
             if not silent:
-                return True
+                return
             time.sleep(0.1)
         self.found.violations.append(f"silent for {_SETTLED_S:.0f} s: {', '.join(silent)}")
-        return False
 
-    def shared(self, members: int) -> None:
-        """Until so many members share all places, none of which is nobody's."""
+    def shared(self) -> None:
+        """Until the members that are there share all places evenly, none of which is nobody's."""
         until_s = time.monotonic() + _SETTLED_S
         while time.monotonic() < until_s:
-            shares = [len(member.places) for member in self.fleet.members()]
-            if len(shares) == members and sum(shares) == len(self.banks) and max(shares) - min(shares) <= 1:
+            there = {seat.name for seat in (*self.seats, self.spare) if seat.running} - self.away
+            shares = {member.name: len(member.places) for member in self.fleet.members()}
+            whole = sum(shares.values()) == len(self.banks)
+            if there == set(shares) and whole and max(shares.values()) - min(shares.values()) <= 1:
                 return
-            time.sleep(0.2)
-        self.found.violations.append(f"the places are not shared by {members} members: {shares}")
+            time.sleep(0.1)
+        self.found.violations.append(f"the places are not shared by {sorted(there)}: {shares}")
 
     def owners(self) -> dict[str, str]:
         """Which member has each connector's place."""
@@ -206,7 +226,7 @@ class Stage:
         while after is not None:
             before, begun_s = self.owners(), time.time()
             after = after()
-            self.settle(begun_s)
+            self.settle()
             now = self.owners()
             self.found.faults[kind] += 1
             moved, others = [], []
@@ -242,23 +262,18 @@ def killed(stage: Stage) -> None:
 
 
 def joined(stage: Stage, seat: Seat) -> None:
-    def join() -> None:
-        seat.start()
-        stage.shared(len(stage.seats))
-
-    stage.play("join", set(), join)
+    stage.play("join", set(), seat.start)
 
 
 def frozen(stage: Stage, *, whole: bool = True) -> None:
     """SIGSTOP, of a member with its children or alone, for longer than its session; then it comes back."""
     seat = stage.random.choice(stage.seats)
-    zombies = seat.family[1:]
+    zombies = seat.children
     hit = stage.on(seat)
 
     def freeze() -> Callable[[], None]:
         seat.send(signal.SIGSTOP, whole=whole)
-        if not whole:
-            time.sleep(9)
+        stage.away.add(seat.name)
         return thaw
 
     def thaw() -> None:
@@ -269,7 +284,7 @@ def frozen(stage: Stage, *, whole: bool = True) -> None:
             time.sleep(0.1)
         if alive:
             stage.found.violations.append(f"{len(alive)} fenced children of {seat.name} are still there")
-        stage.shared(len(stage.seats))
+        stage.away.clear()
 
     stage.play("frozen" if whole else "frozen, children go on", hit, freeze)
 
@@ -282,12 +297,13 @@ def cut_off(stage: Stage) -> None:
 
     def cut() -> Callable[[], None]:
         proxy.freeze()
+        stage.away.add(seat.name)
         return heal
 
     def heal() -> None:
         proxy.cut()
         proxy.thaw()
-        stage.shared(len(stage.seats))
+        stage.away.clear()
 
     stage.play("cut off from Kafka", stage.on(seat), cut)
 
@@ -329,31 +345,26 @@ def rolled(stage: Stage) -> None:
         for seat in stage.seats:
             seat.leave()
             seat.start()
-            stage.shared(len(stage.seats))
+            stage.shared()
 
     stage.play("rolled", {bank.name for bank in stage.banks}, roll)
 
 
 def grown(stage: Stage) -> None:
     """One member more for a while."""
-    stage.seats.append(stage.spare)
     joined(stage, stage.spare)
-    stage.seats.remove(stage.spare)
 
     def leave() -> None:
         stage.spare.leave()
 
     stage.play("leave", stage.on(stage.spare), leave)
-    stage.shared(len(stage.seats))
 
 
 def child_killed(stage: Stage) -> None:
     """One connector dies: its member starts it again, and no other is disturbed."""
     seat = stage.random.choice(stage.seats)
-    pid = stage.random.choice(seat.family[1:])
-    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    name = next(Path(word).stem for word in command if word.endswith(".yaml"))
-    stage.play("a connector killed", {name}, partial(os.kill, pid, signal.SIGKILL))
+    pid = stage.random.choice(seat.children)
+    stage.play("a connector killed", {_called(pid).removeprefix("cdc-")}, partial(os.kill, pid, signal.SIGKILL))
 
 
 FAULTS: Final[Mapping[str, tuple[int, Callable[[Stage], None]]]] = {
@@ -396,7 +407,7 @@ def soak_fleet(plan: Plan) -> Found:
     """Run it whole."""
     found = Found(seed=plan.seed, members=plan.seats, connectors=plan.of_postgres + plan.of_mysql)
     begun_s = time.monotonic()
-    name = f"soak{uuid.uuid4().hex[:8]}"
+    name = f"s{uuid.uuid4().hex[:6]}"  # the kernel shows 15 characters of a process' name
     banks: list[Bank] = [PostgresBank(f"{name}p{n}", plan.postgres) for n in range(plan.of_postgres)]
     banks += [MysqlBank(f"{name}m{n}", plan.mysql) for n in range(plan.of_mysql) if plan.mysql is not None]
     for bank in banks:
@@ -427,8 +438,7 @@ def soak_fleet(plan: Plan) -> Found:
             seat.start()
         tellers.start()
         commits.start()
-        stage.shared(plan.seats)
-        stage.settle(time.time())
+        stage.settle()
         _play(stage, plan)
         tellers.stop()
         if tellers.failure is not None:
@@ -460,11 +470,11 @@ def _play(stage: Stage, plan: Plan) -> None:
 
 def _finish(stage: Stage) -> None:
     """Let everything come through, and leave; then judge."""
-    stage.settle(time.time() + 1)
+    stage.settle()
     for bank in stage.banks:
         _await_last(stage, bank)
     for seat in stage.seats:
-        if seat.process is not None and seat.process.poll() is None and (code := seat.leave()):
+        if seat.running and (code := seat.leave()):
             stage.found.violations.append(f"{seat.name} ended {code} after SIGTERM")
     for bank in stage.banks:
         try:

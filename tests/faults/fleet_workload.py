@@ -51,7 +51,7 @@ class Bank(ABC):
         tables = [f"{self.schema}.{table}" for table in self.tables]
         source: dict[str, Any] = {"type": self.kind, "url": f"${{{self.reference}}}", "tables": tables}
         options = {"message.timeout.ms": "6000", "socket.timeout.ms": "4000", "reconnect.backoff.max.ms": "1000"}
-        sink = {"bootstrap_servers": "${env:SOAK_KAFKA}", "partitions": 1, "options": options}
+        sink = {"bootstrap_servers": "${env:SOAK_KAFKA}", "partitions": 1, "idle_position_s": 1.0, "options": options}
         return {"name": self.name, "source": source, "sink": sink}
 
     @property

@@ -10,6 +10,7 @@ former one, and does not wait for it: where the line broke, the server takes tha
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from typing import Final
@@ -86,7 +87,7 @@ class Claim:
             self._connection = session.connect(self._address, settings={"wait_timeout": str(IDLE_S)})
         if self._held:
             return None
-        locks = (self._lock, f"{self._lock} {_THIS_PROCESS}")
+        locks = (self._lock, f"{self._lock} {_THIS_PROCESS}{os.getpid()}")  # a fork has what was made before it
         ((got, _, holder, ours),) = session.texts(self._connection, "taking the connector's lock", _TAKE, locks * 2)
         self._held = got == "1"
         if self._held or (holder and holder == ours):
