@@ -11,7 +11,7 @@ ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply bench-library bench-views soak soak-views fuzz test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply bench-library bench-views soak soak-views soak-fleet fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -52,6 +52,9 @@ soak: $(JARS)    ## faults for SECONDS=600 by SEED=1 on SOURCE=postgres18, mysql
 
 soak-views: $(JARS)    ## the same for views: SECONDS=600 by SEED=1; each view is Spark's answer, no sum is ever torn
 	$(BIN)/python -m tests.faults.view_soak --seconds $(SECONDS) --seed $(SEED) --folder .cdc-view-soak
+
+soak-fleet: $(JARS) ## members of a fleet killed, frozen, cut off, rolled, for SECONDS=600 by SEED=1; how long a take-over takes
+	$(BIN)/python -m tests.faults.fleet_soak --seconds $(SECONDS) --seed $(SEED) --folder .cdc-fleet-soak --json .cdc-fleet-soak/report.json
 
 $(ATHERIS): $(STAMP) tests/fuzz/requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r tests/fuzz/requirements.lock \
@@ -130,4 +133,4 @@ bench-views: $(JARS) ## a step of a view job in each engine alone, by how much i
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
 	rm -f $(COMPILED:.pyx=.*.so) $(COMPILED:.pyx=.c)
-	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-view-soak .cdc-fuzz .cdc-test-all .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-view-soak .cdc-fleet-soak .cdc-fuzz .cdc-test-all .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -51,6 +51,7 @@ class Part:
 _HOUSE: Final = ("tests/unit", "tests/property", "tests/conformance", "tests/test_house.py", "tests/test_packaging.py")
 _MACHINE: Final = "tests/property/test_machine.py"
 _SOAK: Final = "tests/faults/test_soak.py"
+_FLEET_SOAK: Final = "tests/faults/test_fleet_soak.py"
 _SERVERS: Final = ("tests/cases", "tests/integration")
 _KILLS: Final = ("tests/stores/test_kills.py", "tests/stores/test_end_to_end.py", "tests/stores/test_cluster.py")
 _OF_KAFKA: Final = ("tests/conformance", "tests/cases", "tests/integration/test_topics_lost.py")
@@ -64,15 +65,16 @@ PARTS: Final = (
         for seed in _SEEDS
     ),
     Part("connectors", _SERVERS),
-    Part("faults", ["tests/faults", f"--ignore={_SOAK}"]),
+    Part("faults", ["tests/faults", f"--ignore={_SOAK}", f"--ignore={_FLEET_SOAK}"]),
     Part("soaks", [_SOAK], workers=2),
+    Part("a fleet's soak", [_FLEET_SOAK], workers=1),  # it measures times
     *(Part(f"Kafka {v}", _OF_KAFKA, environment={"CDC_TEST_KAFKA_VERSION": v}) for v in kafka_versions.VERSIONS),
     Part("stores", ["tests/stores", *(f"--ignore={file}" for file in _KILLS)]),
     Part("stores killed", _KILLS),
     Part("an hour of fuzz", ["tests/fuzz"], workers=1),
     Part("house in Python alone", [*_HOUSE, f"--ignore={_MACHINE}"], environment=_PURE),
     Part("connectors in Python alone", _SERVERS, environment=_PURE),
-    Part("faults in Python alone", ["tests/faults", f"--ignore={_SOAK}"], environment=_PURE),
+    Part("faults in Python alone", ["tests/faults", f"--ignore={_SOAK}", f"--ignore={_FLEET_SOAK}"], environment=_PURE),
     Part("stores in Python alone", ["tests/stores/test_end_to_end.py", "tests/stores/test_demo.py"], environment=_PURE),
 )
 

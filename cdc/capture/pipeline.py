@@ -36,7 +36,7 @@ from cdc.model.errors import (
     TooLargeError,
     raise_first,
 )
-from cdc.model.interfaces import Sink, Snapshotter, Source
+from cdc.model.interfaces import Freeing, Sink, Snapshotter, Source
 from cdc.model.meter import NO_METER, Meter, RunState
 from cdc.model.state import Phase, State
 from cdc.rules import outbox
@@ -160,8 +160,10 @@ class Pipeline:
             except (OperatorError, BugError) as exc:
                 if self._goes_back(exc):
                     continue
-                self._ends(exc)
-                raise
+                self._ends(said := self._in_truth(exc))
+                if said is exc:
+                    raise
+                raise said from exc
             except RetryableError as exc:
                 if self._goes_back(exc):
                     continue
@@ -205,6 +207,18 @@ class Pipeline:
         self._follows(before)
         return True
 
+    def _in_truth(self, error: CdcError) -> CdcError:
+        """Return that this copy was fenced off, where that is what is behind an error that a server gives."""
+        if isinstance(error, FencedError):
+            return error
+        try:
+            self._refuse_second_copy()
+        except FencedError as fenced:
+            return fenced
+        except CdcError as exc:
+            log.debug("whether another copy has gone on is not known: %s", exc.message)
+        return error
+
     def _ends(self, error: CdcError) -> None:
         self._leave(error)
         self._meter.becomes(RunState.FAILED)
@@ -242,6 +256,8 @@ class Pipeline:
             self._sink.create(tables)
             self._refuse_second_copy()
             state = self._sink.fence()
+            if self._settings.take_over and not self._ran and state is not None and isinstance(source, Freeing):
+                source.free()  # not before: until it is fenced, the other copy may be the one that is to go on
             target = source.current() if until_caught_up else None
             gap, self._gap = self._gap, None
             if state is None or state.phase is Phase.CREATING:

@@ -15,6 +15,7 @@ from cdc.model.errors import CdcError, RetryableError
 _COMMANDS = {
     "check": ("cdc.cli.check", "Ask database and Kafka for all that a run needs; make nothing."),
     "run": ("cdc.cli.run", "Capture: snapshot, then follow the log."),
+    "fleet": ("cdc.cli.fleet", "Run connectors on any number of machines that take over from one another."),
     "apply": ("cdc.cli.apply", "Fold the topics into tables and search indexes (Spark)."),
     "view": ("cdc.cli.view", "Keep views up to date: joins, aggregates, deadlines, as topics of their own (Spark)."),
     "rebuild": ("cdc.cli.rebuild", "Build tables and search indexes again from the topics, and swap them in."),

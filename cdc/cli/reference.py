@@ -43,6 +43,12 @@ EXITS: Final[Mapping[str, str]] = {
     "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error that waiting does not cure. 3: "
     "another copy of the connector has taken over. Of several connectors it is the code of the first that failed, and "
     "comes when all have ended.",
+    "fleet run": "0: stopped by SIGTERM or Ctrl-C, and out of the group. 1: Kafka refuses the member, or its name is "
+    "another's.",
+    "fleet add": "0: all are added. 2: a file is wrong, or does not go with another entry: none is added.",
+    "fleet remove": "0: all are removed. 1: there is no such fleet. 2: a name is not known: none is removed.",
+    "fleet list": "0: it could be told. 1: there is no such fleet.",
+    "fleet status": "0: it could be told, also of connectors that are down. 1: there is no such fleet.",
     "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 1: the job stopped, a table "
     "is set aside, or (`--plan`) "
     "it "
@@ -112,6 +118,10 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "apply job: `name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, "
     "`published_at`, `tables`, `incomplete`, `remade` (tables whose copy is of a topic that was made again since), "
     "`quarantined`, `aside` (`at_ms`, `reason`, `hint` of each table that is set aside).",
+    "fleet list": "`fleet`, `connectors.<name>` with `topic_prefix`, `place`, `added_at`, `yaml`, `error` (why it is "
+    "run by nobody, else null).",
+    "fleet status": "`fleet`, `members.<name>` with `host` and `places`, `connectors.<name>` with `state`, `member`, "
+    "`since_at`, `again_at` (when it is started again), `place`, `last_error` (`at_ms`, `kind`, `message`, `hint`).",
     "token": "`token`, `connector`, `position`.",
     "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
     "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",

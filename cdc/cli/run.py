@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,8 @@ from cdc.config.config import ConnectorConfig
 from cdc.config.file_connector import load_any
 from cdc.config.reread import reread
 from cdc.files.topicless_sink import UNSENT
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.fleet.report import Reporter
+from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.meter import Meter
 from cdc.model.state import Phase
 from cdc.monitoring.json_log import Place
@@ -97,7 +99,12 @@ def run(
     place = Place()
     with errors_logged(log_format, place):
         how = _How(until_caught_up, wait_s, take_over, verbose, log_format)
-        _run(files, how, place)
+        reporter = Reporter(os.environ)
+        try:
+            _run(files, how, place, reporter)
+        except CdcError as exc:
+            reporter.error(exc)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ class _How:
         ]
 
 
-def _run(files: tuple[Path, ...], how: _How, place: Place) -> None:
+def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -> None:
     configs = [load_any(path) for path in files]
     for what, given in (
         ("their connector", [config.name for config in configs]),
@@ -140,7 +147,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place) -> None:
         return
     place.is_of(connector=configs[0].name)
     with monitored_connector(configs[0]) as meter:
-        _follow(files[0], configs[0], how, place=place, to=to, meter=meter)
+        _follow(files[0], configs[0], how, place=place, to=to, meter=reporter.over(meter))
 
 
 def _parts(config: ConnectorConfig, how: _How) -> Parts:

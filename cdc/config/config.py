@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -542,14 +542,26 @@ class ApplyConfig:
                 )
 
 
-def load_connector(path: Path) -> ConnectorConfig:
-    """Read the file of a connector that writes to Kafka. Raises ConfigError."""
-    if text_at(path, "sink", "type") == JSONL:
+def load_connector(path: Path, *, references: Callable[[str], str] | None = None) -> ConnectorConfig:
+    """Read the file of a connector that writes to Kafka. Raises ConfigError.
+
+    `references` stands in for what replaces references, where their values are not to be had.
+    """
+    return _connector(path, None, references)
+
+
+def parse_connector(text: str, where: Path, *, references: Callable[[str], str] | None = None) -> ConnectorConfig:
+    """Read the same from a text, which messages call `where`. Raises ConfigError."""
+    return _connector(where, text, references)
+
+
+def _connector(path: Path, text: str | None, references: Callable[[str], str] | None) -> ConnectorConfig:
+    if text_at(path, "sink", "type", text=text) == JSONL:
         raise ConfigError(
             f"{path}: sink.type is {JSONL}: this connector has no topics",
             hint="cdc run is the command for it; what it has written is in sink.path",
         )
-    config = load(path, ConnectorConfig, aliases=DEBEZIUM_NAMES)
+    config = load(path, ConnectorConfig, aliases=DEBEZIUM_NAMES, text=text, references=references)
     if config.sink.topic_prefix is not None:
         return config
     return replace(config, sink=replace(config.sink, topic_prefix=config.name))

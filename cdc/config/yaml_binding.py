@@ -1,8 +1,8 @@
 """Binds YAML to frozen dataclasses; an error says file, line, path, what was found and what is allowed.
 
-PyYAML parses (safe tags only); this binds its nodes, because only nodes know their lines. ``${NAME}``,
-``${NAME:-default}`` and ``${file:/path}`` are replaced inside string values, after parsing: a variable's value is
-never read as YAML, and no error repeats it.
+PyYAML parses (safe tags only); this binds its nodes, because only nodes know their lines. ``${NAME}`` (or, as with
+Kafka Connect, ``${env:NAME}``), ``${NAME:-default}`` and ``${file:/path}`` are replaced inside string values, after
+parsing: a variable's value is never read as YAML, and no error repeats it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -33,12 +33,23 @@ _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
 
 
-def load(path: Path, cls: type[T], *, aliases: Mapping[str, str] | None = None) -> T:
-    """Read one YAML file into `cls`. Raises ConfigError for everything that is wrong with it."""
-    node = _compose(path)
+def load(
+    path: Path,
+    cls: type[T],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    text: str | None = None,
+    references: Callable[[str], str] | None = None,
+) -> T:
+    """Read one YAML file into `cls`. Raises ConfigError for everything that is wrong with it.
+
+    `text` is its content, where `path` is only what messages call it. `references` replaces the references in a value,
+    in place of `expand`.
+    """
+    node = _compose(path, text)
     if node is None:
         raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {_names(cls)}")
-    binder = _Binder(path, aliases or {})
+    binder = _Binder(path, aliases or {}, references or expand)
     try:
         return cast("T", binder.bind(node, cls, ""))
     except RecursionError:
@@ -56,18 +67,18 @@ def top_level_keys(path: Path) -> set[str]:
     return {str(key.value) for key, _ in node.value} if isinstance(node, yaml.MappingNode) else set()
 
 
-def text_at(path: Path, *keys: str) -> str | None:
+def text_at(path: Path, *keys: str, text: str | None = None) -> str | None:
     """Read the text of one key of a file, as it is written; None if it is not there. Raises ConfigError if no YAML."""
-    node = _compose(path)
+    node = _compose(path, text)
     for key in keys:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         node = next((value for name, value in pairs if name.value == key), None)
     return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
 
-def _compose(path: Path) -> yaml.Node | None:
+def _compose(path: Path, text: str | None = None) -> yaml.Node | None:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if text is None else text
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{path}: cannot be read: {reason}") from exc
@@ -91,7 +102,7 @@ def expand(value: str) -> str:
         inner = match.group(1)
         if inner.startswith("file:"):
             return _secret_file(Path(inner.removeprefix("file:")))
-        variable = _VARIABLE.fullmatch(inner)
+        variable = _VARIABLE.fullmatch(inner.removeprefix("env:"))
         if variable is None:
             raise ConfigError(
                 f"${{{inner}}} is not a reference", hint="write ${NAME}, ${NAME:-default} or ${file:/path}"
@@ -118,9 +129,10 @@ def _secret_file(path: Path) -> str:
 class _Binder:
     """Binds nodes of one file to types; holds what its errors need."""
 
-    def __init__(self, path: Path, aliases: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, aliases: Mapping[str, str], references: Callable[[str], str]) -> None:
         self._path = path
         self._aliases = aliases
+        self._references = references
 
     def bind(self, node: yaml.Node, wanted: Any, at: str) -> object:  # noqa: ANN401 - a type form has no static type
         origin = typing.get_origin(wanted)
@@ -221,7 +233,7 @@ class _Binder:
 
     def _expand(self, node: yaml.Node, value: str, at: str) -> str:
         try:
-            return expand(value)
+            return self._references(value)
         except ConfigError as exc:
             raise self._error(node, at, exc.message, exc.hint) from exc
 

@@ -213,6 +213,19 @@ class Shared(Protocol):
         """
 
 
+@runtime_checkable
+class Freeing(Protocol):
+    """A part of a `Source` that can take its log from a copy that has been fenced off and is still connected."""
+
+    def free(self) -> None:
+        """End what a fenced copy of this connector has open at the server; called once its position has been read.
+
+        A copy that is frozen, or whose machine is gone, else keeps its place there until the server notices. What is
+        not this connector's is left alone. Returns also when nothing helped: following then waits, as it does for any
+        log that is in use. Raises RetryableError.
+        """
+
+
 class Handover(Protocol):
     """Tells which events of the log a snapshot's rows already contain."""
 

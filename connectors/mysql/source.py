@@ -113,6 +113,9 @@ class MysqlSource:
     def follower(self) -> Follower | None:
         return self._claim.follower()
 
+    def free(self) -> None:
+        self._claim.free()
+
     def clock_ms(self) -> int:
         return server.clock_ms(self._connected())
 

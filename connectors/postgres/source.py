@@ -76,6 +76,9 @@ class PostgresSource:
     def follower(self) -> Follower | None:
         return self._claim.follower()
 
+    def free(self) -> None:
+        self._claim.free()
+
     def clock_ms(self) -> int:
         statement = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8"
         with self._tended().asking():

@@ -10,6 +10,7 @@ from cdc.model.interfaces import Log
 
 LONGEST: Final = 249
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]|_(?=u[0-9a-f]{4})")
+_FLEET: Final = "cdc-fleet-"
 _NAMES_IN_TOPIC: Final = 2
 _ESCAPE: Final = re.compile(r"_u([0-9a-f]{4})")
 
@@ -68,6 +69,16 @@ def position_topic(prefix: str, connector: str) -> str:
 def signal_topic(prefix: str, connector: str) -> str:
     """Name the topic of commands to one connector."""
     return f"{prefix}.signal-{connector}"
+
+
+def fleet_topic(fleet: str) -> str:
+    """Name a fleet's topic, which is its group's name too. Without a dot it is no connector's topic."""
+    return f"{_FLEET}{fleet}"
+
+
+def fleet_of(topic: str) -> str | None:
+    """Return the fleet whose topic this is; None for any other."""
+    return topic.removeprefix(_FLEET) if topic.startswith(_FLEET) and "." not in topic else None
 
 
 def log_topic(prefix: str, connector: str, log: Log) -> str:

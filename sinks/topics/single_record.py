@@ -22,8 +22,13 @@ class NotTakenError(Exception):
     """No broker has taken the record in time."""
 
 
-def write_record(config: KafkaConfig, topic: str, key: bytes, value: bytes | None, *, within_s: float) -> None:
-    """Return when the record is written. Raises NoTopicError, NotTakenError, and the client's KafkaException."""
+def write_record(
+    config: KafkaConfig, topic: str, key: bytes, value: bytes | None, *, within_s: float, partition: int = -1
+) -> None:
+    """Return when the record is written, to the partition of its key if none is named.
+
+    Raises NoTopicError, NotTakenError, and the client's KafkaException.
+    """
     refused: list[object] = []
     producer = Producer(
         {
@@ -36,6 +41,8 @@ def write_record(config: KafkaConfig, topic: str, key: bytes, value: bytes | Non
     )
     if producer.list_topics(topic, timeout=within_s).topics[topic].error is not None:
         raise NoTopicError(topic)
-    producer.produce(topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
+    producer.produce(
+        topic, value, key, partition=partition, on_delivery=lambda error, _: refused.append(error) if error else None
+    )
     if producer.flush(within_s) or refused:
         raise NotTakenError(topic)

@@ -14,6 +14,8 @@ from cdc.model.errors import FencedError
 from connectors.mysql import session
 from connectors.mysql.replication import claim
 from connectors.mysql.replication.claim import Claim
+from connectors.postgres.session import parameters
+from connectors.postgres.slot.replication_stream import ReplicationConnection
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, is_mysql
@@ -46,6 +48,51 @@ def test_a_second_copy_stands_by(postgres18: Database, kafka: str, prefix: str, 
     _stands_by(Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"]), postgres18, "public.t")
 
 
+def _takes_over_from_a_frozen_one(connector: Connector, database: Database | MySQLDatabase, topic: str) -> None:
+    """Fence, read the position, free the log, follow; the one that thaws finds itself fenced."""
+    there = len(connector.fold(topic))
+    with Running(connector) as first:
+        first.await_line("following the log")
+        first.process.send_signal(signal.SIGSTOP)
+        with Running(connector, "--take-over") as second:
+            second.await_line("following the log")
+            for n in range(100, 105):  # each seen before the next: as many positions
+                database.execute(f"INSERT INTO t VALUES ({n})")
+                eventually(lambda: len(connector.fold(topic)) == there + n - 99, "the second follows")  # noqa: B023 - at once
+            assert "stands by" not in second.stderr
+            first.process.send_signal(signal.SIGCONT)
+            assert first.ended() == FencedError.exit_code
+            database.execute("INSERT INTO t VALUES (105)")
+            eventually(lambda: len(connector.fold(topic)) == there + 6, "the second is not disturbed")
+            second.process.send_signal(signal.SIGTERM)
+            assert second.ended() == 0
+
+
+def _reader_of(url: str, slot: str) -> ReplicationConnection:
+    """Somebody else's, who follows the slot under a name of his own."""
+    reader = ReplicationConnection(parameters(url, "somebody else"))
+    reader.start(slot, slot, 0, messages=False)
+    return reader
+
+
+def test_a_copy_that_is_told_to_takes_the_slot_of_a_frozen_one(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The server would keep the slot for it for ever; a slot of somebody else's is left alone."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    postgres18.execute(f"ALTER DATABASE {postgres18.name} SET wal_sender_timeout = 0")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    with Running(connector) as first:
+        first.await_line("following the log")
+        first.process.send_signal(signal.SIGTERM)
+        assert first.ended() == 0
+    _takes_over_from_a_frozen_one(connector, postgres18, "public.t")
+    assert [event["op"] for event in connector.events("public.t")] == ["r", *["c"] * 6]
+    named = prefix.replace("-", "_")
+    with closing(_reader_of(postgres18.url, f"cdc_{named}")), Running(connector, "--take-over") as third:
+        third.await_line("is active for PID")
+
+
 @pytest.mark.every_server
 def test_a_second_copy_stands_by_at_mysql(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
@@ -62,6 +109,7 @@ def test_a_second_copy_stands_by_at_mysql(
             # MariaDB may end the first one's dump, for its number, before Kafka fences it off.
             assert code in ({FencedError.exit_code} if is_mysql(database) else {1, FencedError.exit_code})
             second.await_line("following the log")
+    _takes_over_from_a_frozen_one(connector, database, f"{database.name}.t")
 
 
 @pytest.mark.every_server

@@ -21,6 +21,7 @@ from cdc.config import config, registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
 from cdc.config.views import ViewsConfig, load_views
 from cdc.config.yaml_binding import BOUND_AS, name_in_yaml
+from cdc.fleet.fleet_config import FleetFile, load_fleet
 from cdc.model import errors
 from cdc.model.errors import CdcError, ConfigError
 from connectors.mysql import session as mysql_session
@@ -99,9 +100,11 @@ def _need(field: dataclasses.Field[Any]) -> str:
 CONNECTOR: Final = DOCS / "connector-reference.md"
 APPLY: Final = DOCS / "apply-reference.md"
 VIEWS: Final = DOCS / "views.md"
+FLEET: Final = DOCS / "fleet.md"
 KEYS: Final = [
     *((CONNECTOR, key) for key in keys_of(ConnectorConfig, "", {"columns": "<table>"})),
     *((APPLY, key) for key in keys_of(ApplyConfig, "", {"stores": "<name>", "tables": "<table>"})),
+    *((FLEET, key) for key in keys_of(FleetFile, "", {})),
     *((VIEWS, key) for key in keys_of(ViewsConfig, "", {"views": "<name>", "reads": "<table>", "streams": "<name>"})),
 ]
 
@@ -123,7 +126,7 @@ def test_a_key_has_its_entry(page: Path, key: Key) -> None:
     assert any("- Wrong: " in part for part in rest), key.path
 
 
-@pytest.mark.parametrize("page", [CONNECTOR, APPLY, VIEWS], ids=named)
+@pytest.mark.parametrize("page", [CONNECTOR, APPLY, VIEWS, FLEET], ids=named)
 def test_no_entry_is_of_a_key_that_is_gone(page: Path) -> None:
     assert sorted(entries(page)) == sorted(key.path for of, key in KEYS if of == page)
 
@@ -146,6 +149,10 @@ name: shop-views
 source: {bootstrap_servers: "127.0.0.1:9092", topic_prefix: shop}
 state: ./state
 views: {orders: {sql: "SELECT id FROM public.orders", key: [id]}}
+""",
+    FLEET: """
+fleet: production
+bootstrap_servers: "127.0.0.1:9092"
 """,
 }
 TRIED: Final = [
@@ -179,6 +186,9 @@ def judge(page: Path, file: Path) -> None:
         return
     if page == VIEWS:
         settings_of({}, load_views(file).spark)
+        return
+    if page == FLEET:
+        load_fleet(file, fleet=None, bootstrap_servers=None)
         return
     connector = load_connector(file)
     registry.source(connector)

@@ -103,6 +103,40 @@ def test_it_takes_over_at_once_if_told_to() -> None:
     assert len(kafka.committed("p.s.a")) == 1
 
 
+def test_what_it_takes_over_is_freed_once_and_after_the_fence() -> None:
+    """Not at the first start, where there is nothing; not by a copy that nobody told to, nor in a later session."""
+    log, kafka = _log(), MemoryKafka()
+    freed: list[int] = []
+
+    class Freed(SharedSource):
+        def free(self) -> None:
+            freed.append(kafka.epochs["p.c"])
+
+    def run(*, take_over: bool, at: At = nothing) -> None:
+        Pipeline(
+            Settings(connector="c", prefix="p", chunk_rows=1, take_over=take_over),
+            open_source=lambda: Freed(log, lambda: None, at),
+            open_snapshotter=lambda: MemorySnapshotter(log, rows_each=1),
+            sink=MemorySink(kafka, "c", "p"),
+        ).run(until_caught_up=True)
+
+    cut: list[int] = []
+
+    def failing(point: str) -> None:
+        if point == "source.idle" and not cut:
+            cut.append(1)
+            raise RetryableError("the connection was cut")
+
+    run(take_over=True)
+    run(take_over=False)
+    assert freed == []
+    before = kafka.epochs["p.c"]
+    log.commit(insert(A, (b"2", b"n")))
+    run(take_over=True, at=failing)
+    assert freed == [before + 1]
+    assert kafka.epochs["p.c"] > before + 1 or not cut
+
+
 def test_another_tool_at_the_slot_is_no_copy() -> None:
     """A connector without a position has no slot: a verdict is given, nothing is waited for."""
     log = _log()

@@ -10,7 +10,9 @@ former one, and does not wait for it: where the line broke, the server takes tha
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
@@ -22,6 +24,9 @@ IDLE_S: Final = 120
 """A session that has asked for nothing for so long is ended by the server, and its lock with it."""
 _KEPT_EVERY_S: Final = 10.0
 _THIS_PROCESS: Final = uuid4().hex[:8]
+_HOLDER: Final = "SELECT IS_USED_LOCK(%s)"
+_FREED_S: Final = 10.0
+_FREED_LOOK_S: Final = 0.05
 _TAKE: Final = "SELECT GET_LOCK(%s, 0), GET_LOCK(%s, 0), IS_USED_LOCK(%s), IS_USED_LOCK(%s)"
 
 
@@ -58,12 +63,31 @@ class Claim:
         except CdcError:
             self.close()
 
+    def free(self) -> None:
+        """End the session by which a fenced copy holds the lock, and take it. Raises RetryableError.
+
+        The same user may. The copy's dump is ended by the server itself, when that of its successor begins.
+        """
+        until_s = time.monotonic() + _FREED_S
+        try:
+            while self._take() is not None and self._connection is not None and time.monotonic() < until_s:
+                ((holder,),) = session.texts(self._connection, "reading a lock's holder", _HOLDER, (self._lock,))
+                if holder:
+                    with suppress(CdcError):  # it may have ended by itself
+                        session.rows(self._connection, "ending the session of a fenced copy", f"KILL {int(holder)}")
+                time.sleep(_FREED_LOOK_S)
+        except OperatorError:  # a cluster that has no such locks
+            self.close()
+        except CdcError:
+            self.close()
+            raise
+
     def _take(self) -> Follower | None:
         if self._connection is None:
             self._connection = session.connect(self._address, settings={"wait_timeout": str(IDLE_S)})
         if self._held:
             return None
-        locks = (self._lock, f"{self._lock} {_THIS_PROCESS}")
+        locks = (self._lock, f"{self._lock} {_THIS_PROCESS}{os.getpid()}")  # a fork has what was made before it
         ((got, _, holder, ours),) = session.texts(self._connection, "taking the connector's lock", _TAKE, locks * 2)
         self._held = got == "1"
         if self._held or (holder and holder == ours):

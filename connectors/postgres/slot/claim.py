@@ -3,11 +3,13 @@
 The slot alone does not tell: it is not active before the log is followed, nor between two sessions, and another tool
 may use it. The lock is held from the first look until the source is closed. It does not make anything exactly once,
 which is Kafka's fencing alone, so losing it stops nobody. A copy that no longer tends its source loses it after
-IDLE_S, one whose machine is gone after the server's probes: both in about two minutes.
+IDLE_S, one whose machine is gone after the server's probes: both in about two minutes. A copy that takes over does not
+wait for that: it ends the sessions of the one it has fenced, which the same role may.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +23,8 @@ from cdc.model.errors import CdcError, OperatorError
 from cdc.model.interfaces import Follower
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
+
+log = logging.getLogger("cdc")
 
 IDLE_S: Final = 120
 """A session that has asked for nothing for so long is ended by the server, and its lock with it."""
@@ -45,9 +49,29 @@ WHERE s.slot_name = %s AND s.plugin = 'pgoutput' AND s.active AND s.active_pid I
 """
 
 
+_END: Final = """
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+WHERE a.usename = current_user AND a.pid <> pg_backend_pid() AND (
+  a.application_name = %s AND a.pid = (SELECT s.active_pid FROM pg_replication_slots s
+    WHERE s.slot_name = %s AND s.plugin = 'pgoutput' AND s.database = current_database())
+  OR a.application_name LIKE %s AND a.pid IN (SELECT l.pid FROM pg_locks l
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND (l.classid::int8 << 32 | l.objid::int8) = %s))
+"""
+"""Of this role and this connector alone: what has its slot, and what holds its lock."""
+_FREED_S: Final = 10.0
+_FREED_LOOK_S: Final = 0.05
+
+
 def standby_name(connector: str) -> str:
     """Return the application name of a copy that stands by, by which `cdc status` counts them."""
     return f"cdc {connector} standby"
+
+
+def _like(text: str) -> str:
+    """Write a text so that LIKE takes it as it is."""
+    return text.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
 
 
 class Claim:
@@ -79,6 +103,33 @@ class Claim:
             self._release(catalog)
             return Follower(f"slot {self._slot} is active for {active[0][0]}", certain=False)
         return None
+
+    def free(self) -> None:
+        """End the sessions by which a fenced copy has the slot and the lock, and take the lock. Raises RetryableError.
+
+        One that follows on would be ended by Kafka at its next commit; one that is frozen would keep the slot until
+        wal_sender_timeout. A session of another role or another name is left alone.
+        """
+        wanted = (f"cdc {self._connector}", self._slot, _like(f"cdc {self._connector} ") + "%", self._key)
+        until_s, ended = time.monotonic() + _FREED_S, 0
+        try:
+            catalog = self._catalog()
+            while True:
+                ended += len(catalog.rows("ending the sessions of a fenced copy", _END, wanted))
+                holder = self._take(catalog)
+                active = catalog.rows("reading pg_replication_slots", _ACTIVE, (self._slot,))
+                if (holder is None and not active) or time.monotonic() > until_s:
+                    break
+                time.sleep(_FREED_LOOK_S)
+        except OperatorError as exc:  # the functions are forbidden: the server notices by itself, later
+            log.debug("the fenced copy's sessions are left to the server: %s", exc.message)
+            self.close()
+            return
+        except CdcError:
+            self.close()
+            raise
+        if ended:
+            log.info("connector %s: the sessions of the copy that was fenced are ended", self._connector)
 
     def keep(self) -> None:
         """Hold on to the lock, or try to get it: called all the time, does something every 10 s. Raises nothing."""

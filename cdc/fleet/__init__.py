@@ -1,0 +1,17 @@
+"""A fleet shares connectors among any number of machines: members run them, and take over from one that is gone.
+
+In: the entries of the fleet's topic (a connector's file each), and the places that Kafka's group protocol gives to this
+member. Out: a process for each connector whose place is this member's, and its state, written to the topic.
+
+    entry.py     an entry: its record, what of it is compared, what is refused. Pure.
+    secrets.py   finds secrets that stand in a file. Pure.
+    roster.py    what is to be started and stopped. Pure.
+    children.py  the processes, forked by nursery.py.
+    member.py    the loop that joins these.
+    standing.py  what `cdc fleet status` shows. Pure.
+
+Imported by `cdc.cli` alone. Kafka is behind `seams.py`: `sinks.topics.fleet_topic` and `sinks.topics.fleet_group`.
+
+Nothing of exactly once rests on any of this. Two members may believe to have the same connector, and both may run it:
+Kafka's fencing lets only the newest copy commit, which goes on from the position that all before it have committed.
+"""

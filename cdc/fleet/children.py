@@ -1,0 +1,183 @@
+"""A member's children: `cdc run`, each on a private copy of a file. The kernel ends them with their member."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import orjson
+
+from cdc.config.child_processes import SAFE_PATH
+from cdc.fleet import with_member
+from cdc.fleet.entry import Entry
+from cdc.fleet.nursery import PACKET_BYTES
+from cdc.fleet.report import Report
+from cdc.model.errors import BugError
+
+_WAIT: Final = "--wait=10m"
+"""A child waits so long for a database or Kafka that is not up, before it ends and is started again."""
+_READ_BYTES: Final = 65_536
+_FORKED_S: Final = 60.0
+_KILLED: Final = -int(signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class _Child:
+    pid: int
+    file: Path
+    pipe: int
+    heard: bytes = b""
+    code: int | None = None
+    """Its exit code, once it has ended."""
+
+
+class Children:
+    """Starts, stops and hears them; all calls come from one thread, which lives as long as the member."""
+
+    def __init__(self, flags: Sequence[str] = ()) -> None:
+        """`flags` are further options of `cdc run`."""
+        self._flags = tuple(flags)
+        self._folder = Path(tempfile.mkdtemp(prefix="cdc-fleet-"))  # for its owner's eyes alone
+        self._children: dict[str, _Child] = {}
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._open()
+
+    def _open(self) -> socket.socket:
+        """Return the way to the nursery, which is started if there is none."""
+        if self._channel is None:
+            ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.settimeout(_FORKED_S)
+            with its:
+                self._nursery = subprocess.Popen(
+                    [
+                        *(sys.executable, "-I", "-S", with_member.__file__, str(os.getpid())),
+                        *(sys.executable, *SAFE_PATH, "-m", "cdc.fleet.nursery", str(its.fileno())),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(its.fileno(),),
+                    start_new_session=True,  # Ctrl-C in the terminal is for the member alone
+                )
+            self._channel = ours
+        return self._channel
+
+    def start(self, entry: Entry, *, take_over: bool) -> None:
+        file = self._folder / f"{entry.name}.yaml"
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as copy:
+            copy.write(entry.yaml)
+        told, tells = os.pipe()
+        os.set_blocking(told, False)
+        flags = [_WAIT, *(["--take-over"] if take_over else []), *self._flags]
+        child = self._children[entry.name] = _Child(0, file, told)
+        asked = orjson.dumps({"start": ["run", str(file), *flags], "name": entry.name})
+        try:
+            socket.send_fds(self._open(), [asked], [tells])
+            while child.code is None and child.pid == 0:
+                self._take(self._receive(), newest=child)
+        except OSError:
+            self._lost()
+        finally:
+            os.close(tells)
+
+    def _receive(self) -> dict[str, Any]:
+        """Return what the nursery says next. Raises OSError when it is gone."""
+        said = self._open().recv(PACKET_BYTES)
+        if not said:
+            raise ConnectionResetError
+        found: dict[str, Any] = orjson.loads(said)
+        return found
+
+    def _take(self, said: dict[str, Any], *, newest: _Child | None = None) -> None:
+        if "started" in said:
+            if newest is None:
+                raise BugError("a nursery has started what nobody asked for")
+            newest.pid = said["started"]
+            return
+        for child in self._children.values():
+            if child.pid == said["ended"] and child.code is None:
+                child.code = said["code"]
+
+    def _lost(self) -> None:
+        """The nursery is gone, and its children with it; the next start makes another one."""
+        if self._channel is not None:
+            self._channel.close()
+        if self._nursery is not None:
+            self._nursery.kill()
+            self._nursery.wait()
+        self._channel = self._nursery = None
+        for child in self._children.values():
+            if child.code is None:
+                child.code = _KILLED
+
+    def stop(self, name: str) -> None:
+        self._signal(name, signal.SIGTERM)
+
+    def kill(self, name: str) -> None:
+        self._signal(name, signal.SIGKILL)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        try:
+            self._open().send(orjson.dumps({"signal": int(number), "pid": self._children[name].pid}))
+        except OSError:
+            self._lost()
+
+    def reports(self) -> Iterator[tuple[str, Report]]:
+        """Give what they have said since the last call; never waits."""
+        for name, child in self._children.items():
+            for report in _hear(child):
+                yield name, report
+
+    def ended(self) -> list[tuple[str, int]]:
+        """Return those that have ended since the last call, with an exit code; that of a signal is negative."""
+        self._hear_ends()
+        found = []
+        for name, child in list(self._children.items()):
+            if child.code is not None:
+                found.append((name, child.code))
+                del self._children[name]
+                os.close(child.pipe)
+                child.file.unlink(missing_ok=True)
+        return found
+
+    def _hear_ends(self) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.setblocking(False)  # noqa: FBT003 - the socket's own word
+            with suppress(BlockingIOError):
+                while True:
+                    self._take(self._receive())
+        except OSError:
+            self._lost()
+        else:
+            self._channel.settimeout(_FORKED_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lost()
+        for child in self._children.values():
+            os.close(child.pipe)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _hear(child: _Child) -> Iterator[Report]:
+    with suppress(BlockingIOError):
+        while said := os.read(child.pipe, _READ_BYTES):
+            child.heard += said
+    *lines, child.heard = child.heard.split(b"\n")
+    for line in lines:
+        report = Report.from_line(line)
+        if report is not None:
+            yield report

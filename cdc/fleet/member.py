@@ -1,0 +1,292 @@
+"""A member's loop: what it hears of the group, the topic and its children goes to the roster, which says what to do.
+
+One thread does all that has an order; the group is polled and states are written on threads of their own, so that a
+Kafka that does not answer holds up neither a child's end nor the next one's start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from cdc.fleet.children import Children
+from cdc.fleet.entry import CONNECTOR, STATUS, Entries, read_entries
+from cdc.fleet.report import Report
+from cdc.fleet.roster import Job, Jobs, Kill, Reason, Roster, Start, Stop
+from cdc.fleet.seams import Assigned, Away, Fleet, Lost, Membership, Records, Revoked, clock_s
+from cdc.fleet.standing import Status
+from cdc.model.errors import CdcError, OperatorError, RetryableError
+from cdc.model.meter import RunState
+
+_TICK_S: Final = 0.1
+_LOOK_S: Final = 2.0
+_SAID_S: Final = 60.0
+_TWIN_S: Final = 10.0
+"""A former process of the same name is in the group until its session ends."""
+_WRITE_AGAIN_S: Final = 2.0
+
+log = logging.getLogger("cdc")
+
+
+class Member:
+    """Runs connectors until it is stopped."""
+
+    def __init__(self, fleet: Fleet, name: str, children: Children) -> None:
+        self._fleet, self._name, self._children = fleet, name, children
+        self._roster = Roster()
+        self._entries = Entries({}, {})
+        self._said: dict[str, Status] = {}
+        self._revoked: list[Revoked] = []
+        self._stop = threading.Event()
+        self._told_s: dict[str, float] = {}
+        self._alone = False
+        """Whether it is known that no other member has this one's name."""
+
+    def stop(self) -> None:
+        """Ask to stop all children and leave the group; callable from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Return after a stop. Raises OperatorError where nobody lets it in, or its name is another member's."""
+        records = self._wait_for(self._begin)
+        if records is None:
+            return
+        writer = StatusWriter(self._fleet, self._writes)
+        membership = self._fleet.join(self._name)
+        log.info(
+            "member %s: joins, %d connectors in topic %s", self._name, len(self._entries.good), self._fleet.topic()
+        )
+        try:
+            while not self._stop.is_set():
+                self._turn(membership, records, writer)
+            self._leave(membership, writer)
+        finally:
+            membership.close()
+            writer.close()
+            records.close()
+
+    def _begin(self) -> Records:
+        """Read the topic, and see that nobody has this name. Raises RetryableError while either is to be waited for."""
+        if self._fleet.read() is None:
+            raise RetryableError(
+                f"there is no topic {self._fleet.topic()}; fleets there: {', '.join(self._fleet.fleets()) or 'none'}",
+                hint="cdc fleet add CONNECTOR.yaml makes it",
+            )
+        until_s = time.monotonic() + _TWIN_S
+        while twin := [member for member in self._fleet.members() if member.name == self._name]:
+            if time.monotonic() > until_s:
+                raise _taken(self._name, twin[0].host)
+            if self._stop.wait(0.5):
+                break
+        records = self._fleet.follow()
+        self._read(records)
+        return records
+
+    def _wait_for(self, begin: Callable[[], Records]) -> Records | None:
+        while not self._stop.is_set():
+            try:
+                return begin()
+            except RetryableError as exc:
+                self._tell(logging.WARNING, "waits", f"{exc.message}; {exc.hint}")
+                self._stop.wait(_LOOK_S)
+        return None
+
+    def _turn(self, membership: Membership, records: Records, writer: StatusWriter) -> None:
+        news = membership.news(_TICK_S)
+        while news is not None:
+            match news:
+                case Assigned(places, heard_s):
+                    self._roster.assigned(places, heard_s)
+                    if places:
+                        log.info("member %s: is given %d places more", self._name, len(places))
+                    self._refuse_twin(membership)
+                case Revoked(places, _):
+                    self._roster.revoked(places)
+                    self._revoked.append(news)
+                    log.info("member %s: gives %d places back", self._name, len(places))
+                case Lost():
+                    self._roster.lost()
+                    log.warning("member %s: is out of the group; what runs goes on until another member fences it",
+                                self._name)  # fmt: skip
+                case Away(why):
+                    self._tell(logging.WARNING, "away", f"{why.message}: everything goes on as it is")
+            news = membership.news(0)
+        try:
+            self._read(records)
+        except CdcError as exc:
+            self._tell(logging.WARNING, "records", f"{exc.message}: entries stay as they were")
+        self._hear(writer)
+        self._act(writer)
+        for revoked in list(self._revoked):
+            if not self._roster.busy(revoked.places):
+                revoked.free.set()
+                self._revoked.remove(revoked)
+
+    def _read(self, records: Records) -> None:
+        found = records.changed()
+        if found is None:
+            return
+        before = self._entries
+        self._entries = read_entries(
+            {key.removeprefix(CONNECTOR): value for key, value in found.items() if key.startswith(CONNECTOR)}
+        )
+        self._roster.entries(Jobs(Job(one.name, one.place, one.digest) for one in self._entries.good.values()))
+        for name, refused in self._entries.refused.items():
+            if before.refused.get(name) != refused:
+                log.error("member %s: connector %s is run by nobody: %s", self._name, name, refused.message)
+        for name, status in self._said.items():  # a member that was cut off may have written late
+            newest = found.get(f"{STATUS}{name}")
+            if newest is not None and newest != status.to_bytes() and self._roster.mine(name):
+                self._overwritten = True
+
+    _overwritten = False
+
+    def _hear(self, writer: StatusWriter) -> None:
+        for name, report in self._children.reports():
+            self._say(writer, name, _after(self._said[name], report))
+        for name, code in self._children.ended():
+            pause = self._roster.ended(name, code, clock_s())
+            if pause is None:
+                log.info("member %s: connector %s has ended", self._name, name)
+                continue
+            wait_s = max(0.0, pause.until_s - clock_s())
+            why = "was fenced off by another copy" if pause.reason is Reason.FENCED else f"ended with exit code {code}"
+            log.warning("member %s: connector %s %s; it is started again in %.0f s", self._name, name, why, wait_s)
+            said = self._said[name]
+            state = RunState.FAILED.value if pause.reason is Reason.FAILED else Reason.FENCED.value
+            self._say(writer, name, replace(_in_state(said, state), again_ms=_now_ms() + round(wait_s * 1000)))
+
+    def _act(self, writer: StatusWriter) -> None:
+        for action in self._roster.decide(clock_s()):
+            match action:
+                case Start(name, take_over):
+                    before = self._said.get(name)
+                    status = Status(member=self._name, state=RunState.STARTING.value, since_ms=_now_ms())
+                    if before is not None and name in self._roster.pauses:
+                        status = replace(status, error=before.error)
+                    self._children.start(self._entries.good[name], take_over=take_over)
+                    log.info("member %s: connector %s is started%s", self._name, name, " and takes over" * take_over)
+                    self._say(writer, name, status)
+                case Stop(name):
+                    log.info("member %s: connector %s is stopped", self._name, name)
+                    self._children.stop(name)
+                case Kill(name):
+                    log.warning("member %s: connector %s did not stop in time, and is killed", self._name, name)
+                    self._children.kill(name)
+        if self._overwritten:
+            self._overwritten = False
+            for name, status in self._said.items():
+                writer.put(name, status)
+
+    def _say(self, writer: StatusWriter, name: str, status: Status) -> None:
+        if self._said.get(name) != status:
+            self._said[name] = status
+            writer.put(name, status)
+
+    def _writes(self, name: str) -> bool:
+        """Whether this member may still speak for a connector; asked by the writer's thread."""
+        return self._roster.mine(name)
+
+    def _refuse_twin(self, membership: Membership) -> None:
+        """Of two members that joined at once under one name, the one that the coordinator names later ends."""
+        if self._alone:
+            return
+        try:
+            members = self._fleet.members()
+        except CdcError:
+            return  # the next news is as good
+        mine = membership.identity()
+        for member in members:
+            if member.name == self._name and member.identity != mine and mine and member.identity < mine:
+                raise _taken(self._name, member.host)
+        self._alone = True
+
+    def _leave(self, membership: Membership, writer: StatusWriter) -> None:
+        """Stop all children, which the group need not wait for, and then leave it."""
+        log.info("member %s: stops %d connectors and leaves", self._name, len(self._roster.running))
+        self._roster.leave()
+        while self._roster.running:
+            self._hear(writer)
+            self._act(writer)
+            time.sleep(_TICK_S / 2)
+        while (news := membership.news(0)) is not None:
+            if isinstance(news, Revoked):
+                self._revoked.append(news)
+        for revoked in self._revoked:
+            revoked.free.set()
+
+    def _tell(self, level: int, what: str, text: str) -> None:
+        now = time.monotonic()
+        if now - self._told_s.get(what, float("-inf")) >= _SAID_S:
+            self._told_s[what] = now
+            log.log(level, "member %s: %s", self._name, text)
+
+
+class StatusWriter:
+    """Writes the newest state of each connector; tries again what Kafka does not take."""
+
+    def __init__(self, fleet: Fleet, allowed: Callable[[str], bool]) -> None:
+        self._fleet, self._allowed = fleet, allowed
+        self._waiting: dict[str, Status] = {}
+        self._news = threading.Condition()
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="cdc-fleet-status", daemon=True)
+        self._thread.start()
+
+    def put(self, name: str, status: Status) -> None:
+        with self._news:
+            self._waiting[name] = status
+            self._news.notify()
+
+    def close(self) -> None:
+        """Give up what is not written: who has the place next writes its own."""
+        with self._news:
+            self._over = True
+            self._news.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._waiting or self._over)
+                if self._over:
+                    return
+                name, status = self._waiting.popitem()
+            if not self._allowed(name):
+                continue
+            try:
+                self._fleet.write(f"{STATUS}{name}", status.to_bytes())
+            except CdcError as exc:
+                log.debug("the state of connector %s is not written: %s", name, exc.message)
+                with self._news:
+                    self._waiting.setdefault(name, status)
+                    self._news.wait_for(lambda: self._over, _WRITE_AGAIN_S)
+
+
+def _after(status: Status, report: Report) -> Status:
+    """Take up what a child has reported."""
+    if report.error is not None:
+        error: Mapping[str, object] = {"at_ms": _now_ms(), **report.error}
+        return replace(status, error=error)
+    if report.state is None or report.state == status.state:
+        return status
+    well = report.state in (RunState.STREAMING, RunState.SNAPSHOT)
+    return replace(_in_state(status, report.state), error=None if well else status.error, again_ms=None)
+
+
+def _in_state(status: Status, state: str) -> Status:
+    return status if status.state == state else replace(status, state=state, since_ms=_now_ms())
+
+
+def _taken(name: str, host: str) -> OperatorError:
+    return OperatorError(
+        f"another member of the fleet is called {name}, at {host}",
+        hint="give each member a name of its own: cdc fleet run --member NAME, or none for one that is made up",
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

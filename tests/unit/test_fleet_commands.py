@@ -1,0 +1,182 @@
+"""`cdc fleet add|remove|list|status`, over brokers in memory: nothing is half-made, and no error repeats a secret."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cdc.cli.fleet
+from cdc.cli.fleet import fleet
+from cdc.config import registry
+from cdc.fleet.fleet_config import FleetConfig, load_fleet
+from cdc.fleet.seams import GroupMember
+from cdc.fleet.standing import Status
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.testing.fleet import MemoryBrokers, MemoryFleet
+from sinks.topics.fleet_topic import FleetTopic
+from sinks.topics.names import fleet_of, fleet_topic, log_topic, position_topic, schema_topic, signal_topic
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> MemoryBrokers:
+    found = MemoryBrokers()
+    monkeypatch.setattr(cdc.cli.fleet, "_open", lambda config: MemoryFleet(found, config.fleet))
+    monkeypatch.setenv("CDC_FLEET", "production")
+    monkeypatch.setenv("CDC_BOOTSTRAP_SERVERS", "h:1")
+    return found
+
+
+def file(folder: Path, name: str, *, url: str = "${URL}", sink: str = "") -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(
+        f"name: {name}\nsource: {{type: postgres, url: '{url}', tables: [public.t]}}\n"
+        f"sink: {{bootstrap_servers: 'h:1'{sink}}}\n"
+    )
+    return str(path)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(fleet, words)
+
+
+def refused(*words: str) -> ConfigError | OperatorError:
+    error = run(*words).exception
+    assert isinstance(error, (ConfigError, OperatorError)), error
+    return error
+
+
+def names(brokers: MemoryBrokers, fleet_name: str = "production") -> list[str]:
+    return sorted(brokers.records.get(fleet_name, {}))
+
+
+def test_entries_come_and_go(brokers: MemoryBrokers, tmp_path: Path) -> None:
+    """Each has a place of its own; one that is free is taken again."""
+    assert run("add", file(tmp_path, "a"), file(tmp_path, "b"), file(tmp_path, "c")).exit_code == 0
+    assert brokers.places["production"] == 3
+    brokers.records["production"]["status/b"] = Status(member="m", state="streaming", since_ms=1).to_bytes()
+    assert run("remove", "b").exit_code == 0
+    assert names(brokers) == ["connector/a", "connector/c"]
+    assert run("add", file(tmp_path, "d"), file(tmp_path, "e")).exit_code == 0
+    listed = json.loads(run("list", "--json").stdout)["connectors"]
+    assert {name: one["place"] for name, one in listed.items()} == {"a": 0, "c": 2, "d": 1, "e": 3}
+    assert brokers.places["production"] == 4
+    before = listed["a"]
+    assert run("add", "--replace", file(tmp_path, "a", url="${OTHER}")).exit_code == 0
+    after = json.loads(run("list", "--json").stdout)["connectors"]["a"]
+    assert after == {**before, "yaml": before["yaml"].replace("${URL}", "${OTHER}")}
+    assert run("list").stdout.splitlines()[1].split()[:3] == ["a", "a", "0"]
+
+
+def test_nothing_is_half_made(brokers: MemoryBrokers, tmp_path: Path) -> None:
+    """One wrong file among good ones, and each clash: exit code 2, and the topic is as it was."""
+    good = file(tmp_path, "good")
+    wrong = file(tmp_path, "wrong", url="postgresql://u:hunter2@h/d")
+    error = refused("add", good, wrong)
+    assert "source.url holds a secret that is written out" in error.message
+    assert "hunter2" not in str(error)
+    assert brokers.records == {}
+    assert run("add", good).exit_code == 0
+    CliRunner().invoke(fleet, ["add", "--fleet", "staging", file(tmp_path, "elsewhere")])
+    assert names(brokers, "staging") == ["connector/elsewhere"]
+    brokers.records["production"]["connector/broken"] = b"{"
+    other = file(tmp_path, "other")
+    before = names(brokers)
+    for clashing, message in (
+        (good, "connector good is there already"),
+        (file(tmp_path, "new", sink=", topic_prefix: good"), "its topic prefix good is that of connector good"),
+        (file(tmp_path, "elsewhere"), "connector elsewhere is there already, in fleet staging"),
+        (file(tmp_path, "third", sink=", topic_prefix: elsewhere"), "is that of connector elsewhere of fleet staging"),
+        (file(tmp_path, "broken"), "connector broken is there already, and is run by nobody"),
+        (str(tmp_path / "nowhere.yaml"), "cannot be read"),
+        (other, "connector other is there already"),
+    ):
+        error = refused("add", other, clashing)
+        assert message in error.message
+        assert error.exit_code == 2
+        assert names(brokers) == before
+    assert run("add", "--replace", file(tmp_path, "broken")).exit_code == 0
+
+
+def test_what_is_not_there_is_named(brokers: MemoryBrokers, tmp_path: Path) -> None:
+    for words in (("list",), ("status",), ("remove", "a")):
+        error = refused(*words)
+        assert (error.message, error.exit_code) == ("no fleet production", 1)
+    run("add", file(tmp_path, "orders"))
+    error = refused("remove", "orders", "order")
+    assert (error.message, error.hint) == ("fleet production has no connector order", "did you mean orders?")
+    assert error.exit_code == 2
+    assert names(brokers) == ["connector/orders"]
+
+
+def test_status_tells_of_each_connector(brokers: MemoryBrokers, tmp_path: Path) -> None:
+    """Those that are wrong, too, and those that no member runs; with the hint of the last error."""
+    run("add", file(tmp_path, "a"), file(tmp_path, "b"), file(tmp_path, "c"))
+    records = brokers.records["production"]
+    records["connector/wrong"] = records["connector/a"]
+    error = {"at_ms": 1, "kind": "OperatorError", "message": "the slot is lost", "hint": "cdc check a.yaml"}
+    records["status/a"] = Status(member="m1", state="failed", since_ms=0, error=error, again_ms=1000).to_bytes()
+    records["status/b"] = Status(member="m1", state="streaming", since_ms=0).to_bytes()
+    brokers.groups["production"] = [GroupMember("m1", "m1-1", "10.0.0.7", (0, 1))]
+    found = json.loads(run("status", "--json").stdout)
+    assert found["members"] == {"m1": {"host": "10.0.0.7", "places": [0, 1]}}
+    assert found["connectors"]["a"] == {
+        "state": "failed",
+        "member": "m1",
+        "place": 0,
+        "last_error": error,
+        "since_at": "1970-01-01T00:00:00.000+00:00",
+        "again_at": "1970-01-01T00:00:01.000+00:00",
+    }
+    assert {name: one["state"] for name, one in found["connectors"].items()} == {
+        "a": "failed",
+        "b": "streaming",
+        "c": "waiting",
+        "wrong": "failed",
+    }
+    shown = run("status").stdout
+    assert "fleet production: 4 connectors, members: m1 (2)" in shown
+    assert "hint: cdc check a.yaml" in shown
+    assert "entry wrong is the file of connector a" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "message"),
+    [
+        (None, {}, "which fleet is not known"),
+        (None, {"fleet": "f"}, "which brokers the fleet is on is not known"),
+        (None, {"fleet": "F", "bootstrap_servers": "h:1"}, "is not a fleet's name"),
+        ("fleet: f\nbootstrap_servers: h:1\noptions: {isolation.level: x}\n", {}, "isolation.level cannot be set"),
+        ("fleet: f\nbootstrap_server: h:1\n", {}, "unknown key"),
+    ],
+)
+def test_which_fleet_is_meant_must_be_said(
+    text: str | None, given: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    path = None
+    if text is not None:
+        path = tmp_path / "fleet.yaml"
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_fleet(path, fleet=given.get("fleet"), bootstrap_servers=given.get("bootstrap_servers"))
+
+
+def test_options_count_more_than_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        "fleet: f\nbootstrap.servers: h:1\nreplication_factor: 2\noptions: {sasl.password: '${P:-hunter2}'}\n"
+    )
+    found = load_fleet(path, fleet="g", bootstrap_servers=None)
+    assert (found.fleet, found.bootstrap_servers, found.kafka().replication_factor) == ("g", "h:1", 2)
+    assert "hunter2" not in repr(found)
+    assert isinstance(registry.part("sinks.topics.fleet_topic:open_fleet")(found), FleetTopic)
+    assert FleetTopic(FleetConfig(fleet="f", bootstrap_servers="h:1")).topic() == "cdc-fleet-f"
+
+
+def test_no_fleets_topic_is_a_connectors() -> None:
+    for topic in (schema_topic("cdc-fleet-f"), position_topic("cdc-fleet-f", "c"), signal_topic("cdc-fleet-f", "c"),
+                  log_topic("cdc-fleet-f", "c", "message"), "shop.public.orders"):  # fmt: skip
+        assert fleet_of(topic) is None
+    assert fleet_of(fleet_topic("a-b")) == "a-b"

@@ -1,0 +1,145 @@
+"""Entries of a fleet: what is refused, what is kept of a file, and what of two entries stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from cdc.fleet.entry import Entry, clashes, entry_of, free_places, read_entries
+from cdc.fleet.secrets import literal_secrets
+from cdc.model.errors import ConfigError
+
+GOOD = """\
+name: shop   # the password is hunter2
+source:
+  type: postgres
+  url: postgresql://cdc:${SHOP_PASSWORD}@db.example:5432/shop
+  tables: [public.orders]
+  columns: {public.orders: {hash: {columns: [phone], salt: "${file:/run/secrets/salt}"}, mask: [password]}}
+sink:
+  bootstrap_servers: ${env:KAFKA}
+  options: {sasl.username: shop, sasl.password: "${file:/run/secrets/kafka}", ssl.key.location: /etc/key.pem}
+"""
+
+
+def added(folder: Path, text: str, *, added_ms: int = 1, place: int = 0) -> Entry:
+    file = folder / "connector.yaml"
+    file.write_text(text)
+    return entry_of(file, place=place, added_ms=added_ms)
+
+
+def test_an_entry_keeps_references_and_no_comment(tmp_path: Path) -> None:
+    """Neither the variables nor the secret files need be there where it is added."""
+    entry = added(tmp_path, GOOD)
+    assert (entry.name, entry.prefix) == ("shop", "shop")
+    assert yaml.safe_load(entry.yaml) == yaml.safe_load(GOOD)
+    assert "hunter2" not in entry.yaml
+    (read,) = read_entries({"shop": entry.to_bytes()}).good.values()
+    assert read == entry
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("${SHOP_PASSWORD}", "hunter2", "source.url"),
+        ("${SHOP_PASSWORD}", "hunter2${SHOP_PASSWORD}", "source.url"),
+        ("${SHOP_PASSWORD}", "${SHOP_PASSWORD:-hunter2}", "source.url"),
+        ("cdc:${SHOP_PASSWORD}@db.example:5432/shop", "db.example/shop?user=cdc&password=hunter2", "source.url"),
+        ("cdc:${SHOP_PASSWORD}@db.example:5432/shop", "db.example/shop?sslpassword=hunter2", "source.url"),
+        ("${file:/run/secrets/salt}", "hunter2", "source.columns.public.orders.hash.salt"),
+        ("${file:/run/secrets/kafka}", "hunter2", "sink.options.sasl.password"),
+        ("ssl.key.location: /etc/key.pem", "ssl.key.pem: hunter2", "sink.options.ssl.key.pem"),
+        ("ssl.key.location: /etc/key.pem", "ssl.key.password: hunter2", "sink.options.ssl.key.password"),
+        (
+            "ssl.key.location: /etc/key.pem",
+            "sasl.oauthbearer.client.secret: hunter2",
+            "sink.options.sasl.oauthbearer.client.secret",
+        ),
+        ("ssl.key.location: /etc/key.pem", "sasl.jaas.config: hunter2", "sink.options.sasl.jaas.config"),
+        ("type: postgres", "type: postgres\n  options: {api_key: hunter2}", "source.options.api_key"),
+        (
+            "  tables: [public.orders]",
+            "  tables: [public.orders]\n  options: {at: ['https://a:hunter2@b']}",
+            "source.options.at[0]",
+        ),
+    ],
+)  # fmt: skip
+def test_a_secret_that_is_written_out_is_refused_by_its_key(tmp_path: Path, old: str, new: str, where: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ConfigError) as refused:
+        added(tmp_path, GOOD.replace(old, new, 1))
+    assert f"{where} holds a secret that is written out" in refused.value.message
+    assert "hunter2" not in str(refused.value)
+
+
+def test_all_of_them_are_named() -> None:
+    node = yaml.compose("{a: {password: x}, b: 'mysql://u:p@h', c: 'mysql://u@h', d: 'mysql://u:${P}@h?ssl_ca=/a@b'}")
+    assert literal_secrets(node) == ["a.password", "b"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("tables:", "tabels:", "source.tabels: unknown key"),
+        ("name: shop", "name: [", "this is not YAML"),
+        ("name: shop", "name: Shop", "is not a name"),
+        ("name: shop", "name: ${SHOP}", "name holds a reference"),
+        ("  bootstrap", "  topic_prefix: ${SHOP:-a}\n  bootstrap", "sink.topic_prefix holds a reference"),
+        ("sink:\n", "sink:\n  type: jsonl\n  path: /tmp/x\n", "this connector has no topics"),
+        ("${env:KAFKA}", "${vault:kafka}", "is not a reference"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        added(tmp_path, GOOD.replace(old, new, 1))
+    assert message in refused.value.message
+
+
+def test_of_two_that_do_not_go_together_the_first_stays(tmp_path: Path) -> None:
+    """Wrong records of any kind are refused each by itself; all readers judge alike, in whatever order they read."""
+    first = added(tmp_path, GOOD, added_ms=1)
+    same_prefix = GOOD.replace("name: shop", "name: other").replace("sink:\n", "sink:\n  topic_prefix: shop\n")
+    second = added(tmp_path, same_prefix, added_ms=2, place=7)
+    third = added(tmp_path, GOOD.replace("name: shop", "name: third"), added_ms=3)
+    records = {
+        "third": third.to_bytes(),
+        "other": second.to_bytes(),
+        "shop": first.to_bytes(),
+        "wrong-key": third.to_bytes(),
+        "broken": b"{",
+        "newer": b'{"version": 2, "place": 9}',
+        "no-place": orjson.dumps({**orjson.loads(third.to_bytes()), "place": -1}),
+        "no-text": orjson.dumps({**orjson.loads(third.to_bytes()), "yaml": 5}),
+        "bad-yaml": orjson.dumps({**orjson.loads(third.to_bytes()), "yaml": "name: bad-yaml\nsource: 1\nsink: {}\n"}),
+    }
+    forwards, backwards = read_entries(records), read_entries(dict(reversed(records.items())))
+    assert forwards == backwards
+    assert set(forwards.good) == {"shop", "third"}
+    said = {name: refused.message for name, refused in forwards.refused.items()}
+    assert "topic prefix shop is that of connector shop" in said["other"]
+    assert "is the file of connector third" in said["wrong-key"]
+    assert said["broken"] == "entry broken is no record of this release"
+    assert said["newer"] == "entry newer is no record of this release"
+    assert (said["no-place"], said["no-text"]) == ("entry no-place is damaged", "entry no-text is damaged")
+    assert "entry bad-yaml:2: source" in said["bad-yaml"]
+    assert forwards.places() >= {0, 7, 9}
+
+
+def test_one_address_of_metrics_is_for_one_connector(tmp_path: Path) -> None:
+    first, second = (
+        added(tmp_path, GOOD.replace("name: shop", f"name: {name}") + "metrics: {listen: 0.0.0.0:9187}\n")
+        for name in ("a", "b")
+    )
+    (clash,) = clashes(second, [first])
+    assert "metrics.listen 0.0.0.0:9187 is that of connector a" in clash.message
+    assert list(clashes(second, [first], fleet="elsewhere")) == []
+    (clash,) = clashes(first, [first], fleet="elsewhere")
+    assert clash.message == "connector a is there already, in fleet elsewhere"
+
+
+def test_places_are_filled_from_the_lowest() -> None:
+    assert free_places({0, 1, 3}, 3) == [2, 4, 5]
+    assert free_places((), 2) == [0, 1]
