@@ -111,6 +111,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "apply job: `name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, "
     "`published_at`, `tables`, `incomplete`, `remade` (tables whose copy is of a topic that was made again since), "
     "`quarantined`, `aside` (`at_ms`, `reason`, `hint` of each table that is set aside).",
+    "consumers": "`connector`, `groups[group, state, records, exact, seconds, status, topics[topic, records, exact, "
+    "seconds, status, partitions[partition, offset, end, records, exact, seconds, status, note]]]`, `unreadable` "
+    "(group to why), `no_commits` (why no commits can be read, or null); [more](monitor.md#consumers).",
     "token": "`token`, `connector`, `position`.",
     "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
     "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",
