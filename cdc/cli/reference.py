@@ -114,6 +114,12 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "consumers": "`connector`, `groups[group, state, records, exact, seconds, status, topics[topic, records, exact, "
     "seconds, status, partitions[partition, offset, end, records, exact, seconds, status, note]]]`, `unreadable` "
     "(group to why), `no_commits` (why no commits can be read, or null); [more](monitor.md#consumers).",
+    "offsets show": "as `cdc offsets export` prints: `cdc_offsets` (the format's version), `of` (`connector`, "
+    "`apply`), `name`, `prefix`, `at_ms`, of a connector `identity`, `phase`, `epoch`, `offset`, `commit`, "
+    "`source_ms`, `tables`, of an apply job `topics` (to identities), `ends` (topic to partition to offset), `copies`; "
+    "`checksum`.",
+    "offsets import": "`name`, `did` (`same`, `repeat`, `skip`), `means` (in words), of an apply job `kept` (the "
+    "checkpoint as it was).",
     "token": "`token`, `connector`, `position`.",
     "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
     "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",

@@ -48,6 +48,7 @@ from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Store, Visibility, open_store
 from spark_apply.model.target_table import TargetTable, Version, choose
 from spark_apply.model.upkeep import Maintained
+from spark_apply.spark.at_work import at_work
 from spark_apply.spark.environment import require_paths
 from spark_apply.spark.paths import located
 from spark_apply.spark.query_failures import opening_errors, raise_failure, recorded, translated
@@ -211,7 +212,7 @@ class _Start:
         topics = sorted({*self.applier.routes, *(topic for topic, _ in self.asides)})
         behind = once and not kafka_source.await_markers(self.config.source, topics)
         watcher = PositionWatcher(self.config.source, [route.table for route in self.applier.routes.values()])
-        with watcher:
+        with watcher, at_work(self.config.checkpoint):
             with reaching(f"checkpoint: {self.config.checkpoint}"):
                 identities = known_identities(self.spark, self.config, self.identities)
                 checkpoint = checkpoint_folder(self.config, identities)
