@@ -18,6 +18,7 @@ _COMMANDS = {
     "apply": ("cdc.cli.apply", "Fold the topics into tables and search indexes (Spark)."),
     "view": ("cdc.cli.view", "Keep views up to date: joins, aggregates, deadlines, as topics of their own (Spark)."),
     "rebuild": ("cdc.cli.rebuild", "Build tables and search indexes again from the topics, and swap them in."),
+    "replay": ("cdc.cli.replay", "Run a copy of an apply job from a time on, beside the live one (Spark)."),
     "snapshot": ("cdc.cli.snapshot", "Read tables again while their connector follows the log."),
     "pause": ("cdc.cli.pause", "Hold a connector: its place in the log is kept, and nothing is read."),
     "resume": ("cdc.cli.pause", "Let a held connector go on."),
