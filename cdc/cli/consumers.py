@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 import orjson
 
-from cdc.cli.status import standing
 from cdc.cli.terminal import aligned
 from cdc.config.config import load_connector
 from cdc.model.errors import OperatorError
 from cdc.monitor.consumers import Consumers, read_consumers
+from cdc.monitor.status import standing
 
 
 @click.command()

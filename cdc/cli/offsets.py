@@ -13,12 +13,13 @@ from typing import Any
 import click
 import orjson
 
-from cdc.cli.status import standing
 from cdc.cli.terminal import aligned
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
+from cdc.model.audit import asked_by
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.monitor.status import standing
 from cdc.offsets.exported import Exported, of_state
 from cdc.offsets.moved_position import move, place
 
@@ -110,7 +111,7 @@ def _move(config: ConnectorConfig, exported: Exported, *, force: bool) -> Any:  
         )
     sink = registry.sink(config.sink, config.name, logs=config.logs)
     with closing(sink), closing(registry.source(config)()) as source:
-        return move(source, sink, exported, config=config.binding, force=force)
+        return move(source, sink, exported, config=config.binding, force=force, by=asked_by())
 
 
 def _exported(file: Path) -> Exported:

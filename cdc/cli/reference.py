@@ -125,6 +125,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "`checksum`.",
     "offsets import": "`name`, `did` (`same`, `repeat`, `skip`), `means` (in words), of an apply job `kept` (the "
     "checkpoint as it was).",
+    "audit": "`name`, `acts[at_ms, connector, action, by, asked_ms, id, about, outcome, position]`; "
+    "[more](operations.md#audit).",
     "token": "`token`, `connector`, `position`.",
     "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
     "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",

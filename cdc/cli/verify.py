@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from cdc.capture.signals import Command
 from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
+from cdc.model.audit import asked_by
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Key, State
 
@@ -101,7 +103,7 @@ def ask_again(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> 
     for name, keys in wanted.items():
         for part in _parts(list(keys)):
             identifier = uuid.uuid4().hex
-            command = Command(tables=(name,), keys=tuple(part))
+            command = Command(tables=(name,), keys=tuple(part), by=asked_by(), asked_ms=time.time_ns() // 1_000_000)
             send(connector.sink, connector.name, identifier.encode(), command.to_bytes(identifier))
     return {name: len(keys) for name, keys in wanted.items() if keys}
 

@@ -16,6 +16,8 @@ from typing import Final, Literal
 
 from cdc.capture import verdicts
 from cdc.capture.snapshot_progress import duration
+from cdc.model.audit import Act
+from cdc.model.change import Position
 from cdc.model.errors import GapError, OperatorError, raise_first
 from cdc.model.interfaces import Shared, Sink, Source
 from cdc.model.state import Phase, State
@@ -36,10 +38,13 @@ class Move:
     """Of the position that the connector stands at then."""
 
 
-def move(source: Source, sink: Sink, exported: Exported, *, config: Mapping[str, str], force: bool) -> Move:
+def move(
+    source: Source, sink: Sink, exported: Exported, *, config: Mapping[str, str], force: bool, by: str | None = None
+) -> Move:
     """Let the connector stand at an exported position. Raises OperatorError for what is refused; then nothing is done.
 
-    `config` is `ConnectorConfig.binding`. Without `force` only the position that the connector stands at is taken.
+    `config` is `ConnectorConfig.binding`, `by` who asks for it. Without `force`
+    only the position that the connector stands at is taken.
     """
     if isinstance(source, Shared) and (other := source.follower()) is not None:
         raise OperatorError(
@@ -81,12 +86,17 @@ def move(source: Source, sink: Sink, exported: Exported, *, config: Mapping[str,
         return Move(kind, means, state.sequence)
     if not force:
         raise OperatorError(means, hint="cdc offsets import … --force does it all the same")
+    sink.create(())  # the audit's topic, of a connector that an older release has run
     fenced = sink.fence()
     if fenced is None or fenced.sequence != state.sequence:
         raise OperatorError(
             f"connector {exported.name} has gone on meanwhile: another copy of it is at work", hint="stop it first"
         )
     moved = state.next(offset=offset, commit=exported.commit, source_ms=exported.source_ms)
+    about = {"from": place(state.offset), "to": place(exported.offset), "meant": kind, "tables": len(state.tables)}
+    act = Act(action="offsets import", by=by, about=about)
+    position = Position(state.epoch, state.commit, 0).text
+    sink.log("audit", state.connector.encode(), act.to_bytes(connector=state.connector, position=position))
     sink.commit(moved)
     return Move(kind, means, moved.sequence)
 

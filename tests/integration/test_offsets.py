@@ -76,6 +76,10 @@ def test_a_binlog_still_has_it(mysql_database: MySQLDatabase, kafka: str, prefix
     done = connector.here("offsets", "import", "FILE", str(after), "--force")
     assert done.returncode == 0, done.stderr
     assert "cdc snapshot start" in done.stderr
+    acts = json.loads(connector.here("audit", "FILE", "--json").stdout)["acts"]
+    assert [(act["action"], act["about"]["meant"]) for act in acts] == [
+        ("offsets import", meant) for meant in ("repeat", "repeat", "skip")
+    ]
     mysql_database.execute("INSERT INTO t VALUES (3)")
     assert connector.here("snapshot", "start", "FILE").returncode == 0
     connector.catch_up()
