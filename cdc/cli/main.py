@@ -29,6 +29,7 @@ _COMMANDS = {
     "consumers": ("cdc.cli.consumers", "How consumer groups on a connector's topics do: lag, age, status."),
     "offsets": ("cdc.cli.offsets", "Show, export and import where a connector or an apply job stands."),
     "audit": ("cdc.cli.audit", "Who has asked a connector for what, and at which position."),
+    "monitor": ("cdc.cli.monitor", "Serve one page of connectors, stores, consumers and views, running or not."),
     "token": ("cdc.cli.token", "The position of what was just written, to wait for."),
     "wait": ("cdc.cli.wait", "Until derived stores hold what a token stands for."),
     "quarantine": ("cdc.cli.quarantine", "Events that derived stores could not take, and taking them again."),
