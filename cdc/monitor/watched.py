@@ -264,13 +264,15 @@ class WatchedJob:
         fresh = [copy["freshness_seconds"] for copy in copies if copy["freshness_seconds"] is not None]
         state = (alive.state or "unknown") if alive is not None else "stopped" if process is not None else "not told"
         levels = [problem.level for problem in problems]
-        self._series.add(max(fresh, default=None), self._events.a_second())
+        rate = self._events.a_second()
+        self._series.add(max(fresh, default=None), rate)
         return {
             "name": self.name,
             "file": self.file,
             "state": "starting" if answer.value is None and answer.failure is None else state,
             "level": "bad" if "bad" in levels else "warn" if levels else "ok",
             "freshness_seconds": max(fresh, default=None),
+            "events_per_second": None if rate is None else round(rate, 1),
             "copies": copies,
             "problems": [problem.as_json() for problem in problems],
         }
@@ -337,7 +339,8 @@ class WatchedViews:
                 {"view": name, **{part: of[part] for part in ("topic", "rows", "quarantined", "late", "stopped")}}
             )
         rows = [of["rows"] for of in views if of["rows"] is not None]
-        self._series.add(found["freshness_seconds"], float(sum(rows)) if rows else None)
+        total = float(sum(rows)) if rows else None
+        self._series.add(found["freshness_seconds"], total)
         levels = [problem.level for problem in problems]
         return {
             "name": self.name,
@@ -346,6 +349,7 @@ class WatchedViews:
             "freshness_seconds": found["freshness_seconds"],
             "position": found.get("position"),
             "engine": found.get("engine"),
+            "rows": total,
             "views": views,
             "problems": [problem.as_json() for problem in problems],
         }

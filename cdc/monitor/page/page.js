@@ -31,25 +31,27 @@ function span(seconds) {
 function megabytes(value) { return value === null || value === undefined ? "not known" : `${number(value / 1e6)} MB`; }
 function instant(ms) { return new Date(ms).toISOString().replace("T", " ").slice(0, 19) + " UTC"; }
 
-function copyButton(text) {
+function copyButton(code, text) {
   const button = make("button", "Copy");
+  const said = make("span");
+  said.setAttribute("role", "status");
   button.type = "button";
-  button.setAttribute("aria-label", `Copy the command: ${text}`);
+  button.append(make("span", ` the command: ${text}`, "unseen"));
   button.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
+      said.textContent = "Copied";
     } catch {
       const range = document.createRange();
-      range.selectNodeContents(button.previousSibling);
+      range.selectNodeContents(code);
       const chosen = window.getSelection();
       chosen.removeAllRanges();
       chosen.addRange(range);
-      button.textContent = "Selected";
+      said.textContent = "Selected: copy it from here";
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    setTimeout(() => { said.textContent = ""; }, 5000);
   });
-  return button;
+  return [button, said];
 }
 
 function renderProblems(list, problems) {
@@ -61,7 +63,8 @@ function renderProblems(list, problems) {
     item.append(make("span", `${problem.level === "bad" ? "Wrong" : "Note"}: ${problem.says}`));
     if (problem.hint) {
       const hint = make("div", null, "hint");
-      hint.append(make("code", problem.hint), copyButton(problem.hint));
+      const code = make("code", problem.hint);
+      hint.append(code, ...copyButton(code, problem.hint));
       item.append(hint);
     }
     return item;
