@@ -37,6 +37,7 @@ from sinks.producer.producer import Producer
 from sinks.producer.retries import FENCED, RefusedError
 from sinks.producer.transactional import TransactionalProducer
 from sinks.topics.names import (
+    OF_CONNECTOR,
     log_topic,
     position_topic,
     routed_topic,
@@ -89,7 +90,7 @@ class KafkaSink:
     def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
         self.epochs = 0
-        self._logs = sorted(logs)
+        self._logs = sorted({*logs, "audit"})
         self._table_logs = TableLogs(config)
         self._has_letters = False
         self._largest_wanted = largest_record(config)
@@ -198,7 +199,7 @@ class KafkaSink:
                 Wanted.log(
                     self.log_topic(log),
                     self._config.partitions if log == "message" else None,
-                    {"retention.ms": "-1"} if log == "dead-letter" else {},
+                    {"retention.ms": "-1"} if log in OF_CONNECTOR else {},
                 )
                 for log in self._logs
             ),

@@ -48,7 +48,10 @@ class Part:
         return " ".join((*words, f"pytest -n {self.workers}", *self.arguments))
 
 
-_HOUSE: Final = ("tests/unit", "tests/property", "tests/conformance", "tests/test_house.py", "tests/test_packaging.py")
+_HOUSE: Final = (
+    *("tests/unit", "tests/property", "tests/conformance", "tests/page"),
+    *("tests/test_house.py", "tests/test_packaging.py"),
+)
 _MACHINE: Final = "tests/property/test_machine.py"
 _SOAK: Final = "tests/faults/test_soak.py"
 _FLEET_SOAK: Final = "tests/faults/test_fleet_soak.py"

@@ -21,7 +21,7 @@ def make_wheel(folder: Path, **environment: str) -> Path:
     source = folder / "source"  # a copy: building writes beside the sources
     source.mkdir()
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    built_from = (".py", ".pyi", ".pyx", ".pxd", ".toml", ".md", "py.typed", "LICENSE")
+    built_from = (".py", ".pyi", ".pyx", ".pxd", ".toml", ".md", "py.typed", "LICENSE", ".html", ".js", ".css")
     for name in tracked.decode().split("\0"):
         if name.endswith(built_from) and (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,8 @@ from typing import Final
 
 from cdc.capture import signals
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
-from cdc.capture.rereads import Rereads
+from cdc.capture.rereads import Rereads, is_ours
+from cdc.model.audit import DONE
 from cdc.model.interfaces import Sink, Source
 
 COMMANDS_S: Final = 1.0
@@ -31,6 +32,7 @@ class UserCommands:
         rereads: Rereads,
         incremental: IncrementalSnapshot,
         *,
+        connector: str,
         captured: Collection[str],
         looked_for: set[bytes],
         since: Callable[[], str],
@@ -39,6 +41,9 @@ class UserCommands:
         """`looked_for` are the commands for whose tables a session was restarted; `since` gives a position."""
         self._sink, self._source, self._rereads, self._incremental = sink, source, rereads, incremental
         self._captured, self._looked_for, self._since = captured, looked_for, since
+        self._connector = connector
+        self._of_rows: dict[bytes, signals.Command] = {}
+        """Commands for rows that are being read, by key."""
         self._read_s = 0.0
         self._gap_before: int | None = None
         """Where the log ended when the user reported a gap: the gap may still come before that."""
@@ -74,14 +79,28 @@ class UserCommands:
         """Whether a command is about the connector, not about tables: then it is carried out."""
         if command.pause is None and not command.reload:
             return False
+        outcome = DONE
         if command.reload:
             self.reload = True
-        elif command.pause and not self.paused_ms:
+        elif command.pause == bool(self.paused_ms):
+            outcome = "it was so already"
+        elif command.pause:
             self.paused_ms = time.time_ns() // 1_000_000
-        elif not command.pause:
+        else:
             self.paused_ms = 0
-        self._sink.answered(key)
+        self._answer(key, command, outcome)
         return True
+
+    def _answer(self, key: bytes, command: signals.Command, outcome: str = DONE) -> None:
+        """Note in the open transaction that a command is carried out, and who has asked for it."""
+        self._sink.answered(key)
+        if command.asks and not is_ours(key):
+            act = command.act(key, outcome).to_bytes(connector=self._connector, position=self._since())
+            self._sink.log("audit", self._connector.encode(), act)
+
+    def read(self, key: bytes) -> None:
+        """Note that all rows of a command are read."""
+        self._answer(key, self._of_rows.pop(key, signals.Command()))
 
     def _carry_out(self, reached: int) -> None:
         """Carry out all commands. One about a gap waits until the part of the log that may have the gap is read."""
@@ -100,8 +119,10 @@ class UserCommands:
             for name in command.tables:
                 if name not in unknown:
                     self._read_or_stop(key, command, name)
-            if not (command.keys and self._incremental.is_requested(key)):
-                self._sink.answered(key)
+            if command.keys and self._incremental.is_requested(key):
+                self._of_rows[key] = command
+            else:
+                self._answer(key, command, f"not captured: {', '.join(unknown)}" if unknown else DONE)
 
     def _read_or_stop(self, key: bytes, command: signals.Command, name: str) -> None:
         if command.keys and not command.stop:

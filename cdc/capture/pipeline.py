@@ -25,6 +25,7 @@ from cdc.capture.stand_by import StandBy
 from cdc.capture.startup import Settings, Startup
 from cdc.encode.dead_letters import refusal
 from cdc.encode.published_values import PublishedValues
+from cdc.model.audit import Act, asked_by
 from cdc.model.errors import (
     BugError,
     CdcError,
@@ -118,6 +119,8 @@ class Pipeline:
         self._events = 0
         self._good_at_s = 0.0
         self._ran = False
+        self._took_over = False
+        """Whether it is noted that another copy was to be fenced."""
         self._stand_by = StandBy(settings, sink, self._stop, self._refuse_second_copy, meter)
         self._sequence: int | None = None
         """The sequence number of the newest position that this process knows."""
@@ -265,6 +268,8 @@ class Pipeline:
                 self._meter.waits()  # for the longest transaction that is open
             state, view = self._startup.state(source, identity, tables, state, gap=gap)
             self._sequence = state.sequence
+            if self._settings.take_over and not self._took_over:
+                self._startup.note(Act(action="take-over", by=asked_by()), state)
             session = Session(
                 self._settings,
                 self._sink,
@@ -324,7 +329,7 @@ class Pipeline:
     def _committed(self, events: int, state: State) -> None:
         self._good()
         self._before = None
-        self._sequence = state.sequence
+        self._sequence, self._took_over = state.sequence, True
         self._events += events
         tables = state.snapshot.get("tables", {})
         rows = tuple((name, t["rows"], t["done"]) for name, t in tables.items()) if isinstance(tables, dict) else ()

@@ -103,6 +103,11 @@ class Rereads:
         self._before = ()
 
 
+def is_ours(command: bytes) -> bool:
+    """Whether the key of a command is one of those that the connector itself leaves."""
+    return command.startswith(_OURS)
+
+
 def _pieces(keys: Iterable[Key]) -> Iterator[list[Key]]:
     """Split keys into as many as one command may hold."""
     some: list[Key] = []

@@ -27,6 +27,7 @@ from cdc.encode.published_values import PublishedValues
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.toast import ToastValues
 from cdc.encode.window_keys import RequestedRows
+from cdc.model.audit import Act, asked_by
 from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import Handover, Sink, Snapshotter, Source, Window
@@ -138,12 +139,15 @@ class Session:
             outbox=OutboxWriter(settings.outbox, sink, self._letters) if settings.outbox is not None else None,
         )
         self._windows = state.windows
+        self._told = False
+        """Whether the process was told to read the file again."""
         self._frame: Frame | None = None
         self._commands = UserCommands(
             sink,
             source,
             self._rereads,
             self._incremental,
+            connector=settings.connector,
             captured=self._state.tables,
             looked_for=across.looked_for,
             since=self._since,
@@ -324,8 +328,13 @@ class Session:
             self._across.stop.wait(PAUSED_LOOK_S)
 
     def _is_to_reload(self) -> bool:
-        """Whether the file is to be read again: a command says so, or the process was told."""
-        return self._commands.reload or self._across.reload.is_set()
+        """Whether the file is to be read again: a command says so, or the process was told, which is noted."""
+        if self._across.reload.is_set() and not self._told:
+            self._told = True
+            act = Act(action="reload", by=asked_by(), about={"by": "SIGHUP"})
+            connector = self._settings.connector
+            self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=self._since()))
+        return self._commands.reload or self._told
 
     def _restart(self) -> NoReturn:
         """Begin a new session, after a commit that has answered what asked for it."""
@@ -384,7 +393,7 @@ class Session:
         elif isinstance(due, RequestedRows):
             self._uncommitted += self._writer.requested(due, frame, position, lsn=at)
             if self._incremental.wrote_requested(due):
-                self._sink.answered(due.command)
+                self._commands.read(due.command)
             self._rereads.wrote(due)
         else:
             self._writer.stale(self._incremental.table, due, frame, position, lsn=at)

@@ -15,6 +15,7 @@ from typing import Final
 
 import orjson
 
+from cdc.model.audit import DONE, Act, name_of, time_of
 from cdc.model.state import Key, key_from_json, key_to_json
 
 _PAUSE: Final = "pause-connector"
@@ -38,19 +39,54 @@ class Command:
     """Whether the connector is to pause, or else to go on; None: it is about tables."""
     reload: bool = False
     """Whether the connector is to read its file again."""
+    by: str | None = None
+    """Who asks for it; a signal of Debezium's does not say."""
+    asked_ms: int | None = None
+    """When."""
 
     def to_bytes(self, identifier: str) -> bytes:
+        asked = {} if self.by is None else {"by": self.by, "asked_ms": self.asked_ms}
         if self.reload:
-            return orjson.dumps({"id": identifier, "type": _RELOAD, "data": {}})
+            return orjson.dumps({"id": identifier, "type": _RELOAD, "data": {}, **asked})
         if self.pause is not None:
-            return orjson.dumps({"id": identifier, "type": _PAUSE if self.pause else _RESUME, "data": {}})
+            return orjson.dumps({"id": identifier, "type": _PAUSE if self.pause else _RESUME, "data": {}, **asked})
         data: dict[str, object] = {"type": "incremental", "data-collections": list(self.tables)}
         if self.after_gap:
             data["after-gap"] = True
         if self.keys:
             data["keys"] = [key_to_json(key) for key in self.keys]
         kind = "stop-snapshot" if self.stop else "execute-snapshot"
-        return orjson.dumps({"id": identifier, "type": kind, "data": data})
+        return orjson.dumps({"id": identifier, "type": kind, "data": data, **asked})
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for anything: a record that is no command does not."""
+        return self.pause is not None or self.reload or bool(self.tables)
+
+    def act(self, key: bytes, outcome: str = DONE) -> Act:
+        """Return what the audit keeps of it: tables and how many keys, never a key."""
+        about: dict[str, object] = {"tables": list(self.tables)} if self.tables else {}
+        if self.keys:
+            about["keys"] = len(self.keys)
+        if self.after_gap:
+            about["after_gap"] = True
+        return Act(
+            action=self._action(),
+            by=self.by,
+            asked_ms=self.asked_ms,
+            id=key.decode(errors="replace"),
+            about=about,
+            outcome=outcome,
+        )
+
+    def _action(self) -> str:
+        if self.reload:
+            return "reload"
+        if self.pause is not None:
+            return "pause" if self.pause else "resume"
+        if self.stop:
+            return "snapshot stop"
+        return "read rows" if self.keys else "snapshot start"
 
 
 def parse(value: bytes) -> Command:
@@ -58,10 +94,11 @@ def parse(value: bytes) -> Command:
     try:
         record = orjson.loads(value)
         kind, data = record["type"], record["data"]
+        by, asked_ms = name_of(record.get("by")), time_of(record.get("asked_ms"))
         if kind == _RELOAD:
-            return Command(reload=True)
+            return Command(reload=True, by=by, asked_ms=asked_ms)
         if kind in (_PAUSE, _RESUME):
-            return Command(pause=kind == _PAUSE)
+            return Command(pause=kind == _PAUSE, by=by, asked_ms=asked_ms)
         if kind not in ("execute-snapshot", "stop-snapshot"):
             raise ValueError(kind)
         tables, after_gap = tuple(map(str, data["data-collections"])), bool(data.get("after-gap"))
@@ -71,7 +108,8 @@ def parse(value: bytes) -> Command:
     except (ValueError, KeyError, TypeError, AttributeError):
         log.warning("the signal topic holds a record that is no command of ours; it is left out")
         return Command()
-    return Command(tables=tables, stop=kind == "stop-snapshot", after_gap=after_gap, keys=keys)
+    stop = kind == "stop-snapshot"
+    return Command(tables=tables, stop=stop, after_gap=after_gap, keys=keys, by=by, asked_ms=asked_ms)
 
 
 def after_gap(commands: Iterable[tuple[bytes, bytes]]) -> Sequence[bytes]:

@@ -15,6 +15,7 @@ from cdc.capture.incremental_snapshot import IncrementalProgress
 from cdc.config.published.outbox import OutboxConfig
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.table_log import log_of
+from cdc.model.audit import Act
 from cdc.model.change import Position, Table
 from cdc.model.errors import GapError, raise_first
 from cdc.model.interfaces import LINEAGE, UNSURE, Choosing, Clock, Comparing, Log, Sink, Source
@@ -237,10 +238,17 @@ class Startup:
             carried=source.carried(),
         )  # fmt: skip
         self._record_topics()
+        commands = dict(self._sink.commands())
         for key in asked:
             self._sink.answered(key)
+            self.note(signals.parse(commands.get(key, b"")).act(key), state)
         self._sink.commit(state)
         return state
+
+    def note(self, act: Act, state: State) -> None:
+        """Add to the open transaction what was asked for."""
+        connector, position = self._settings.connector, Position(state.epoch, state.commit, 0).text
+        self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=position))
 
     def refuse_neighbours(self, identity: Mapping[str, str], tables: Sequence[Table]) -> None:
         """Raise OperatorError if a topic is another connector's, or this one has run under another prefix."""

@@ -81,7 +81,7 @@ def apply(
             run = run_apply(config, **how, progress=told, stop=stop)
         told.done()
     summary = run.as_json()
-    click.echo(json.dumps(summary) if as_json else _table(summary))
+    click.echo(json.dumps(summary) if as_json else table_of_counts(summary))
     return int(bool(summary["aside"]))
 
 
@@ -173,7 +173,8 @@ def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
 _COUNTS = ("written", "deleted", "stale", "duplicate", "quarantined")
 
 
-def _table(summary: dict[str, Any]) -> str:
+def table_of_counts(summary: dict[str, Any]) -> str:
+    """Format what a job has done, for people."""
     rows: list[tuple[str, ...]] = [("table", "store", "events", "rows", *_COUNTS)]
     for table, stores in summary["tables"].items():
         for store, count in stores.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +14,11 @@ import orjson
 
 from cdc.capture.signals import Command
 from cdc.capture.snapshot_progress import duration
-from cdc.cli.status import standing
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
+from cdc.model.audit import asked_by
 from cdc.model.errors import CdcError, OperatorError
+from cdc.monitor.status import standing
 
 _SAMPLE_S: Final = 2.0
 """So long the growth of the server's log is watched."""
@@ -85,7 +86,7 @@ def _ask(config: ConnectorConfig, command: Command) -> str:
             f"connector {config.name} has never run: nothing can be asked of it", hint="cdc run CONNECTOR.yaml"
         )
     identifier = uuid.uuid4().hex
-    value = command.to_bytes(identifier)
+    value = replace(command, by=asked_by(), asked_ms=time.time_ns() // 1_000_000).to_bytes(identifier)
     registry.part("sinks.topics.signals:send_command")(config.sink, config.name, identifier.encode(), value)
     return identifier
 

@@ -55,6 +55,8 @@ EXITS: Final[Mapping[str, str]] = {
     "would not start.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
     "swapped.",
+    "replay": "0: stopped, or (`--once`) everything was taken. 1: the job stopped, a table is set aside, or the topics "
+    "do not have that span.",
     "view rebuild": "0: it is published; with `--dry-run`: no row would change. 1: with `--dry-run`, rows would "
     "change; else it could not be published, and all is as it was.",
     "view explain": "0: the view's topic has records of the key. 1: it has none.",
@@ -93,6 +95,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "
     "old copy, "
     "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",
+    "replay": "as `cdc apply`, and `replay` with `name`, `checkpoint`, `targets` (table to the copies' name), `copies` "
+    "(table to stores), `goes_on` (from its own checkpoint), `tables[table, topic, keeps, first_offsets, first_at, "
+    "begin_offsets, begin_at, offsets, says]`; with `--plan` that alone.",
     "snapshot start": "`id` of the command, `tables` that it asks for.",
     "snapshot stop": "`id` of the command, `tables` that it asks for.",
     "pause": "`id` of the command, `connector`, `log_seconds` (how long the server keeps its log, null where that is "
@@ -122,6 +127,17 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "run by nobody, else null).",
     "fleet status": "`fleet`, `members.<name>` with `host` and `places`, `connectors.<name>` with `state`, `member`, "
     "`since_at`, `again_at` (when it is started again), `place`, `last_error` (`at_ms`, `kind`, `message`, `hint`).",
+    "consumers": "`connector`, `groups[group, state, records, exact, seconds, status, topics[topic, records, exact, "
+    "seconds, status, partitions[partition, offset, end, records, exact, seconds, status, note]]]`, `unreadable` "
+    "(group to why), `no_commits` (why no commits can be read, or null); [more](monitor.md#consumers).",
+    "offsets show": "as `cdc offsets export` prints: `cdc_offsets` (the format's version), `of` (`connector`, "
+    "`apply`), `name`, `prefix`, `at_ms`, of a connector `identity`, `phase`, `epoch`, `offset`, `commit`, "
+    "`source_ms`, `tables`, of an apply job `topics` (to identities), `ends` (topic to partition to offset), `copies`; "
+    "`checksum`.",
+    "offsets import": "`name`, `did` (`same`, `repeat`, `skip`), `means` (in words), of an apply job `kept` (the "
+    "checkpoint as it was).",
+    "audit": "`name`, `acts[at_ms, connector, action, by, asked_ms, id, about, outcome, position]`; "
+    "[more](operations.md#audit).",
     "token": "`token`, `connector`, `position`.",
     "wait": "`reached`, `waited_seconds`, `behind` (store to position), `quarantined` (store to count).",
     "quarantine list": "`name`, `entries[store, table, topic, partition, offset, key, position, reason, at_ms]`.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -12,11 +12,12 @@ import orjson
 
 from cdc.capture.signals import Command
 from cdc.capture.snapshot_progress import duration, tables_being_read
-from cdc.cli.status import standing
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
+from cdc.model.audit import asked_by
 from cdc.model.errors import OperatorError
 from cdc.model.state import State
+from cdc.monitor.status import standing
 
 _FILE = click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
 _TABLES = click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="One or more; else all.")
@@ -114,7 +115,7 @@ def _state(config: ConnectorConfig) -> State:
 
 def _ask(config: ConnectorConfig, command: Command, *, as_json: bool) -> None:
     identifier = uuid.uuid4().hex
-    value = command.to_bytes(identifier)
+    value = replace(command, by=asked_by(), asked_ms=time.time_ns() // 1_000_000).to_bytes(identifier)
     registry.part("sinks.topics.signals:send_command")(config.sink, config.name, identifier.encode(), value)
     if as_json:
         click.echo(orjson.dumps({"id": identifier, "tables": list(command.tables)}).decode())

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 import orjson
 
-from cdc.cli.status import standing
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.change import Position
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.state import State
+from cdc.monitor.status import standing
 
 _TRIES = 3
 

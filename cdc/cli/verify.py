@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -17,7 +18,8 @@ from cdc.capture.signals import Command
 from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.audit import asked_by
+from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.state import Key, State
 
 MAX_REPAIRED_KEYS: Final = 10_000
@@ -65,6 +67,7 @@ def verify(
     if on_terminal:
         clear_progress()
     agree = all(copy.agrees for copy in copies)
+    _keep(connector, config.name, copies)
     asked = ask_again(connector, connector_file, copies) if repair and not agree else {}
     if as_json:
         found = {"agree": agree, "copies": [copy.as_json() for copy in copies], "asked": asked}
@@ -77,6 +80,26 @@ def verify(
             f"asked {connector.name} for {count:,} rows of {name}; verify again when they have arrived", err=True
         )
     return int(not agree)
+
+
+def _keep(connector: ConnectorConfig, job: str, copies: Sequence[Any]) -> None:
+    """Keep how many rows differed, for `cdc monitor`; that this fails is told, and changes nothing of the answer."""
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        before = registry.part("sinks.topics.verified:read_verified")(connector.sink, job)
+        counts = {}
+        for copy in copies:
+            found, place = copy.as_json(), (copy.store, copy.table)
+            differing = sum(len(found[how]) for how in ("differing", "missing", "extra")) + found["unchecked"]
+            agreed_ms = now_ms if copy.agrees else before.get(place, {}).get("agreed_ms")
+            counts[place] = {
+                "at_ms": now_ms, "agrees": copy.agrees, "differing": differing, "agreed_ms": agreed_ms
+            }  # fmt: skip
+        registry.part("sinks.topics.verified:keep_verified")(connector.sink, job, counts)
+    except CdcError as exc:
+        click.echo(f"what was found could not be kept for cdc monitor: {exc.message}", err=True)
+    except Exception as exc:  # noqa: BLE001 - a client's; the answer to the user does not depend on it
+        click.echo(f"what was found could not be kept for cdc monitor: {type(exc).__name__}", err=True)
 
 
 def _standing(connector: ConnectorConfig) -> State:
@@ -101,7 +124,7 @@ def ask_again(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> 
     for name, keys in wanted.items():
         for part in _parts(list(keys)):
             identifier = uuid.uuid4().hex
-            command = Command(tables=(name,), keys=tuple(part))
+            command = Command(tables=(name,), keys=tuple(part), by=asked_by(), asked_ms=time.time_ns() // 1_000_000)
             send(connector.sink, connector.name, identifier.encode(), command.to_bytes(identifier))
     return {name: len(keys) for name, keys in wanted.items() if keys}
 

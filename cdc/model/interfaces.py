@@ -18,7 +18,7 @@ from cdc.model.ledger import TopicFacts
 from cdc.model.state import Key, State
 from cdc.model.table_schema import Description
 
-Log: TypeAlias = Literal["message", "transaction", "dead-letter"]
+Log: TypeAlias = Literal["message", "transaction", "dead-letter", "audit"]
 """Topics of a connector that are logs, not tables: nothing in them replaces anything."""
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]

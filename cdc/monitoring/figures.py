@@ -75,8 +75,9 @@ class Figures(Collector):
         self._histograms = {m.name: Histogram(m.bounds) for m in self._metrics.values() if m.kind == "histogram"}
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
-        self.set("cdc_build_info", 1, __version__, platform.python_version())
-        self.set("cdc_start_timestamp_seconds", time.time())
+        if "cdc_build_info" in self._metrics:
+            self.set("cdc_build_info", 1, __version__, platform.python_version())
+            self.set("cdc_start_timestamp_seconds", time.time())
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set one value."""

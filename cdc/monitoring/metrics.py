@@ -118,7 +118,25 @@ APPLY: Final = (
     _gauge("cdc_apply_quarantined_events", "Events in quarantine.", "store"),
 )  # fmt: skip
 
-EVERY: Final = tuple({metric.name: metric for metric in (*CONNECTOR, *APPLY)}.values())
+SEEN: Final = (
+    _gauge("cdc_monitor_connector_running", "1 if somebody follows the source's log as this connector, as its server"
+           " tells; of a server that does not tell, if a position was committed lately."),
+    _gauge("cdc_consumer_lag_records", "Records of the topic that the group has not read, counted without markers and"
+           " holes; of very many the most that there may be.", "group", "topic"),
+    _gauge("cdc_consumer_lag_seconds", "How long ago the oldest event that the group has not read was committed at the"
+           " source; 0 where it has read everything.", "group", "topic"),
+    _gauge("cdc_consumer_status", "1 for how the group does with the topic, by its last commits: ok, unknown, slow,"
+           " rewound, stalled, stopped; else 0.", "group", "topic", "status"),
+)  # fmt: skip
+
+VERIFIED: Final = (
+    _gauge("cdc_verify_timestamp_seconds", "When `cdc verify` looked at the store's copies last; of several the"
+           " earliest.", "store"),
+    _gauge("cdc_verify_agreed_timestamp_seconds", "When all of them last agreed with the source.", "store"),
+    _gauge("cdc_verify_differing_rows", "Rows that differed then.", "store"),
+)  # fmt: skip
+
+EVERY: Final = tuple({metric.name: metric for metric in (*CONNECTOR, *APPLY, *SEEN, *VERIFIED)}.values())
 
 
 def series_of(metric: Metric) -> tuple[str, ...]:

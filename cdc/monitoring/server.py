@@ -6,129 +6,35 @@ sleeps, and others an answer, but not the loop. Answers hold figures and words o
 
 from __future__ import annotations
 
-import errno
-import logging
-import socket
-import threading
-import time
-from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from cdc.model.errors import OperatorError
 from cdc.monitoring.health import Health, Verdict
-
-WITHIN_S: Final = 10.0
-"""So long a client may take, from its connection to the end of the answer."""
-MOST_CLIENTS: Final = 16
+from cdc.monitoring.listening import WITHIN_S, Listening
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 _ALLOWED: Final = "GET, HEAD"
 
-log = logging.getLogger("cdc")
 
-
-class MetricsServer:
+class MetricsServer(Listening):
     """Listens from its making on, answers inside its `with`."""
 
     def __init__(self, address: tuple[str, int], registry: CollectorRegistry, health: Health) -> None:
         """Raise OperatorError for an address that cannot be listened on."""
-        host, port = address
-        try:
-            family, *_, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            self._server = _server(family)(at, partial(_Answer, registry, health), health)
-        except OSError as exc:
-            raise _not_listening(host, port, exc) from exc
-        if at[0] in ("0.0.0.0", "::"):  # noqa: S104 - it is asked for, and warned of
-            log.warning(
-                "metrics: every address of this machine answers at port %d, to everybody who reaches it: names of "
-                "tables and errors, no values of rows", self.port,
-            )  # fmt: skip
-        self._thread = threading.Thread(target=self._server.serve_forever, name="cdc-metrics", daemon=True)
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def _not_listening(host: str, port: int, exc: OSError) -> OperatorError:
-    at = f"metrics.listen: {host}:{port}"
-    if exc.errno == errno.EADDRINUSE:
-        return OperatorError(f"{at}: another process listens there", hint=f"ss -ltnp 'sport = :{port}' says which")
-    if exc.errno in (errno.EACCES, errno.EPERM):
-        return OperatorError(f"{at}: this user may not listen there", hint="take a port above 1023")
-    reason = exc.strerror or "the address cannot be used"
-    return OperatorError(f"{at} cannot be listened on: {reason}", hint="an address of this machine: ip address")
-
-
-def _server(family: int) -> type[_Server]:
-    return _Server6 if family == socket.AF_INET6 else _Server
-
-
-class _Server(ThreadingHTTPServer):
-    """Answers at most so many clients at a time, each for at most so long."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 32
-    allow_reuse_address = True
-
-    def __init__(self, at: Any, answer: Any, health: Health) -> None:  # noqa: ANN401 - as the standard library has them
-        self._health = health
-        self._until: dict[socket.socket, float] = {}
-        self._slots = threading.Semaphore(MOST_CLIENTS)
-        super().__init__(at, answer)
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the same
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        self._until[request] = time.monotonic() + WITHIN_S
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # the machine gives no more threads
-            self._until.pop(request, None)
-            self._slots.release()
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the same
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._until.pop(request, None)
-            self._slots.release()
-
-    def service_actions(self) -> None:
-        """Cut those off that take too long; called every half second."""
-        self._health.looks()
-        now = time.monotonic()
-        for request, until in list(self._until.items()):
-            if now > until:
-                with suppress(OSError):  # its thread has just closed it
-                    request.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - the same
-        """Say nothing of clients that hang up."""
-        log.debug("metrics: a client was not answered")
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
+        super().__init__(
+            address,
+            partial(_Answer, registry, health),
+            option="metrics.listen",
+            warning="metrics: every address of this machine answers at port {port}, to everybody who reaches it: names "
+            "of tables and errors, no values of rows",
+            tick=health.looks,
+        )
 
 
 class _Answer(BaseHTTPRequestHandler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import cast
+from typing import Final, cast, get_args
 
 from cdc.encode.table_log import log_of
 from cdc.model.change import Table
@@ -16,6 +16,9 @@ from cdc.model.state import State
 from cdc.model.state_records import StateReader, StateWriter, table_key
 from cdc.rules.flat import as_event
 from cdc.testing.faults import At, nothing
+
+_OWN: Final = ("dead-letter", "audit")
+"""Logs that each connector has for itself."""
 
 
 class Outcome(Enum):
@@ -136,7 +139,7 @@ class MemorySink:
         return f"{self._prefix}.{table.schema}.{table.name}"
 
     def log_topic(self, name: Log) -> str:
-        return f"{self._prefix}.{name}-{self._connector}" if name == "dead-letter" else f"{self._prefix}.{name}"
+        return f"{self._prefix}.{name}-{self._connector}" if name in _OWN else f"{self._prefix}.{name}"
 
     def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
         self._at("sink.check")
@@ -144,7 +147,7 @@ class MemorySink:
 
     def create(self, tables: Sequence[Table]) -> None:
         self._at("sink.create")
-        logs = (self.log_topic("message"), self.log_topic("transaction"), self.log_topic("dead-letter"))
+        logs = [self.log_topic(name) for name in get_args(Log)]
         ours = (self.position_topic, self.schema_topic, self.signal_topic, *logs, *self._table_logs.values())
         topics = (*ours, *map(self.topic, tables))
         made = {topic for topic in topics if self._kafka.create(topic)}

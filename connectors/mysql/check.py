@@ -138,7 +138,7 @@ class _Check:
 
     def _replicas(self, connection: session.Connection) -> Iterator[Finding]:
         mine, ours, host = server_id(self._config), replica_uuid(self._config), replica_host(self._config.name)
-        clash = [r for r in replicas(connection, self._server) if r.server_id == mine]
+        clash = [r for r in replicas(connection, self._server) or () if r.server_id == mine]
         others = [r for r in clash if (r.uuid != ours if r.uuid else r.host != host)]
         yield from (refused("replicas", refusal) for refusal in duplicates(self._config, self._server))
         for other in others:

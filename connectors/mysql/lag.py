@@ -15,16 +15,18 @@ from connectors.mysql.source import server_id
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
-    """Describe the server now; `lag_bytes` is None without a position. `reading`: something follows as this connector.
+    """Describe the server now; `lag_bytes` is None without a position.
 
-    Raises what `session.connect` raises.
+    `reading`: something follows as this connector; None where we may not know. Raises what `session.connect` raises.
     """
     connection = session.connect(session.address(config.source.url))
     try:
         found = server.look(connection)
         clock_ms = server.clock_ms(connection)
         end, _ = server.status(connection, found)
-        reading = server_id(config) in {int(one.server_id) for one in replicas(connection, found)}
+        known = replicas(connection, found)
+        reading = None if known is None else server_id(config) in {int(one.server_id) for one in known}
+        owner = _owner(connection) if reading is not False else None
         behind = None
         if state is not None and "file" in state.offset:
             at = resumes_at(state)
@@ -40,13 +42,27 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         "log_end_number": end.commit,
         "lag_bytes": behind,
         "reading": reading,
+        "owner": owner,
         "clock_ms": clock_ms,
         "binlog": {"kept_for_seconds": found.expires_s},
     }
 
 
-def replicas(connection: session.Connection, found: server.Server) -> list[server.Replica]:
-    """Return who is registered to follow the log; nobody, if we may not know."""
+def replicas(connection: session.Connection, found: server.Server) -> list[server.Replica] | None:
+    """Return who is registered to follow the log; None: we may not know."""
     with suppress(CdcError):
         return server.replicas(connection, found)
-    return []
+    return None
+
+
+def _owner(connection: session.Connection) -> dict[str, object] | None:
+    """Return who follows the log under our user, and since when; None where it is not the only one, or not known."""
+    statement = (
+        "SELECT HOST, ROUND((UNIX_TIMESTAMP(NOW(3)) - TIME) * 1000) FROM information_schema.PROCESSLIST"
+        " WHERE COMMAND IN ('Binlog Dump', 'Binlog Dump GTID') AND USER = SUBSTRING_INDEX(CURRENT_USER(), '@', 1)"
+    )
+    with suppress(CdcError):
+        rows = session.texts(connection, "reading who follows the log", statement)
+        if len(rows) == 1:
+            return {"who": f"a connection from {rows[0][0]}", "since_ms": int(float(rows[0][1]))}
+    return None

@@ -37,6 +37,13 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
             " (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s)",
             (standby_name(config.name)[:63],),
         )
+        owner = catalog.rows(
+            "reading who uses the slot",
+            "SELECT a.pid, coalesce(host(a.client_addr), 'this machine'), a.application_name,"
+            " (extract(epoch FROM a.backend_start) * 1000)::int8"
+            " FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s",
+            (config.slot,),
+        )
         held = retention.read(catalog, config.slot)
     finally:
         connection.close()
@@ -60,4 +67,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         "clock_ms": clock_ms,
         "standby": standby,
         "slot": slot,
+        "owner": None
+        if not owner
+        else {"who": f"{owner[0][2]} (process {owner[0][0]}) from {owner[0][1]}", "since_ms": owner[0][3]},
     }

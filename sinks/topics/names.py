@@ -9,6 +9,8 @@ from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
 
 LONGEST: Final = 249
+OF_CONNECTOR: Final[frozenset[Log]] = frozenset(["dead-letter", "audit"])
+"""Logs that each connector has for itself. They are kept for ever."""
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]|_(?=u[0-9a-f]{4})")
 _FLEET: Final = "cdc-fleet-"
 _NAMES_IN_TOPIC: Final = 2
@@ -82,8 +84,8 @@ def fleet_of(topic: str) -> str | None:
 
 
 def log_topic(prefix: str, connector: str, log: Log) -> str:
-    """Name a topic that is no table's. It has one dot, as above. Dead letters are a connector's own."""
-    return f"{prefix}.dead-letter-{connector}" if log == "dead-letter" else f"{prefix}.{log}"
+    """Name a topic that is no table's. It has one dot, as above. Dead letters and the audit are a connector's own."""
+    return f"{prefix}.{log}-{connector}" if log in OF_CONNECTOR else f"{prefix}.{log}"
 
 
 def position_of(topic: str) -> tuple[str, str] | None:

@@ -346,6 +346,23 @@ class Topics:
             if topic["name"] in partitions
         }
 
+    def ends(self, names: Sequence[str]) -> int:
+        """Return the sum of the ends of all partitions of those topics that exist: how much was ever written there."""
+        try:
+            there = self._admin.describe_topics(sorted(names)) if names else []
+            places = [
+                TopicPartition(topic["name"], of["partition_index"])
+                for topic in there
+                if not topic["error_code"]
+                for of in topic["partitions"]
+            ]
+            if not places:
+                return 0
+            offsets = self._admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, self._servers, "reading the ends of topics") from exc
+        return sum(offsets[place].offset for place in places)
+
     def _compare(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
         partitions, settings = found.partitions, found.settings
         tool = f"--bootstrap-server {self._servers}"

@@ -286,15 +286,31 @@ def records_between(
             return
 
 
-def stream(spark: SparkSession, source: ApplySource, names: Sequence[str]) -> DataFrame:
-    """Read the topics as a stream, from the checkpoint or else from their beginnings.
+def stream(
+    spark: SparkSession, source: ApplySource, names: Sequence[str], begin: Mapping[str, Offsets] | None = None
+) -> DataFrame:
+    """Read the topics as a stream, from the checkpoint or else from `begin`; without it from their beginnings.
 
     Returns ``key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,
     timestampType INT``: committed records only. Missing offsets stop the query.
     """
     reader = _configured(spark.readStream.format("kafka"), source)
-    reader = reader.option("subscribe", ",".join(names)).option("startingOffsets", "earliest")
+    reader = reader.option("subscribe", ",".join(names)).option("startingOffsets", _beginning(source, names, begin))
     return reader.option("maxOffsetsPerTrigger", MAX_EVENTS_PER_BATCH).load()
+
+
+def _beginning(source: ApplySource, names: Sequence[str], begin: Mapping[str, Offsets] | None) -> str:
+    """Write where to begin as Spark has it, which asks for each partition of each topic."""
+    if begin is None:
+        return "earliest"
+    there = topics(source)
+    return json.dumps(
+        {
+            name: {str(number): begin.get(name, {}).get(number, _EARLIEST) for number in range(there[name])}
+            for name in names
+            if name in there
+        }
+    )
 
 
 def read(spark: SparkSession, source: ApplySource, topic: str, begin: Offsets, end: Offsets) -> DataFrame:

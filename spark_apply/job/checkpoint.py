@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -35,6 +36,7 @@ _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _TOPICS: Final = "cdc-topics.json"
 _GONE: Final = "FileNotFoundException"
+_NAME: Final = re.compile(r"[0-9a-f]{16}")
 _UNREADABLE: Final = ("ChecksumException", "EOFException", "MalformedInputException")
 
 AGAIN: Final = (
@@ -222,6 +224,56 @@ def noted_copies(spark: SparkSession, place: str) -> list[Identities]:
         at = files.getFileStatus(commits).getModificationTime() if files.exists(commits) else 0
         found.append((int(at), json.loads(text)))
     return [identities for _, identities in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def newest(spark: SparkSession, place: str) -> tuple[str, Identities] | None:
+    """Return the checkpoint in a folder that was applied to last, with its copies; those set aside do not count."""
+    jvm, files, folder = _opened(spark, place)
+    if not files.exists(folder):
+        return None
+    found: list[tuple[int, str]] = []
+    for status in files.globStatus(jvm.org.apache.hadoop.fs.Path(folder, f"*/{_COPIES}")):
+        parent = status.getPath().getParent()
+        commits = jvm.org.apache.hadoop.fs.Path(parent, "commits")
+        if _NAME.fullmatch(str(parent.getName())) and files.exists(commits):
+            found.append((int(files.getFileStatus(commits).getModificationTime()), str(parent.getName())))
+    if not found:
+        return None
+    checkpoint = f"{place}/{max(found)[1]}"
+    return checkpoint, _judged(spark, f"{checkpoint}/{_COPIES}", json.loads)
+
+
+def with_ends(spark: SparkSession, checkpoint: str, ends: Ends, stamp: str) -> str:
+    """Give a checkpoint other end offsets, as those of its last batch; return the name of the one as it was.
+
+    It is made beside, whole, and renamed then.
+    """
+    jvm, files, path = _opened(spark, checkpoint)
+    beside, aside = f"{checkpoint}-imported-{stamp}", f"{checkpoint}-set-aside-{stamp}"
+    conf = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
+    new = jvm.org.apache.hadoop.fs.Path(beside)
+    jvm.org.apache.hadoop.fs.FileUtil.copy(files, path, files, new, False, conf)  # noqa: FBT003 - Java's
+    last = max(_batches(spark, f"{beside}/commits"))
+    for batch in _batches(spark, f"{beside}/offsets"):
+        if batch > last:
+            files.delete(jvm.org.apache.hadoop.fs.Path(f"{beside}/offsets/{batch}"), False)  # noqa: FBT003 - Java's
+    place = f"{beside}/offsets/{last}"
+    lines = _judged(spark, place, _versioned)
+    by_topic = {topic: {str(number): end for number, end in of.items()} for topic, of in ends.items()}
+    _write(files, jvm.org.apache.hadoop.fs.Path(place), "\n".join([*lines[:_FIRST_SOURCE], json.dumps(by_topic)]))
+    for one, other in ((checkpoint, aside), (beside, checkpoint)):
+        was, is_now = jvm.org.apache.hadoop.fs.Path(one), jvm.org.apache.hadoop.fs.Path(other)
+        if not files.rename(was, is_now):
+            raise OperatorError(f"checkpoint {one} cannot be renamed to {other}", hint="may this user write there?")
+    return aside
+
+
+def _write(files: Any, path: Any, text: str) -> None:  # noqa: ANN401 - Java's
+    stream = files.create(path, True)  # noqa: FBT003 - Java's
+    try:
+        stream.write(bytearray(text.encode()))
+    finally:
+        stream.close()
 
 
 def _opened(spark: SparkSession, folder: str) -> tuple[Any, Any, Any]:

@@ -48,6 +48,7 @@ from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Store, Visibility, open_store
 from spark_apply.model.target_table import TargetTable, Version, choose
 from spark_apply.model.upkeep import Maintained
+from spark_apply.spark.at_work import at_work
 from spark_apply.spark.environment import require_paths
 from spark_apply.spark.paths import located
 from spark_apply.spark.query_failures import opening_errors, raise_failure, recorded, translated
@@ -103,6 +104,7 @@ def run_apply(
     once: bool,
     lose_history: bool = False,
     reset_checkpoint: bool = False,
+    begin: Ends | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
     meter: JobMeter = NO_JOB_METER,
@@ -110,7 +112,8 @@ def run_apply(
     """Follow the topics into the stores: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
 
     With `lose_history` also where a history misses versions that its log no longer has: they stay missing. With
-    `reset_checkpoint` the checkpoint is set aside first, and the topics are read from their beginnings.
+    `reset_checkpoint` the checkpoint is set aside first, and the topics are read from their beginnings. Without a
+    checkpoint they are read from `begin` on, if that is given: copies then have what has changed since.
     Everything that can be refused is refused before a store is touched. Raises CdcError.
     """
     begun = time.monotonic()
@@ -130,7 +133,7 @@ def run_apply(
             applier = Applier(asides.routes, evolve, asides.quarantine, asides=asides)
             behind = False
             if not stop.is_set():
-                start = _Start(config, spark, applier, asides, stores, tell, meter)
+                start = _Start(config, spark, applier, asides, stores, tell, meter, begin)
                 start.open(chosen, unusable, lose_history=lose_history)
                 behind = start.follow(once=once, stop=stop, reset_checkpoint=reset_checkpoint)
         finally:
@@ -156,6 +159,8 @@ class _Start:
     stores: Mapping[str, Store]
     tell: Progress
     meter: JobMeter
+    begin: Ends | None
+    """Where the topics are read from where there is no checkpoint; None: their beginnings."""
     topics: FollowedTopics = field(init=False)
     identities: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """By table, then by store; None: the copy cannot be opened."""
@@ -211,7 +216,7 @@ class _Start:
         topics = sorted({*self.applier.routes, *(topic for topic, _ in self.asides)})
         behind = once and not kafka_source.await_markers(self.config.source, topics)
         watcher = PositionWatcher(self.config.source, [route.table for route in self.applier.routes.values()])
-        with watcher:
+        with watcher, at_work(self.config.checkpoint):
             with reaching(f"checkpoint: {self.config.checkpoint}"):
                 identities = known_identities(self.spark, self.config, self.identities)
                 checkpoint = checkpoint_folder(self.config, identities)
@@ -236,7 +241,7 @@ class _Start:
                     same=lambda table, name, store: require_same_topics(self.topics.begun, [(table, {name: store})]),
                 ),
                 topics=topics,
-                at=_Place(checkpoint, self.topics),
+                at=_Place(checkpoint, self.topics, self.begin),
                 once=once,
                 stop=stop,
                 tell=self.tell,
@@ -251,6 +256,17 @@ class _Place:
 
     checkpoint: str
     topics: FollowedTopics
+    since: Ends | None
+    """Where they are read from where there is no checkpoint."""
+
+    def left(self, ends: Ends) -> Ends:
+        """Return those of the ends that lie behind where reading begins: the others are never read up to."""
+        since = self.since or {}
+        found = {
+            topic: {number: end for number, end in of.items() if end > since.get(topic, {}).get(number, -1)}
+            for topic, of in ends.items()
+        }
+        return {topic: of for topic, of in found.items() if of}
 
     def begin(self, spark: SparkSession, tell: Progress) -> Ends | None:
         """Return the end offsets of the last batch that was applied.
@@ -421,7 +437,7 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
             figures.applied(took_s)
             tell(pace.line(applier.batches, took_s=took_s, source_ms=publisher.source_ms()))
 
-    writer = kafka_source.stream(spark, config.source, topics).writeStream.queryName(config.name)
+    writer = kafka_source.stream(spark, config.source, topics, at.since).writeStream.queryName(config.name)
     writer = writer.option("checkpointLocation", checkpoint).foreachBatch(apply)
     # Not `availableNow`: it cannot go on from an unfinished batch where partitions were added since (Spark 4.0.0).
     writer = writer.trigger(processingTime="100 milliseconds" if once else _interval(applier.routes))
@@ -430,7 +446,7 @@ def _run(  # noqa: PLR0915 - one visible loop, with what it shares
         publisher.begin(at.begin(spark, tell), checkpoint=checkpoint)
         asides.asides.forget_others()
         asides.look(now=True)
-        until = kafka_source.ends_by_topic(config.source, topics) if once else {}
+        until = at.left(kafka_source.ends_by_topic(config.source, topics)) if once else {}
         query = None if once and publisher.has_read(until) else writer.start()
     except CdcError:
         raise

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
 from cdc.config import registry
 from cdc.config.views import ViewsConfig
+from cdc.model.audit import Act, asked_by, name_of, time_of
 from cdc.model.errors import CdcError
 from spark_apply.events import kafka_source
 from spark_apply.views.definitions import Text
@@ -36,9 +38,15 @@ class Command:
     """A job has seen it, and will do it."""
     failed: str | None = None
     """Why it was not done."""
+    by: str | None = None
+    """Who has asked for it."""
+    asked_ms: int | None = None
+    """When."""
 
     def to_bytes(self) -> bytes:
-        body = {"kind": _KIND, "views": self.views, "taken": self.taken, "failed": self.failed}
+        body: dict[str, object] = {"kind": _KIND, "views": self.views, "taken": self.taken, "failed": self.failed}
+        if self.by is not None:
+            body |= {"by": self.by, "asked_ms": self.asked_ms}
         return json.dumps(body).encode()
 
     @classmethod
@@ -50,12 +58,20 @@ class Command:
             return None
         if not isinstance(body, dict) or body.get("kind") != _KIND:
             return None
-        return cls(key, body["views"], bool(body["taken"]), body["failed"])
+        return cls(
+            *(key, body["views"], bool(body["taken"]), body["failed"]),
+            by=name_of(body.get("by")), asked_ms=time_of(body.get("asked_ms")),
+        )  # fmt: skip
+
+    def act(self) -> Act:
+        """Return what the audit keeps of it: names, no text of a view."""
+        about = {"views": sorted(self.views)}
+        return Act(action="view rebuild", by=self.by, asked_ms=self.asked_ms, id=self.key.decode(), about=about)
 
 
 def new_command(views: Mapping[str, Text]) -> Command:
     """Return a command that nobody has given yet."""
-    return Command(uuid.uuid4().hex.encode(), views)
+    return Command(uuid.uuid4().hex.encode(), views, by=asked_by(), asked_ms=time.time_ns() // 1_000_000)
 
 
 class Commands:
@@ -157,7 +173,7 @@ class Watch:
         new = [command for command in commands.waiting() if command.key not in self._known]
         for command in new:
             if not command.taken:
-                commands.write(Command(command.key, command.views, taken=True))
+                commands.write(replace(command, taken=True))
         return bool(new)
 
 
@@ -177,4 +193,4 @@ def note_failed(config: ViewsConfig, commands: Sequence[Command], why: str) -> N
     """Say why commands were not done."""
     with closing(Commands(config)) as of:
         for command in commands:
-            of.write(Command(command.key, command.views, taken=True, failed=why))
+            of.write(replace(command, taken=True, failed=why))

@@ -150,7 +150,7 @@ class _Run:
                 self.tell(f"warning: views.{view.name}: {warning}")
         self.tell(f"views are computed by {planned.engine}")
         store = open_state(config, planned, spark, self.tell, asked)
-        store.answers, store.give_up = tuple(command.key for command in self.commands), self.turn.turn
+        store.answers, store.give_up = tuple(command.act() for command in self.commands), self.turn.turn
         self.first = store.output.sent
         try:
             run_apply(_apply_config(config, planned, store), once=once, meter=meter, progress=self.tell, stop=self.turn)

@@ -22,6 +22,7 @@ from cdc.capture.startup import restored
 from cdc.capture.verdicts import of_topics
 from cdc.encode.envelope import PlainFrame, TableEncoder
 from cdc.encode.schema_versions import SchemaVersions
+from cdc.model.audit import Act
 from cdc.model.change import Position
 from cdc.model.errors import FencedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Sink
@@ -55,8 +56,8 @@ class ViewOutput:
     """The connector that the positions are of."""
     texts: Mapping[str, Text] = field(default_factory=dict)
     """By view, the definition that it is computed by."""
-    answers: tuple[bytes, ...] = ()
-    """Keys of the commands that the next transaction answers."""
+    answers: tuple[Act, ...] = ()
+    """The commands that the next transaction answers."""
     lost: set[str] = field(default_factory=set)
     """Views whose topics do not hold any more what was written to them."""
     _last: State | None = None
@@ -220,8 +221,9 @@ class ViewOutput:
             sequence=last.sequence + 1 if last is not None else 0,
             carried=self._definitions(last),
         )
-        for key in self.answers:
-            self.sink.answered(key)
+        for act in self.answers:
+            self.sink.answered((act.id or "").encode())
+            self.sink.log("audit", self.job.encode(), act.to_bytes(connector=self.job, position=at.text))
         self.sink.commit(state)
         self._last, self.answers = state, ()
 

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.config import StoreConfig
 from cdc.config.views import VIEW_SCHEMA
+from cdc.model.audit import Act
 from cdc.model.errors import BugError, OperatorError
 from spark_apply.events import typed
 from spark_apply.model.completeness import Mark
@@ -98,8 +99,8 @@ class ViewStore:
     whole: bool = True
     rebuilt: set[str] = field(default_factory=set)
     """Views that are to be computed whole, and published as a whole with the step that does it."""
-    answers: tuple[bytes, ...] = ()
-    """Keys of the commands that have asked for it."""
+    answers: tuple[Act, ...] = ()
+    """The commands that have asked for it."""
     refused: str | None = None
     """Why they cannot be: nothing of them is published."""
     give_up: Callable[[], None] = lambda: None

@@ -13,6 +13,7 @@ import pytest
 
 from cdc.dev import postgres as dev_postgres
 from cdc.dev.process import Launch, Server
+from cdc.model.audit import asked_by
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of
@@ -58,6 +59,11 @@ def _paused(connector: Connector, database: Database | MySQLDatabase, topic: str
         second.process.send_signal(signal.SIGTERM)
         assert second.ended() == 0
     assert [event["op"] for event in connector.events(topic)] == ["r", "c", "c", "d"]
+    acts = json.loads(connector.here("audit", "FILE", "--json").stdout)["acts"]
+    assert [(act["action"], act["outcome"]) for act in acts] == [("pause", "done"), ("resume", "done")]
+    assert {act["by"] for act in acts} == {asked_by()}
+    assert acts[0]["position"] <= acts[1]["position"]
+    assert all(act["asked_ms"] <= act["at_ms"] for act in acts)
 
 
 def test_paused_on_a_real_server(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:

@@ -83,3 +83,5 @@ def test_a_file_that_is_refused_changes_nothing(postgres18: Database, kafka: str
         connector.file.write_text(good)
         running.process.send_signal(signal.SIGTERM)
         assert running.ended() == 0
+    shown = connector.here("audit", "FILE").stdout
+    assert shown.count("by: SIGHUP") == len(wrong)

@@ -9,16 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
 from cdc.config.config import StoreConfig
 from cdc.model.errors import CdcError, OperatorError
+from cdc.offsets.exported import Exported
 from spark_apply.job import job as jobs
 from spark_apply.job.checkpoint import AGAIN
 from spark_apply.job.job import run_apply
 from spark_apply.job.plan import run_plan
+from spark_apply.replay import offsets
+from spark_apply.spark.at_work import at_work
 from spark_apply.stores.tantivy import TantivyStore
 from tests.conftest import Database
 from tests.spark_laws import Record, Setting, order
@@ -130,6 +134,46 @@ def test_a_damaged_checkpoint_is_named_and_set_aside_without_a_loss(setting: Set
         records += more
         setting.apply()
         assert setting.contents(table) == setting.folded(table, records), name
+
+
+def test_offsets_are_exported_and_imported(setting: Setting, tmp_path: Path) -> None:
+    """Back: read again, and nothing changes. A job at work, other copies and topics made again are refused."""
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    with pytest.raises(OperatorError, match="has applied nothing yet"):
+        offsets.export(setting.config())
+    records = [record for n in range(5) for record in table.event("c", order(n), position(10 + n))]
+    publisher.publish(records)
+    setting.apply()
+    first = Exported.from_json(orjson.dumps(offsets.export(setting.config()).to_json()), where="f")
+    later = [*table.event("u", order(1, "later"), position(50)), *table.event("d", order(2), position(51))]
+    publisher.publish(later)
+    setting.apply()
+    second = offsets.export(setting.config())
+    assert first.ends != second.ends
+    with pytest.raises(OperatorError, match=r"offsets of 1 topics \(.*\) would be read again"):
+        offsets.import_offsets(setting.config(), first, force=False)
+    with at_work(setting.config().checkpoint), pytest.raises(OperatorError, match="apply job law is at work"):
+        offsets.import_offsets(setting.config(), first, force=True)
+    with pytest.raises(OperatorError, match="of other copies"):
+        offsets.import_offsets(setting.config(), replace(first, copies={}), force=True)
+    topics = dict.fromkeys(first.topics, next(iter(first.topics.values())).replace("/", "/x", 1))
+    with pytest.raises(OperatorError, match="of another topic"):
+        offsets.import_offsets(setting.config(), replace(first, topics=topics), force=True)
+    gone = {topic: {number: end + 1_000 for number, end in of.items()} for topic, of in first.ends.items()}
+    with pytest.raises(OperatorError, match="are not in the topics any more"):
+        offsets.import_offsets(setting.config(), replace(first, ends=gone), force=True)
+    assert offsets.export(setting.config()).ends == second.ends, "nothing of that was done"
+    assert offsets.import_offsets(setting.config(), second, force=False).kind == "same"
+    done = offsets.import_offsets(setting.config(), first, force=True)
+    assert done.kind == "repeat"
+    assert offsets.export(setting.config()).ends == first.ends
+    assert Path(done.kept or "").is_dir()
+    publisher.publish(more := table.event("u", order(3, "more"), position(60)))
+    again = setting.apply()
+    assert again.tables["public.orders"]["copy"].events >= len(later)
+    assert setting.contents(table) == setting.folded(table, [*records, *later, *more])
+    assert setting.apply().batches == 0
 
 
 def test_once_ends_after_a_crash_with_partitions_added_since(

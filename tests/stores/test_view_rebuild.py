@@ -21,6 +21,8 @@ from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import ReadConfig, ViewConfig
 from cdc.model.errors import ConfigError, OperatorError
+from sinks.topics.names import log_topic
+from sinks.topics.read_back import read_to_end
 from spark_apply.events.kafka_source import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
@@ -157,6 +159,9 @@ def test_a_view_that_is_edited(apply_spark: SparkSession, kafka: str, tmp_path: 
     assert view_status(bench.config)["views"]["groups"]["generation"] == 2
 
     assert rebuild_views(bench.config, only=["groups"], rollback=True).generations == {"groups": 3}
+    topic = log_topic(bench.config.source.topic_prefix, bench.config.name, "audit")
+    acts = [json.loads(m.value() or b"") for m in read_to_end(kafka, {}, topic, "read_committed")]
+    assert [act["about"] for act in acts if act["action"] == "view rebuild"] == [{"views": ["groups"]}] * 3
     assert (bench.signs("groups"), bench.signs("sizes")) == (["~g0", "~g1"], ["+3", "~2"])
     with pytest.raises(ConfigError, match="generation 3"):
         bench.run()

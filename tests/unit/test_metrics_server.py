@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-import cdc.monitoring.server
+import cdc.monitoring.listening
 from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig, load_connector
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.model.meter import Commit, RunState
@@ -230,9 +230,9 @@ def test_what_is_no_request_hurts_nobody(server: MetricsServer, sent: bytes) -> 
 
 def test_slow_clients_are_cut_off_and_others_answered(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as are answered at a time say nothing, or read nothing: soon they are cut off."""
-    monkeypatch.setattr(cdc.monitoring.server, "WITHIN_S", 0.5)
+    monkeypatch.setattr(cdc.monitoring.listening, "WITHIN_S", 0.5)
     before = threading.active_count()  # of other tests of this process, too
-    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(cdc.monitoring.server.MOST_CLIENTS)]
+    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(cdc.monitoring.listening.MOST_CLIENTS)]
     for one in slow:
         one.sendall(b"GET /metr")
     deadline = time.monotonic() + 20

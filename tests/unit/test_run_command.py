@@ -17,10 +17,10 @@ import cdc.cli.run
 from cdc.capture.pipeline import Report
 from cdc.cli.apply import Told
 from cdc.cli.run import _How, _Shown, _supervise, run
-from cdc.cli.status import _source_ms
 from cdc.cli.terminal import Alive, UtcFormatter, instant
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
+from cdc.monitor.status import source_ms_of
 from spark_apply.job.microbatch import TableCount
 from spark_apply.job.pace import Pace
 
@@ -154,7 +154,7 @@ def test_lag_is_the_age_of_what_is_in_kafka(
     phase: Phase, source_ms: int, lag_bytes: int | None, upto: int | None
 ) -> None:
     state = State(connector="c", identity={}, phase=phase, epoch=1, source_ms=source_ms)
-    assert _source_ms(state, lag_bytes, 45_000) == upto
+    assert source_ms_of(state, lag_bytes, 45_000) == upto
 
 
 def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,95 @@
+"""`cdc monitor` serves one page that shows connectors, stores, consumers and views, whether they run or not."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cdc.cli.logs import LOG_FORMAT, errors_logged, handler
+from cdc.config.config import describes_apply, load_apply, load_connector
+from cdc.config.metrics_config import MetricsConfig
+from cdc.config.views import describes_views, load_views
+from cdc.model.errors import CdcError, ConfigError
+from cdc.monitor.commands import PageCommands, read_token
+from cdc.monitor.figures import MonitorFigures
+from cdc.monitor.monitor import Monitor
+from cdc.monitor.server import PageServer
+from cdc.monitor.watched import Watched, WatchedConnector, WatchedJob, WatchedViews
+from cdc.monitoring.json_log import Place
+
+log = logging.getLogger("cdc")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option("--listen", default="127.0.0.1:9188", show_default=True, metavar="HOST:PORT", help="Where the page is.")
+@click.option("--allow-commands", is_flag=True, help="Offer pause, resume, reload and snapshot, to who has the token.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="The file that has the token of commands; without it the environment variable CDC_MONITOR_TOKEN has.",
+)
+@LOG_FORMAT
+def monitor(
+    files: tuple[Path, ...], *, listen: str, allow_commands: bool, token_file: Path | None, log_format: str
+) -> None:
+    """Serve one page of the connectors, apply jobs and view jobs of these files, until Ctrl-C.
+
+    It asks Kafka, the sources' servers and the stores, so it shows those that do not run as well. It changes nothing,
+    unless commands are allowed. A file that cannot be read is shown as that, and hides no other. Beside the page there
+    are /api/state (JSON), /metrics (consumer groups, verification) and /livez.
+    """
+    place = Place()
+    with errors_logged(log_format, place):
+        logging.basicConfig(level=logging.INFO, handlers=[handler(log_format, place)])
+        for client in ("kafka", "cdc.kafka"):
+            logging.getLogger(client).setLevel(logging.CRITICAL)
+        address = MetricsConfig(listen=listen).address
+        if address is None:
+            raise ConfigError(f"--listen: “{listen}” is no address", hint="--listen 127.0.0.1:9188")
+        if token_file is not None and not allow_commands:
+            raise click.UsageError("--token-file means nothing without --allow-commands")
+        watched, refused = _watched(files)
+        commands = PageCommands(watched, read_token(token_file)) if allow_commands else None
+        watching = Monitor(watched, refused, commands=commands is not None)
+        server = PageServer(address, watching, MonitorFigures(watched).registry, commands)
+        with server, watching:
+            log.info("the page is at http://%s%s", listen, " (commands are allowed)" if allow_commands else "")
+            over = threading.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: over.set())
+            over.wait()
+
+
+def _watched(files: tuple[Path, ...]) -> tuple[list[Watched], list[dict[str, Any]]]:
+    """Return what the files are of, and those that cannot be read. Raises ConfigError if none can."""
+    watched: list[Watched] = []
+    refused: list[dict[str, Any]] = []
+    first: CdcError | None = None
+    for file in files:
+        try:
+            one = _of(file)
+        except CdcError as exc:
+            first = first or exc
+            log.warning("%s is not watched: %s", file, exc.message)
+            refused.append({"file": str(file), "message": exc.message, "hint": exc.hint})
+            continue
+        if any((one.kind, one.name) == (of.kind, of.name) for of in watched):
+            raise ConfigError(f"two files are of {one.name}", hint="one file for each connector and each job")
+        watched.append(one)
+    if not watched and first is not None:
+        raise first
+    return watched, refused
+
+
+def _of(file: Path) -> Watched:
+    if describes_views(file):
+        return WatchedViews(file, load_views(file))
+    if describes_apply(file):
+        return WatchedJob(file, load_apply(file))
+    return WatchedConnector(file, load_connector(file))

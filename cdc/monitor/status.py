@@ -1,0 +1,119 @@
+"""Says where connectors and derived stores stand: what `cdc status` prints, and the page shows."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from cdc.capture.snapshot_progress import SnapshotProgress, snapshot_progress, tables_being_read
+from cdc.config import registry
+from cdc.config.config import ApplyConfig, ConnectorConfig
+from cdc.model.errors import CdcError
+from cdc.model.state import Phase, State
+
+
+def stores_status(config: ApplyConfig) -> dict[str, dict[str, Any]]:
+    """Say up to which position each store has all of a connector's transactions, and its incomplete tables."""
+    now_ms = time.time_ns() // 1_000_000
+    found: dict[str, dict[str, Any]] = {}
+    with registry.part("spark_apply.job.progress:Reader")(config) as reader:
+        for store, connectors in reader.stores().items():
+            found[store] = {name: _freshness(reader.read(store, name), now_ms) for name in connectors}
+    entries = registry.part("spark_apply.events.quarantine:read_entries")(config).values()
+    asides = registry.part("spark_apply.events.set_aside:read_set_aside")(config).values()
+    for store, connectors in found.items():
+        for at in connectors.values():
+            missing = Counter(entry.table for entry in entries if entry.store == store and entry.table in at["tables"])
+            at["quarantined"] = dict(missing)
+            mine = [one for one in asides if one.store == store and one.table in at["tables"]]
+            at["aside"] = {one.table: one.as_json() for one in mine}
+    return found
+
+
+def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.job.progress.StoreProgress
+    complete = found.complete
+    fresh = None if complete is None or complete.source_ms is None else round((now_ms - complete.source_ms) / 1000, 1)
+    return {
+        "position": complete.position if complete else None,
+        "freshness_seconds": None if fresh is None else max(0.0, fresh),
+        "source_at": instant(complete.source_ms) if complete and complete.source_ms is not None else None,
+        "published_at": instant(complete.published_ms) if complete else None,
+        "tables": list(found.tables),
+        "incomplete": list(found.incomplete),
+        "remade": list(found.remade),
+    }
+
+
+def connector_status(config: ConnectorConfig) -> dict[str, Any]:
+    """Say where a connector stands, as `cdc status --json` prints it."""
+    kafka = standing(config)
+    state = kafka.state if kafka else None
+    try:
+        server = registry.standing(config)(config, state)
+    except CdcError as exc:
+        server = {"unreachable": exc.message}
+    return status_of(config, kafka, server)
+
+
+def status_of(config: ConnectorConfig, kafka: Any, server: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - Standing
+    """Put together what Kafka and the source's server say; `server` may have `unreachable`, and why, alone."""
+    state, server = kafka.state if kafka else None, dict(server)
+    lag_bytes = server.pop("lag_bytes", None)
+    now_ms = server.pop("clock_ms", None) or time.time_ns() // 1_000_000
+    source_ms = source_ms_of(state, lag_bytes, now_ms)
+    slot = server.pop("slot", None)
+    running = bool(server.pop("reading", False) or (slot and slot["active"]))
+    snapshot = (
+        snapshot_progress(state.snapshot, kafka.committed_at_ms) if state and kafka else SnapshotProgress({}, None)
+    )
+    again = tables_being_read(state, kafka.committed_at_ms) if state and kafka else {}
+    again = {name: at for name, at in again.items() if at.phase != "initial"}
+    return {
+        "name": config.name,
+        "phase": state.phase.value if state else "new",
+        "running": running,
+        "paused_at": instant(state.paused_ms) if state and state.paused_ms else None,
+        "standby": server.pop("standby", None),
+        "position": dict(state.offset) if state else None,
+        "committed_at": instant(kafka.committed_at_ms) if kafka and state else None,
+        "lag_bytes": lag_bytes,
+        "lag_seconds": None if source_ms is None else round(max(0, now_ms - source_ms) / 1000, 1),
+        "source_at": None if source_ms is None else instant(source_ms),
+        "tables": list(state.tables) if state else [],
+        "logged": [table for table in state.tables if config.sink.log and config.sink.log.has(table)] if state else [],
+        "snapshot": {name: asdict(table) for name, table in snapshot.tables.items()},
+        "reading": {name: asdict(at) for name, at in again.items()},
+        "eta_seconds": None if snapshot.eta_s is None or not running else round(snapshot.eta_s, 1),
+        "slot": slot,
+        "dead_letters": state.dead_letters if state else 0,
+        "rereads": state.rereads if state else 0,
+        "source": server,
+        "last_error": kafka.error if kafka else None,
+    }
+
+
+def source_ms_of(state: State | None, lag_bytes: int | None, now_ms: int) -> int | None:
+    """Return a time of the source's clock up to which all that was committed there is in Kafka; None: there is none.
+
+    Without a word of the server, which may be away, what the position says holds all the same.
+    """
+    if state is None or state.phase is not Phase.STREAM:
+        return None
+    return now_ms if lag_bytes == 0 else state.source_ms or None
+
+
+def standing(config: ConnectorConfig) -> Any:  # noqa: ANN401 - sinks.topics.positions.Standing | None
+    """Read the committed state, its time and the last error; None where the connector has never run."""
+    topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
+    with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
+        if not topics.exists(topic):
+            return None
+    return registry.part("sinks.topics.positions:read_standing")(config.sink, config.name)
+
+
+def instant(at_ms: int) -> str:
+    """Write a time in UTC, with its zone."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

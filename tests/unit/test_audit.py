@@ -1,0 +1,136 @@
+"""What users ask for is kept once, with the transaction in which it takes effect, and without a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+import cdc.capture.commands
+import cdc.capture.pipeline
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.capture.signals import Command, parse
+from cdc.model.audit import Act, asked_by, name_of, time_of
+from cdc.model.errors import OperatorError
+from cdc.testing import Faults, Killed, MemorySink, MemorySnapshotter, MemorySource, insert
+from spark_apply.views import commands as of_views
+from tests.unit.test_pipeline import A, Bench, _row
+
+WHO = {"by": "ada@desk", "asked_ms": 5}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+    bench = Bench()
+    bench.log.commit(insert(A, _row("1", "secret-value")))
+    bench.run(A)
+    return bench
+
+
+def _acts(bench: Bench) -> list[dict[str, Any]]:
+    return [orjson.loads(record.value or b"") for record in bench.kafka.committed("p.audit-c")]
+
+
+def _done(bench: Bench) -> list[tuple[str, str]]:
+    return [(act["action"], act["outcome"]) for act in _acts(bench)]
+
+
+def test_each_command_is_kept_with_who_asked(bench: Bench) -> None:
+    bench.ask(Command(tables=(A.qualified,), **WHO))
+    bench.run(A)
+    bench.ask(Command(tables=(A.qualified,), keys=((b"secret-key",),), **WHO))
+    bench.run(A)
+    bench.ask(Command(tables=(A.qualified, "public.gone"), stop=True, **WHO))
+    bench.ask(Command(tables=("public.gone",), **WHO))
+    bench.ask(Command(reload=True))
+    bench.run(A)
+    bench.ask(Command(pause=True, **WHO))
+    with pytest.raises(OperatorError, match="is paused"):
+        bench.run(A)
+    bench.ask(Command(pause=True, **WHO))
+    bench.ask(Command(pause=False, **WHO))
+    bench.run(A)
+    assert _done(bench) == [
+        ("snapshot start", "done"),
+        ("read rows", "done"),
+        ("snapshot stop", "not captured: public.gone"),
+        ("snapshot start", "not captured: public.gone"),
+        ("reload", "done"),
+        ("pause", "done"),
+        ("pause", "it was so already"),
+        ("resume", "done"),
+    ]
+    acts = {act["action"]: act for act in _acts(bench)}
+    assert acts["read rows"]["about"] == {"tables": [A.qualified], "keys": 1}
+    assert (acts["pause"]["by"], acts["pause"]["asked_ms"], acts["pause"]["connector"]) == ("ada@desk", 5, "c")
+    assert acts["reload"]["by"] is None, "a signal of somebody else's does not say"
+    positions = [act["position"] for act in _acts(bench)]
+    assert positions == sorted(positions)
+    everything = b"".join(record.value or b"" for record in bench.kafka.committed("p.audit-c"))
+    assert b"secret" not in everything
+
+
+@pytest.mark.parametrize("point", ["sink.commit", "sink.commit.delayed", "sink.commit.answer"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_once_whatever_becomes_of_the_commit(bench: Bench, point: str, killed: bool) -> None:
+    """Over retries and kills: as often as the command took effect, which is once."""
+    bench.ask(Command(tables=(A.qualified,), **WHO))
+    error: Any = Killed if killed else None
+    faults = Faults((point, 1), (point, 1), error=error)
+    for _ in range(3):
+        try:
+            bench.run(A, at=faults)
+        except Killed:
+            continue
+    assert faults.fired == [point, point]
+    assert _done(bench) == [("snapshot start", "done")]
+
+
+def test_a_take_over_is_kept_once_and_a_start_is_not(bench: Bench) -> None:
+    for take_over in (True, False):
+        Pipeline(
+            Settings(connector="c", prefix="p", chunk_rows=1, take_over=take_over),
+            open_source=lambda: MemorySource(bench.log, [A]),
+            open_snapshotter=lambda: MemorySnapshotter(bench.log, rows_each=1),
+            sink=MemorySink(bench.kafka, "c", "p"),
+        ).run(until_caught_up=True)
+    bench.log.commit(insert(A, _row("2")))
+    bench.run(A)
+    (act,) = _acts(bench)
+    assert (act["action"], act["by"]) == ("take-over", asked_by())
+
+
+def test_a_gap_that_is_closed_on_request_is_kept(bench: Bench) -> None:
+    bench.log.acknowledged = 10_000_000
+    bench.ask(Command(tables=(A.qualified,), after_gap=True, **WHO))
+    bench.run(A)
+    (act,) = _acts(bench)
+    assert (act["action"], act["about"]["after_gap"], act["by"]) == ("snapshot start", True, "ada@desk")
+    assert act["position"].startswith("00000002."), "in the epoch that it begins"
+
+
+def test_what_anybody_may_have_written_is_not_believed() -> None:
+    record = {"id": "1", "type": "pause-connector", "data": {}, "by": ["x"], "asked_ms": True}
+    assert parse(orjson.dumps(record)) == Command(pause=True)
+    assert name_of("a" * 999) == "a" * 200
+    assert [name_of(value) for value in ("", "two\nlines", "\x1b[31m", 5, None)] == [None] * 5
+    assert [time_of(value) for value in (5, "5", None, 1.5)] == [5, None, None, None]
+    command = Command(pause=True, **WHO)
+    assert parse(command.to_bytes("1")) == command
+    assert not parse(b"{}").asks
+
+
+def test_a_rebuild_of_views_names_them_and_no_text() -> None:
+    command = of_views.new_command({"totals": {"sql": "SELECT 'secret'"}})  # type: ignore[dict-item]
+    read = of_views.Command.parse(command.key, command.to_bytes())
+    assert read == command
+    assert read is not None
+    act = read.act()
+    assert (act.action, act.by, act.about) == ("view rebuild", asked_by(), {"views": ["totals"]})
+    assert b"secret" not in act.to_bytes(connector="v", position="p")
+    older = of_views.Command.parse(b"k", b'{"kind":"views","views":{},"taken":false,"failed":null}')
+    assert older is not None
+    assert older.act() == Act(action="view rebuild", id="k", about={"views": []})
