@@ -57,7 +57,8 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         rules = CaptureRules.of_source(config.source)
         findings += [refused("rules", error) for error in rules.refusals(checked.tables, first=state is None)]
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
-        findings += [refused("format", error) for error in Formats.of_sink(config.sink).refusals(checked.tables)]
+        formats = Formats.of_sink(config.sink)
+        findings += [refused("format", error) for error in formats.refusals(checked.tables, first=True)]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
         if checked.identity:

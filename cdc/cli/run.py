@@ -30,6 +30,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.config.file_connector import load_any
 from cdc.config.reread import reread
 from cdc.files.topicless_sink import UNSENT
+from cdc.formats.wires import RegisteredWires
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.meter import Meter
 from cdc.model.state import Phase
@@ -144,6 +145,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place) -> None:
 
 
 def _parts(config: ConnectorConfig, how: _How) -> Parts:
+    formats = Formats.of_sink(config.sink)
     settings = Settings(
         connector=config.name,
         prefix=config.sink.prefix,
@@ -156,7 +158,14 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         take_over=how.take_over,
         rules=CaptureRules.of_source(config.source),
         outbox=config.source.outbox,
-        formats=Formats.of_sink(config.sink),
+        formats=formats,
+        wires=None
+        if formats.plain
+        else RegisteredWires(
+            formats,
+            registry=registry.part("sinks.client.schema_registry:open_registry")(config.sink),
+            subjects=config.sink.registry.subjects if config.sink.registry is not None else "topic",
+        ),
         key_headers="key_change" in config.sink.headers,
         unsent=None if config.into is None else orjson.dumps(UNSENT),
     )

@@ -1,0 +1,131 @@
+"""Columns as formats with schemas have them: one type for a column, whatever the value. Pure.
+
+Plain JSON has strings where a number would not do: ``"infinity"`` for a date, ``"0000-00-00"``. A field of a schema has
+one type, so such values are numbers that no other value has, as in Debezium where it has them. Arrays are their JSON in
+a string, because the same column of PostgreSQL may hold arrays of any depth, and with any lower bound.
+
+`written` turns the plain JSON of a value into the typed one; `plainly` turns it back. docs/formats.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from orjson import dumps
+
+from cdc.encode import json_text
+from cdc.formats.schema import DECIMAL, Schema
+from cdc.model.change import Column, Kind
+
+Encode: TypeAlias = Callable[[bytes], bytes]
+
+INT32: Final = (-(2**31), 2**31 - 1)
+INT64: Final = (-(2**63), 2**63 - 1)
+_DAYS: Final = {"infinity": INT32[1], "-infinity": INT32[0], "0000-00-00": INT32[0] + 1}
+_INSTANTS: Final = {
+    "infinity": 9_223_372_036_825_200_000,
+    "-infinity": -9_223_372_036_832_400_000,
+    "0000-00-00": INT64[0],
+}
+"""The first two are Debezium's."""
+SPECIAL: Final[Mapping[str, Mapping[str, int]]] = {
+    "date": _DAYS, "timestamp_millis": _INSTANTS, "timestamp_micros": _INSTANTS,
+}  # fmt: skip
+"""By kind, the numbers of values that are strings in plain JSON."""
+
+_OF_TYPE: Final = {"uuid": "io.debezium.data.Uuid", "xml": "io.debezium.data.Xml"}
+_STRINGS: Final = {
+    "json": "io.debezium.data.Json",
+    "timetz": "io.debezium.time.ZonedTime",
+    "timestamptz": "io.debezium.time.ZonedTimestamp",
+    "interval": "io.debezium.time.Interval",
+    "array": "io.debezium.data.Json",
+}
+_NUMBERS: Final = {
+    "date": ("int32", "io.debezium.time.Date"),
+    "time_micros": ("int64", "io.debezium.time.MicroTime"),
+    "timestamp_millis": ("int64", "io.debezium.time.Timestamp"),
+    "timestamp_micros": ("int64", "io.debezium.time.MicroTimestamp"),
+}
+_GEOMETRY: Final = Schema(
+    type="struct", name="io.debezium.data.geometry.Geometry", version=1,
+    fields=(("wkb", Schema(type="bytes")), ("srid", Schema(type="int32", optional=True))),
+)  # fmt: skip
+_UINT64_DIGITS: Final = 20
+_PLAIN: Final = frozenset({"boolean", "int16", "int32", "int64", "float32", "float64", "bytes"})
+
+
+def schema_of(column: Column, *, precise: bool) -> Schema:
+    """Return the schema of a column's values. `precise`: numbers of a declared precision are Connect's Decimal."""
+    kind = column.kind
+    if kind.name in _PLAIN:
+        return Schema(type=kind.name)
+    if kind.name == "uint64":
+        return decimal(_UINT64_DIGITS, 0)
+    if kind.name == "decimal" and precise and kind.precision is not None:
+        return decimal(*_digits(kind))
+    if kind.name in _NUMBERS:
+        type_, semantic = _NUMBERS[kind.name]
+        return Schema(type=type_, name=semantic, version=1)
+    if kind.name == "geometry":
+        return _GEOMETRY
+    if kind.name == "vector":
+        return Schema(type="array", name="io.debezium.data.DoubleVector", version=1, items=Schema(type="float64"))
+    name: str | None = _STRINGS.get(kind.name) or (_OF_TYPE.get(column.type) if kind.name == "string" else None)
+    return Schema(type="string", name=name, version=1 if name is not None else None)
+
+
+def decimal(precision: int, scale: int) -> Schema:
+    """Return Connect's Decimal."""
+    parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
+    return Schema(type="bytes", name=DECIMAL, version=1, parameters=parameters)
+
+
+def _digits(kind: Kind) -> tuple[int, int]:
+    """Precision and scale as Avro has them: no scale below zero, and none above the precision."""
+    precision, scale = kind.precision or 0, kind.scale or 0
+    return (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
+
+
+def typed(column: Column) -> Encode:
+    """Return the encoder of a column's typed JSON."""
+    if column.kind.name in SPECIAL:
+        return _special(column.encode, column.kind.name)
+    return _in_string(column.encode) if column.kind.name == "array" else column.encode
+
+
+@cache
+def _special(encode: Encode, kind: str) -> Encode:
+    numbers = {b'"%b"' % text.encode(): b"%d" % number for text, number in SPECIAL[kind].items()}
+    taken = set(numbers.values())
+    least, most = INT32 if kind == "date" else INT64
+
+    def write(value: bytes) -> bytes:
+        json = encode(value)
+        found = numbers.get(json)
+        if found is not None:
+            return found
+        if json in taken or not json.lstrip(b"-").isdigit() or not least <= int(json) <= most:
+            raise ValueError("its time is outside what the format's numbers hold")
+        return json
+
+    if encode in json_text.FORMS:  # compiled code writes years of four digits itself, and calls this for the rest
+        json_text.FORMS[write] = json_text.FORMS[encode]
+    return write
+
+
+@cache
+def _in_string(encode: Encode) -> Encode:
+    def write(value: bytes) -> bytes:
+        return dumps(encode(value).decode())
+
+    return write
+
+
+def plainly(kind: str, value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return what plain JSON has in place of a typed value."""
+    if kind in SPECIAL and isinstance(value, int):
+        return next((text for text, number in SPECIAL[kind].items() if number == value), value)
+    return value
