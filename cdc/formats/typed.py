@@ -9,11 +9,11 @@ a string, because the same column of PostgreSQL may hold arrays of any depth, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from orjson import dumps
+from orjson import dumps, loads
 
 from cdc.encode import json_text
 from cdc.formats.schema import DECIMAL, Schema
@@ -128,4 +128,12 @@ def plainly(kind: str, value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return what plain JSON has in place of a typed value."""
     if kind in SPECIAL and isinstance(value, int):
         return next((text for text, number in SPECIAL[kind].items() if number == value), value)
-    return value
+    if value is not None and kind == "array":
+        return loads(value)
+    return int(value) if kind == "uint64" and isinstance(value, str) else value
+
+
+def plain_row(columns: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row, or part of one, as plain JSON has it; `columns` are as the schema topic has them."""
+    kinds = {column["name"]: column["kind"] for column in columns}
+    return {name: plainly(kinds.get(name, ""), value) for name, value in row.items()}

@@ -150,6 +150,7 @@ def test_at_the_first_start_nothing_is_made(
 def test_down_later_is_tried_again(server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written meanwhile, and nothing is lost."""
     bench = Bench(server)
+    bench.run()
     bench.log.commit(insert(TABLE, (b"1", b"a")))
     bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
     asked, failed = SchemaRegistry.register, list[str]()
