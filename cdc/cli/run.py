@@ -134,7 +134,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place) -> None:
             raise click.UsageError(f"two files name {what} {', '.join(sorted(doubled))}")
     to, verbose = handler(how.log_format, place), how.verbose
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[to])
-    for client in ("kafka", "cdc.kafka"):  # the connector reports their errors in one line
+    for client in ("kafka", "cdc.kafka", "httpx", "httpcore"):  # the connector reports their errors in one line
         logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     if len(files) > 1:
         _supervise(files, how.flags())

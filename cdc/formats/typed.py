@@ -9,6 +9,7 @@ a string, because the same column of PostgreSQL may hold arrays of any depth, an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -16,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from orjson import dumps, loads
 
 from cdc.encode import json_text
+from cdc.encode.dead_letters import UnwritableError
 from cdc.formats.schema import DECIMAL, Schema
 from cdc.model.change import Column, Kind
 
@@ -23,17 +25,21 @@ Encode: TypeAlias = Callable[[bytes], bytes]
 
 INT32: Final = (-(2**31), 2**31 - 1)
 INT64: Final = (-(2**63), 2**63 - 1)
-_DAYS: Final = {"infinity": INT32[1], "-infinity": INT32[0], "0000-00-00": INT32[0] + 1}
-_INSTANTS: Final = {
-    "infinity": 9_223_372_036_825_200_000,
-    "-infinity": -9_223_372_036_832_400_000,
-    "0000-00-00": INT64[0],
-}
-"""The first two are Debezium's."""
+_DAYS: Final = {"infinity": INT32[1], "-infinity": INT32[0]}
+_INSTANTS: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
+"""As in Debezium."""
 SPECIAL: Final[Mapping[str, Mapping[str, int]]] = {
     "date": _DAYS, "timestamp_millis": _INSTANTS, "timestamp_micros": _INSTANTS,
 }  # fmt: skip
 """By kind, the numbers of values that are strings in plain JSON."""
+_UNREAL: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?").fullmatch
+"""A day of MySQL that is in no calendar: ``0000-00-00``, ``2024-02-30 12:00:00``."""
+_UNREAL_DAY: Final = -2_000_000_000
+_UNREAL_INSTANT: Final = -8_000_000_000_000_000_000
+"""Below them are no days, and no instants, of a calendar."""
+_DAY_MICROS: Final = 86_400_000_000
+_MONTHS: Final = 13
+_DAYS_OF_MONTH: Final = 32
 
 _OF_TYPE: Final = {"uuid": "io.debezium.data.Uuid", "xml": "io.debezium.data.Xml"}
 _STRINGS: Final = {
@@ -92,28 +98,60 @@ def _digits(kind: Kind) -> tuple[int, int]:
 def typed(column: Column) -> Encode:
     """Return the encoder of a column's typed JSON."""
     if column.kind.name in SPECIAL:
-        return _special(column.encode, column.kind.name)
+        return _special(column.encode, column.kind.name, column.name)
     return _in_string(column.encode) if column.kind.name == "array" else column.encode
 
 
 @cache
-def _special(encode: Encode, kind: str) -> Encode:
-    numbers = {b'"%b"' % text.encode(): b"%d" % number for text, number in SPECIAL[kind].items()}
-    taken = set(numbers.values())
-    least, most = INT32 if kind == "date" else INT64
+def _special(encode: Encode, kind: str, name: str) -> Encode:
+    taken = frozenset(SPECIAL[kind].values())
+    least, most = (_UNREAL_DAY, INT32[1]) if kind == "date" else (_UNREAL_INSTANT, INT64[1])
 
     def write(value: bytes) -> bytes:
         json = encode(value)
-        found = numbers.get(json)
-        if found is not None:
-            return found
-        if json in taken or not json.lstrip(b"-").isdigit() or not least <= int(json) <= most:
-            raise ValueError("its time is outside what the format's numbers hold")
+        if json[:1] == b'"':
+            return b"%d" % _number(kind, json[1:-1].decode())
+        if json != b"null" and (int(json) in taken or not least < int(json) <= most):
+            raise UnwritableError(f"the value of {name} is outside what numbers of its format hold", (name,))
         return json
 
     if encode in json_text.FORMS:  # compiled code writes years of four digits itself, and calls this for the rest
         json_text.FORMS[write] = json_text.FORMS[encode]
     return write
+
+
+def _number(kind: str, text: str) -> int:
+    """Return the number of a value that is a string in plain JSON."""
+    found = SPECIAL[kind].get(text)
+    match = _UNREAL(text)
+    if found is not None or match is None:
+        return SPECIAL[kind][text] if found is None else found
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    if kind == "date":
+        return _UNREAL_DAY - (year * 10_000 + month * 100 + day)
+    micros = ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((match[7] or "").ljust(6, "0"))
+    return _UNREAL_INSTANT - ((year * _MONTHS + month) * _DAYS_OF_MONTH + day) * _DAY_MICROS - micros
+
+
+def _text(kind: str, number: int, type_: str) -> str | None:
+    """Return what plain JSON has for such a number, in a column of this type; None: the number itself."""
+    for text, special in SPECIAL[kind].items():
+        if special == number:
+            return text
+    if kind == "date":
+        if not _UNREAL_DAY - 99_991_231 <= number <= _UNREAL_DAY:
+            return None
+        digits = f"{_UNREAL_DAY - number:08d}"
+        return f"{digits[:4]}-{digits[4:6]}-{digits[6:]}"
+    if number > _UNREAL_INSTANT:
+        return None
+    days, micros = divmod(_UNREAL_INSTANT - number, _DAY_MICROS)
+    months, day = divmod(days, _DAYS_OF_MONTH)
+    year, month = divmod(months, _MONTHS)
+    seconds, micros = divmod(micros, 1_000_000)
+    fraction = int(type_.partition("(")[2].rstrip(")") or 0)
+    told = f"{year:04d}-{month:02d}-{day:02d} {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{told}.{micros:06d}"[: len(told) + 1 + fraction] if fraction else told
 
 
 @cache
@@ -124,10 +162,11 @@ def _in_string(encode: Encode) -> Encode:
     return write
 
 
-def plainly(kind: str, value: Any) -> Any:  # noqa: ANN401 - JSON
+def plainly(kind: str, type_: str, value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return what plain JSON has in place of a typed value."""
     if kind in SPECIAL and isinstance(value, int):
-        return next((text for text, number in SPECIAL[kind].items() if number == value), value)
+        text = _text(kind, value, type_)
+        return value if text is None else text
     if value is not None and kind == "array":
         return loads(value)
     return int(value) if kind == "uint64" and isinstance(value, str) else value
@@ -135,5 +174,5 @@ def plainly(kind: str, value: Any) -> Any:  # noqa: ANN401 - JSON
 
 def plain_row(columns: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row, or part of one, as plain JSON has it; `columns` are as the schema topic has them."""
-    kinds = {column["name"]: column["kind"] for column in columns}
-    return {name: plainly(kinds.get(name, ""), value) for name, value in row.items()}
+    kinds = {column["name"]: (column["kind"], column["type"]) for column in columns}
+    return {name: plainly(*kinds.get(name, ("", "")), value) for name, value in row.items()}

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from cdc.encode.dead_letters import UnwritableError
 from cdc.encode.row_codegen import Encode, compiled
 from cdc.formats import avro, json_schema, schema
 from cdc.formats.compiled_avro import avro_table
@@ -176,6 +177,9 @@ def _packed(column: Column) -> Encode:
             pass  # which holds the value
         else:
             return json
-        raise ValueError("NaN is no decimal of Avro; sink.registry: decimals: string has it as text")
+        raise UnwritableError(
+            f"the value of {column.name} is no decimal of Avro, as NaN is none: sink.registry.decimals: string has all",
+            (column.name,),
+        )
 
     return write

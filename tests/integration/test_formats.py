@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 import cdc
 from cdc.formats.typed import SPECIAL
-from tests.conftest import Database
+from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 
 FORMATS: Final = {
@@ -35,15 +35,17 @@ COLUMNS: Final = """
 """
 ONE: Final = (
     "{id}, -5, 9223372036854775807, -1234567.80, 12345678901234567890, 0.00123, 1200, 'NaN', '$1,234.50', 3.3, -0.0,"
-    " true, E'a\"\\nä“', 'x', 'ab', '\\xDEAD00', '{{\"a\": 1,  \"a\": 2}}', '[1.50]', '2024-02-29', '24:00:00', '12:00+02',"
-    " '2024-03-05 12:34:56.789012', '2024-03-05 12:34:56.789', '2024-03-05 12:34:56.7+02', '1 mon 2 days 3.5 sec', '1',"
+    " true, E'a\"\\nä“', 'x', 'ab', '\\xDEAD00', '{{\"a\": 1,  \"a\": 2}}', '[1.50]', '2024-02-29', '24:00:00',"
+    " '12:00+02', '2024-03-05 12:34:56.789012', '2024-03-05 12:34:56.789', '2024-03-05 12:34:56.7+02',"
+    " '1 mon 2 days 3.5 sec', '1',"
     " '01010', '10.0.0.1', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{{1,NULL}}', '{{\"NULL\",NULL}}', '{{infinity}}',"
     " '[1,3)', {wide}, 'ok'"
 )
 EDGES: Final = (
     "{id}, NULL, -9223372036854775808, 0, -12345678901234567890, -0.00001, 0, '-Infinity', '-$0.01', 'NaN',"
-    " '-Infinity', false, '', NULL, '', '', NULL, '\"x\"', 'infinity', '00:00:00', NULL, 'infinity', '-infinity', 'infinity', NULL,"
-    " '0', NULL, NULL, NULL, '{{{{1,2}},{{3,4}}}}', '[0:1]={{a,b}}', NULL, 'empty', '', NULL"
+    " '-Infinity', false, '', NULL, '', '', NULL, '\"x\"', 'infinity', '00:00:00', NULL, 'infinity',"
+    " '-infinity', 'infinity',"
+    " NULL, '0', NULL, NULL, NULL, '{{{{1,2}},{{3,4}}}}', '[0:1]={{a,b}}', NULL, 'empty', '', NULL"
 )
 PAST: Final = (
     "{id}, 0, 0, 99999999.99, 0, NULL, -99900, 1e30, 0, 1e-30, 1e308, NULL, NULL, '', NULL, NULL, 'null', '{{}}',"
@@ -93,7 +95,8 @@ def expected(form: str, kind: Mapping[str, Any], value: Any) -> Any:
     if value is None or form == "json" or form.endswith("json-schema"):
         return value
     if name in SPECIAL and isinstance(value, str):
-        return SPECIAL[name][value]
+        zero = -2_000_000_000 if name == "date" else -8_000_000_000_000_000_000
+        return zero if value.startswith("0000-00-00") else SPECIAL[name][value]
     if name == "array":
         return orjson.dumps(value).decode()
     if not form.endswith("avro"):
@@ -102,6 +105,8 @@ def expected(form: str, kind: Mapping[str, Any], value: Any) -> Any:
         return Decimal(value)
     if name in ("float32", "float64"):
         return repr(float(value))
+    if name == "geometry":
+        return {**value, "wkb": base64.b64decode(value["wkb"])}
     return base64.b64decode(value) if name == "bytes" else value
 
 
@@ -175,7 +180,7 @@ def test_postgres(postgres18: Database, kafka: str, registry: str, prefix: str, 
         connector.here("snapshot", "start", "FILE", "--table", f"public.{name}")
     connector.catch_up()
     compare(connector, reader, "public", 6)
-    _library(connector, "public", 6)
+    _library(connector, "public", 6, text=TEXT)
     all_tables("TRUNCATE TABLE_", f"INSERT INTO TABLE_ VALUES ({PAST.format(id=41)})")
     connector.catch_up()
     compare(connector, reader, "public", 1)
@@ -189,14 +194,68 @@ def test_postgres(postgres18: Database, kafka: str, registry: str, prefix: str, 
     assert len(versions) == 1  # another column changes no key
 
 
-def _library(connector: Connector, database: str, count: int) -> None:
+MYSQL_COLUMNS: Final = """
+    id int PRIMARY KEY, small tinyint, big bigint unsigned, amount decimal(10,2), whole decimal(30,0), real4 float,
+    real8 double, one bit(1), bits bit(64), `nam-e` text, nam_e varchar(20) CHARACTER SET latin1, padded binary(4),
+    data blob, doc json, day date, of_year year, clock time(6), at datetime(6), at_ms datetime(3), at_s datetime,
+    at_z timestamp(6) NULL, mood enum('ok', 'sad'), moods set('a', 'b'), place point,
+    zero_day date NOT NULL, zero_at datetime(6) NOT NULL
+"""
+MYSQL_ONE: Final = (
+    "{id}, -5, 18446744073709551615, -1234567.80, 123456789012345678901234567890, 3.3, 0.1, b'1', ~0,"
+    " 'ä“\\n\"', 'ä', 'ab',"
+    " x'DEAD00', '{{\"a\": [1, 2.50]}}', '2024-02-29', 2024, '-12:34:56.5', '2024-03-05 12:34:56.789012',"
+    " '2024-03-05 12:34:56.789', '2024-03-05 12:34:56', '2024-03-05 12:34:56.7', 'ok', 'a,b', POINT(1, 2),"
+    " '2024-01-01', '2024-01-01'"
+)
+MYSQL_EDGES: Final = (
+    "{id}, NULL, 9223372036854775808, 0, -1, 1e30, -1e308, b'0', 0, '', NULL, '', '', NULL, '0018-01-01', 0,"
+    " '838:59:58',"
+    " '1000-01-01', '1969-12-31 23:59:59.999', NULL, NULL, NULL, '', NULL, '0000-00-00', '0000-00-00'"
+)
+
+
+def test_mysql(mysql: MySQLDatabase, kafka: str, registry: str, prefix: str, tmp_path: Path) -> None:
+    """All types by snapshot and stream, zero dates too; key change, delete, DDL, TRUNCATE."""
+
+    def all_tables(*statements: str) -> None:
+        for name in FORMATS:
+            mysql.execute("SET sql_mode = ''", *(s.replace("TABLE_", name) for s in statements))
+
+    rows = [f"INSERT INTO TABLE_ VALUES ({row})" for row in (MYSQL_ONE, MYSQL_EDGES)]
+    all_tables(f"CREATE TABLE TABLE_ ({MYSQL_COLUMNS})", *(row.format(id=n) for n, row in enumerate(rows, 1)))
+    formats = {f"{mysql.name}.{name}": form for name, form in FORMATS.items()}
+    connector = Connector(
+        tmp_path, prefix, mysql.url, kafka, [f"{mysql.name}.*"],
+        sink={"formats": formats, "registry": {"url": registry}},
+    )  # fmt: skip
+    reader = Reader(connector, registry)
+    connector.catch_up()
+    compare(connector, reader, mysql.name, 2)
+    all_tables(
+        *(row.format(id=n) for n, row in enumerate(rows, 11)),
+        "UPDATE TABLE_ SET small = 7 WHERE id IN (1, 11)",
+        "UPDATE TABLE_ SET id = 21 WHERE id = 1",
+        "DELETE FROM TABLE_ WHERE id = 2",
+        "ALTER TABLE TABLE_ ADD COLUMN more int NOT NULL DEFAULT 5",
+        "UPDATE TABLE_ SET more = 6 WHERE id = 12",
+    )
+    connector.catch_up()
+    compare(connector, reader, mysql.name, 3)
+    _library(connector, mysql.name, 3, text=["zero_day", "zero_at"])
+    all_tables("TRUNCATE TABLE_", "INSERT INTO TABLE_ SET id = 41, zero_day = '2024-01-01', zero_at = '2024-01-01'")
+    connector.catch_up()
+    compare(connector, reader, mysql.name, 1)
+
+
+def _library(connector: Connector, database: str, count: int, *, text: Sequence[str] = ()) -> None:
     """`cdc.table` and `cdc.follow` give the same rows of each format."""
     import os
     from unittest import mock
 
     with mock.patch.dict(os.environ, connector.environment):
         tables = {
-            name: cdc.table(connector.file, f"{database}.{name}", text=TEXT).to_arrow().sort_by("id")
+            name: cdc.table(connector.file, f"{database}.{name}", text=text).to_arrow().sort_by("id")
             for name in FORMATS
         }
         last = {

@@ -14,8 +14,9 @@ from cdc.capture.pipeline import Pipeline, Settings
 from cdc.encode import row_codegen
 from cdc.formats import avro, schema
 from cdc.formats.reading import Reading
+from cdc.formats.typed import INT32, INT64, plainly, typed
 from cdc.formats.wires import RegisteredWires
-from cdc.model.change import Table
+from cdc.model.change import Column, Kind, Table
 from cdc.rules.flat import Formats
 from cdc.testing import (
     MemoryKafka,
@@ -199,3 +200,29 @@ def test_numbers(number: int) -> None:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, "long", number)
     assert avro.long(number) == out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "text"),
+    [
+        ("date", "date", "infinity"),
+        ("date", "date", "-infinity"),
+        ("date", "date", "0000-00-00"),
+        ("date", "date", "2024-02-30"),
+        ("date", "date", "9999-00-31"),
+        ("timestamp_micros", "timestamp without time zone", "-infinity"),
+        ("timestamp_micros", "datetime(6)", "0000-00-00 00:00:00.000000"),
+        ("timestamp_millis", "datetime", "0000-00-00 00:00:00"),
+        ("timestamp_millis", "datetime(2)", "9999-12-00 23:59:59.25"),
+        ("timestamp_micros", "datetime(6)", "2024-02-31 12:34:56.000001"),
+    ],
+)
+def test_times_that_are_no_numbers(kind: str, type_: str, text: str) -> None:
+    """Each is a number that no other value has, and comes back."""
+    column = Column("at", type_, Kind(kind), encode=lambda value: b'"%b"' % value)
+    number = int(typed(column)(text.encode()))
+    least, most = INT32 if kind == "date" else INT64
+    assert least <= number <= most
+    assert plainly(kind, type_, number) == text
+    with pytest.raises(ValueError, match="of at is outside"):
+        typed(Column("at", type_, Kind(kind), encode=bytes))(b"%d" % number)
