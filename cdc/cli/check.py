@@ -65,6 +65,8 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
             findings += [refused("source", refusal) for refusal in verdicts.of_source(state, checked.identity)]
     tables = checked.tables or tuple(_named(config))
     look = registry.part("sinks.check:check")
+    ask = registry.part("sinks.client.schema_registry:check")
+    findings += probed("registry", lambda: ask(config.sink))
     findings += probed("kafka", lambda: look(config.sink, config.name, tables, state=state, identity=checked.identity))
     return list({(finding.level, finding.what): finding for finding in findings}.values())
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cdc.config.config import KafkaConfig
+from cdc.config.findings import Finding, Level
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.reading import PLAIN, Reading
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
@@ -37,6 +38,7 @@ class SchemaRegistry:
 
     def forget(self) -> None:
         """Forget all answers: a registry may have been made anew, and then its ids are others."""
+        self._client.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._client = self._new_client()
 
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
@@ -58,10 +60,10 @@ class SchemaRegistry:
             raise self._error(subject, f"it has no subject {subject}, and takes none", None)
         return number
 
-    def check(self) -> None:
+    def subjects(self) -> Sequence[str]:
         """Ask for the subjects. Raises OperatorError or RetryableError if the registry cannot be used."""
         client = self._client
-        self._asked("", client.get_subjects)
+        return self._asked("", client.get_subjects) or ()
 
     def schema(self, number: int) -> tuple[str, str] | None:
         """Return the type and text of a schema; None: the registry does not know it."""
@@ -160,6 +162,14 @@ def _name_of(text: str) -> str:
 def open_registry(sink: KafkaConfig) -> SchemaRegistry | None:
     """Make the registry of a sink; None: it has none."""
     return None if sink.registry is None else SchemaRegistry(sink.registry)
+
+
+def check(sink: KafkaConfig) -> list[Finding]:
+    """Find out whether a sink's registry answers; nothing is found where it has none."""
+    found = open_registry(sink)
+    if found is None or sink.registry is None:
+        return []
+    return [Finding(Level.OK, "registry", f"{sink.registry.url} answers, with {len(found.subjects())} subjects")]
 
 
 def open_reading(sink: KafkaConfig) -> Reading:

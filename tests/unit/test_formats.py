@@ -12,6 +12,7 @@ import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.encode import row_codegen
+from cdc.encode.json_text import quoted
 from cdc.formats import avro, schema
 from cdc.formats.reading import Reading
 from cdc.formats.typed import INT32, INT64, plainly, typed
@@ -60,8 +61,8 @@ class MemoryRegistry:
 
 
 class Bench:
-    def __init__(self) -> None:
-        self.log, self.kafka, self.registry = MemoryLog(), MemoryKafka(), MemoryRegistry()
+    def __init__(self, **kafka: int) -> None:
+        self.log, self.kafka, self.registry = MemoryLog(), MemoryKafka(**kafka), MemoryRegistry()
 
     def run(self, formats: Formats, *tables: Table, **more: Any) -> None:
         Pipeline(
@@ -122,12 +123,11 @@ def test_every_change_reads_as_in_json(
 
 
 @pytest.mark.skipif(row_codegen.compiled is None, reason="nothing is compiled")
-@pytest.mark.parametrize("metadata", [(), ("op", "position", "ts_ms", "deleted")])
-@pytest.mark.parametrize("shape", ["envelope", "flat"])
+@pytest.mark.parametrize(
+    ("shape", "metadata"), [("envelope", ()), ("flat", ()), ("flat", ("op", "position", "ts_ms", "deleted"))]
+)
 def test_compiled_avro_is_the_plain_one(shape: str, metadata: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_123_000_000)
-    if metadata and shape != "flat":
-        pytest.skip("an envelope has it all")
     made = Bench()
     all_changes(made, Formats(f"{shape} avro", metadata=metadata))
     from cdc.formats import wires
@@ -226,3 +226,24 @@ def test_times_that_are_no_numbers(kind: str, type_: str, text: str) -> None:
     assert plainly(kind, type_, number) == text
     with pytest.raises(ValueError, match="of at is outside"):
         typed(Column("at", type_, Kind(kind), encode=bytes))(b"%d" % number)
+
+
+@pytest.mark.parametrize("form", ["avro", "flat avro", "connect-json", "flat json-schema"])
+def test_dead_letters(form: str) -> None:
+    """A row that is too large, and one that the format cannot hold: its letter is plain JSON, the others go on."""
+    amount = Column("amount", "numeric(10,2)", Kind("decimal", 10, 2), quoted)
+    table = Table("s", "t", (TABLE.columns[0], amount, TABLE.columns[1]), ("id",))
+    bench = Bench(largest_bytes=1_000_000)
+    bench.run(Formats(form), table)
+    bench.log.commit(
+        insert(table, (b"1", b"1.50", b"a")), insert(table, (b"2", b"NaN", b"b")),
+        insert(table, (b"3", b"0.00", b"x" * 1_000_000)), insert(table, (b"4", b"-0.01", b"c")),
+    )  # fmt: skip
+    bench.run(Formats(form), table)
+    letters = [orjson.loads(value or b"") for _, value in bench.records("p.dead-letter-c")]
+    refused = [{"id": "2"}, {"id": "3"}] if "avro" in form else [{"id": "3"}]
+    assert [letter["key"] for letter in letters if letter["part"] == 1] == refused
+    if "avro" in form:
+        assert "of amount is no decimal of Avro" in letters[0]["reason"]
+        assert letters[0]["columns"] == ["amount"]
+    assert {of[1] for of in folded(bench)} == {"1", "2", "3", "4"} - {key["id"] for key in refused}

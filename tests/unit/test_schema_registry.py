@@ -11,6 +11,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config.config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.reading import Reading
 from cdc.formats.wires import RegisteredWires
@@ -18,7 +19,7 @@ from cdc.model.change import Table
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.rules.flat import Formats
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
-from sinks.client.schema_registry import SchemaRegistry
+from sinks.client.schema_registry import SchemaRegistry, check
 from tests.scripted_registry import ScriptedRegistry, scripted_registry
 from tests.text_tables import text_table
 
@@ -164,6 +165,17 @@ def test_down_later_is_tried_again(server: ScriptedRegistry, monkeypatch: pytest
     bench.run()
     assert failed
     assert [value["id"] for value in bench.values()] == ["1", "2"]
+
+
+def test_check_says_what_is_found(server: ScriptedRegistry) -> None:
+    """`cdc check` registers nothing."""
+    sink = KafkaConfig(bootstrap_servers="x:1", format="avro", registry=RegistryConfig(url=server.url))
+    (found,) = check(sink)
+    assert "answers, with 0 subjects" in found.what
+    server.login = "cdc:right"
+    with pytest.raises(OperatorError, match="refuses the login"):
+        check(sink)
+    assert check(KafkaConfig(bootstrap_servers="x:1")) == []
 
 
 def test_options_that_the_client_does_not_take(server: ScriptedRegistry) -> None:
