@@ -28,9 +28,9 @@ from cdc.model.interfaces import UNSURE, Headers, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from cdc.model.state_records import StateWriter, table_key
-from cdc.rules.flat import as_event
 from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.record_batch import CODECS, Codec, first
+from sinks.client.schema_registry import open_reading
 from sinks.producer.batches import Batch, Batches, partition_of
 from sinks.producer.librdkafka import LibrdkafkaProducer
 from sinks.producer.producer import Producer
@@ -89,6 +89,7 @@ class KafkaSink:
 
     def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
+        self._reading = open_reading(config)
         self.epochs = 0
         self._logs = sorted({*logs, "audit"})
         self._table_logs = TableLogs(config)
@@ -366,7 +367,7 @@ class KafkaSink:
         topic = self.topic(table)
         isolation: Isolation = "read_committed" if committed else "read_uncommitted"
         for message in read_to_end(self._servers, self._config.options, topic, isolation):
-            yield cast("bytes", message.key()), as_event(message.value(), message.headers())
+            yield cast("bytes", message.key()), self._reading.event(message.value(), message.headers())
 
     def extent(self, table: Table) -> int:
         return extent(self._servers, self._config.options, self.topic(table))
@@ -378,7 +379,7 @@ class KafkaSink:
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
         messages = read_partition(self._servers, self._config.options, self.topic(table), partition, offset)
         for message in messages:
-            value = as_event(message.value(), message.headers())
+            value = self._reading.event(message.value(), message.headers())
             yield message.offset() or 0, cast("bytes", message.key()), value
 
     def schemas(self) -> Iterator[bytes]:
@@ -497,7 +498,7 @@ class KafkaSink:
             f"({LARGEST_REQUEST} bytes) is what is sent at most",
             topic=self._table_logs.written_for(batch.topic),
             key=key,
-            value=as_event(value, headers) or b"",
+            value=self._reading.event(value, headers) or b"",
         )
 
     def _superseded(self) -> FencedError:

@@ -156,6 +156,12 @@ def opensearch(servers: Callable[[str], str]) -> str:
     return servers("opensearch")
 
 
+@pytest.fixture(scope="session")
+def registry(servers: Callable[[str], str]) -> str:
+    """URL of a real schema registry, with Confluent's API."""
+    return servers("registry")
+
+
 class Database:
     """A database of its own on a real server, and what a test does to it."""
 

@@ -84,6 +84,11 @@ def connector(kind: str, name: str, url: str, table: str, *, folder: Path, parti
     }
 
 
+def _artifact(jar: Path) -> str:
+    """Name what a jar is of, whatever its version."""
+    return jar.stem.rpartition("-")[0]
+
+
 def _mysql(name: str, folder: Path) -> dict[str, str]:
     return {
         "connector.class": "io.debezium.connector.mysql.MySqlConnector",
@@ -140,8 +145,13 @@ class Worker:
         plugin = jars.fetch(f"debezium-{self._kind}", (f"io.debezium:debezium-connector-{self._kind}:{VERSION}",))[
             0
         ].parent
-        with suppress(FileExistsError):
-            (plugins / self._kind).symlink_to(plugin)
+        ours = plugins / self._kind
+        ours.mkdir(exist_ok=True)
+        provided = {_artifact(jar) for jar in jars.fetch("connect", CONNECT)}
+        for jar in plugin.glob("*.jar"):
+            if _artifact(jar) not in provided:  # a class that is there twice is two classes
+                with suppress(FileExistsError):
+                    (ours / jar.name).symlink_to(jar)
         port = Settings(folder).port("port")
         logging = folder / "log4j2.properties"
         logging.write_text(_LOGGING)

@@ -251,7 +251,8 @@ class Pipeline:
             tables = source.tables()
             ran_before = self._sink.check(tables)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before))
-            raise_first(self._settings.formats.refusals(tables))
+            raise_first(self._settings.formats.refusals(tables, first=not ran_before))
+            self._startup.learn_formats(source, tables)
             raise_first(outbox.refusals(self._settings.outbox, tables))
             if not ran_before:
                 self._startup.refuse_neighbours(identity, tables)

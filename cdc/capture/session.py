@@ -95,6 +95,7 @@ class Session:
             database=source.database,
             rules=settings.rules,
             formats=settings.formats,
+            wires=settings.wires,
             tables=tables,
         )
         source.recall(versions.described())

@@ -21,6 +21,7 @@ from cdc.model.errors import GapError, raise_first
 from cdc.model.interfaces import LINEAGE, UNSURE, Choosing, Clock, Comparing, Log, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
+from cdc.model.wire import Wires
 from cdc.rules.capture_rules import NO_RULES, CaptureRules
 from cdc.rules.flat import ENVELOPES, Formats
 
@@ -50,7 +51,9 @@ class Settings:
     outbox: OutboxConfig | None = None
     """The captured table that is an outbox."""
     formats: Formats = ENVELOPES
-    """Which tables' topics are flat."""
+    """The format of each table's records."""
+    wires: Wires | None = None
+    """What makes formats that are not plain JSON."""
     key_headers: bool = False
     """Whether the records of a key change name the other key in a header."""
     idle_position_s: float = 10.0
@@ -249,6 +252,18 @@ class Startup:
         """Add to the open transaction what was asked for."""
         connector, position = self._settings.connector, Position(state.epoch, state.commit, 0).text
         self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=position))
+
+    def learn_formats(self, source: Source, tables: Sequence[Table]) -> None:
+        """Have a registry learn all tables' schemas, before anything is made. Raises OperatorError if it refuses."""
+        wires, rules = self._settings.wires, self._settings.rules
+        if wires is None:
+            return
+        outbox = self._settings.outbox
+        wires.begin(source.name, source.database)
+        for table in tables:
+            if outbox is None or table.qualified != outbox.table:
+                of = rules.of(table.qualified) if rules else None
+                wires.of(table if of is None else of.published(table).table, self._sink.topic(table))
 
     def refuse_neighbours(self, identity: Mapping[str, str], tables: Sequence[Table]) -> None:
         """Raise OperatorError if a topic is another connector's, or this one has run under another prefix."""

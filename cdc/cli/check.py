@@ -57,13 +57,16 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         rules = CaptureRules.of_source(config.source)
         findings += [refused("rules", error) for error in rules.refusals(checked.tables, first=state is None)]
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
-        findings += [refused("format", error) for error in Formats.of_sink(config.sink).refusals(checked.tables)]
+        formats = Formats.of_sink(config.sink)
+        findings += [refused("format", error) for error in formats.refusals(checked.tables, first=True)]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
         if checked.identity:
             findings += [refused("source", refusal) for refusal in verdicts.of_source(state, checked.identity)]
     tables = checked.tables or tuple(_named(config))
     look = registry.part("sinks.check:check")
+    ask = registry.part("sinks.client.schema_registry:check")
+    findings += probed("registry", lambda: ask(config.sink))
     findings += probed("kafka", lambda: look(config.sink, config.name, tables, state=state, identity=checked.identity))
     return list({(finding.level, finding.what): finding for finding in findings}.values())
 

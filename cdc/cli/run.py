@@ -32,6 +32,7 @@ from cdc.config.file_connector import load_any
 from cdc.config.reread import reread
 from cdc.files.topicless_sink import UNSENT
 from cdc.fleet.report import Reporter
+from cdc.formats.wires import RegisteredWires
 from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.meter import Meter
 from cdc.model.state import Phase
@@ -140,7 +141,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -
             raise click.UsageError(f"two files name {what} {', '.join(sorted(doubled))}")
     to, verbose = handler(how.log_format, place), how.verbose
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[to])
-    for client in ("kafka", "cdc.kafka"):  # the connector reports their errors in one line
+    for client in ("kafka", "cdc.kafka", "httpx", "httpcore"):  # the connector reports their errors in one line
         logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     if len(files) > 1:
         _supervise(files, how.flags())
@@ -151,6 +152,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -
 
 
 def _parts(config: ConnectorConfig, how: _How) -> Parts:
+    formats = Formats.of_sink(config.sink)
     settings = Settings(
         connector=config.name,
         prefix=config.sink.prefix,
@@ -163,7 +165,14 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         take_over=how.take_over,
         rules=CaptureRules.of_source(config.source),
         outbox=config.source.outbox,
-        formats=Formats.of_sink(config.sink),
+        formats=formats,
+        wires=None
+        if formats.plain
+        else RegisteredWires(
+            formats,
+            registry=registry.part("sinks.client.schema_registry:open_registry")(config.sink),
+            subjects=config.sink.registry.subjects if config.sink.registry is not None else "topic",
+        ),
         key_headers="key_change" in config.sink.headers,
         unsent=None if config.into is None else orjson.dumps(UNSENT),
     )

@@ -13,6 +13,7 @@ import orjson
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
+from cdc.formats.reading import Reading
 from cdc.model.errors import ConfigError, OperatorError
 
 
@@ -26,11 +27,12 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
     """Print records as they become visible: topic, partition, offset, key, value; null is a tombstone."""
     config = load_connector(file)
     follower = registry.part("sinks.topics.follow:Follower")
+    reading: Reading = registry.part("sinks.client.schema_registry:open_reading")(config.sink)
 
     pretty = sys.stdout.isatty() and not as_json
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with follower(config.sink, _topics(config, table), from_beginning=from_beginning) as following:
-        for count, record in enumerate(_decoded(following.records()), start=1):
+        for count, record in enumerate(_decoded(following.records(), reading), start=1):
             if pretty:
                 click.echo(_coloured(record))
             else:
@@ -50,20 +52,22 @@ def _topics(config: ConnectorConfig, table: str | None) -> str:
     return str(registry.part("sinks.topics.follow:one_table")(config.sink.prefix, schema, name))
 
 
-def _decoded(records: Iterator[tuple[str, int, int, bytes | None, bytes | None]]) -> Iterator[dict[str, Any]]:
+def _decoded(
+    records: Iterator[tuple[str, int, int, bytes | None, bytes | None]], reading: Reading
+) -> Iterator[dict[str, Any]]:
     for topic, partition, offset, key, value in records:
         try:
             yield {
                 "topic": topic,
                 "partition": partition,
                 "offset": offset,
-                "key": orjson.loads(key) if key is not None else None,
-                "value": orjson.loads(value) if value is not None else None,
+                "key": orjson.loads(reading.json(key)) if key is not None else None,
+                "value": orjson.loads(reading.json(value)) if value is not None else None,
             }
         except orjson.JSONDecodeError as exc:
             raise OperatorError(
                 f"topic {topic}, partition {partition}, offset {offset}: not JSON, so not written by a connector",
-                hint="which other producer writes to this topic?",
+                hint="which other producer writes to this topic? Or is its schema not at sink.registry?",
             ) from exc
 
 

@@ -13,7 +13,7 @@ from cdc.config.metrics_config import MetricsConfig
 from cdc.config.patterns import LEFT_OUT, chooses, is_pattern, matches
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.outbox import OutboxConfig
-from cdc.config.published.record_format import check_format
+from cdc.config.published.record_format import RegistryConfig, check_format
 from cdc.config.published.where import parse
 from cdc.config.yaml_binding import BOUND_AS, load, text_at, top_level_keys
 from cdc.model.errors import ConfigError
@@ -270,11 +270,13 @@ class KafkaConfig:
     log: LogConfig | None = None
     """The tables that have a log."""
     format: str = "envelope"
-    """What the value of a table's record is: the event in its ``envelope``, or the row alone (``flat``)."""
+    """A shape (``envelope``, ``flat``: the row alone), an encoding (``json``, ``connect-json``, ``avro``,
+    ``json-schema``), or both."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """The format by table or pattern, where it is another; the first that fits is taken."""
     flat_metadata: tuple[str, ...] = ()
     """What a flat value has besides the row."""
+    registry: RegistryConfig | None = None
     headers: tuple[str, ...] = ()
     """What records tell in headers."""
     topic_config: Mapping[str, str | None] = field(default_factory=dict)
@@ -296,7 +298,9 @@ class KafkaConfig:
             f"transaction_timeout_s: {self.transaction_timeout_s:g} is out of range",
             f"{LEAST_TRANSACTION_S} to {MOST_TRANSACTION_S}, and no more than the brokers' transaction.max.timeout.ms",
         )
-        check_format(self.format, self.formats, metadata=self.flat_metadata, headers=self.headers)
+        check_format(
+            self.format, self.formats, metadata=self.flat_metadata, headers=self.headers, registry=self.registry
+        )
         _require(
             LEAST_IDLE_S <= self.idle_position_s <= MOST_IDLE_S,
             f"idle_position_s: {self.idle_position_s:g} is out of range",

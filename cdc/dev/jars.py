@@ -16,6 +16,7 @@ import logging
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ OPENSEARCH = (
     "org.opensearch:opensearch-plugin-classloader:2.19.1",
     "org.apache.logging.log4j:log4j-core:2.21.0",
 )
+REGISTRY = ("io.apicurio:apicurio-registry-app:2.6.13.Final:all@tar.gz",)
+REGISTRY_SHA256 = "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba"
 OPENSEARCH_TRANSPORT = ("org.opensearch.plugin:transport-netty4-client:2.19.1",)
 
 SPARK = (
@@ -59,6 +62,11 @@ def cache_folder() -> Path:
 
 def fetch(name: str, coordinates: tuple[str, ...], *, transitive: bool = True) -> tuple[Path, ...]:
     """Fetch the jars of these ``group:artifact:version`` and all they need, sorted; from the cache if there."""
+    return tuple(sorted(folder_of(name, coordinates, transitive=transitive).glob("*.jar")))
+
+
+def folder_of(name: str, coordinates: tuple[str, ...], *, transitive: bool = True) -> Path:
+    """Fetch as `fetch` does and return the folder: for what is no jar, ``group:artifact:version:part@extension``."""
     digest = hashlib.sha256(repr((coordinates, transitive)).encode()).hexdigest()[:12]
     cache = cache_folder()
     folder = cache / "jars" / f"{name}-{digest}"
@@ -68,7 +76,34 @@ def fetch(name: str, coordinates: tuple[str, ...], *, transitive: bool = True) -
             if not folder.exists():
                 _log.info("fetching the jars of %s, once", name)
                 _retrieve(name, coordinates, transitive=transitive, cache=cache, target=folder)
-    return tuple(sorted(folder.glob("*.jar")))
+    return folder
+
+
+def unpacked(name: str, coordinates: tuple[str, ...], *, sha256: str) -> Path:
+    """Fetch an archive and unpack it in the cache. Raises OperatorError for another one than that of the hash."""
+    folder = folder_of(name, coordinates, transitive=False)
+    program = folder / "program"
+    if not program.exists():
+        (archive,) = folder.glob("*.tar.gz")
+        with locked(cache_folder() / "lock"):
+            if not program.exists():
+                _unpack(archive, program, sha256)
+    return program
+
+
+def _unpack(archive: Path, program: Path, sha256: str) -> None:
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise OperatorError(
+            f"{archive.name} is not the archive that was tried: its SHA-256 is {found}",
+            hint=f"where did it come from? Without {archive} it is fetched again",
+        )
+    with tempfile.TemporaryDirectory(prefix=".program-", dir=archive.parent) as scratch:
+        unfinished = Path(scratch) / "program"
+        with tarfile.open(archive) as packed:
+            packed.extractall(unfinished, filter="data")
+        unfinished.rename(program)
 
 
 def class_path(name: str, coordinates: tuple[str, ...]) -> str:
@@ -102,13 +137,22 @@ def _retrieve(name: str, coordinates: tuple[str, ...], *, transitive: bool, cach
 
 
 def _module(coordinates: tuple[str, ...], *, transitive: bool) -> str:
-    wanted = "".join(
-        f"<dependency org={quoteattr(group)} name={quoteattr(artifact)} rev={quoteattr(version)}"
-        f' conf="default->default" transitive="{str(transitive).lower()}"/>'
-        for group, artifact, version in (each.split(":") for each in coordinates)
-    )
+    wanted = "".join(_dependency(*each.split(":"), transitive=transitive) for each in coordinates)
     about = '<info organisation="cdc" module="dev"/>'
-    return f'<ivy-module version="2.0">{about}<dependencies>{wanted}</dependencies></ivy-module>'
+    names = 'xmlns:m="http://ant.apache.org/ivy/maven"'
+    return f'<ivy-module version="2.0" {names}>{about}<dependencies>{wanted}</dependencies></ivy-module>'
+
+
+def _dependency(group: str, artifact: str, version: str, part: str = "", *, transitive: bool) -> str:
+    """Write a dependency; `part` names one of its files, as ``classifier@extension``."""
+    classifier, _, extension = part.partition("@")
+    name, kind = quoteattr(artifact), quoteattr(extension)
+    file = f"<artifact name={name} type={kind} ext={kind} m:classifier={quoteattr(classifier)}/>"
+    return (
+        f"<dependency org={quoteattr(group)} name={name} rev={quoteattr(version)}"
+        f' conf="default->{"master" if part else "default"}" transitive="{str(transitive).lower()}">'
+        f"{file if part else ''}</dependency>"
+    )
 
 
 def _pyspark_jars() -> list[Path]:
@@ -144,6 +188,7 @@ def fetch_all() -> None:
     fetch("spark", SPARK)
     fetch("opensearch", OPENSEARCH)
     fetch("opensearch-transport", OPENSEARCH_TRANSPORT)
+    folder_of("registry", REGISTRY, transitive=False)
 
 
 if __name__ == "__main__":

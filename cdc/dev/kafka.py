@@ -3,17 +3,22 @@
 Set for a short start rather than for load: few partitions in the internal topics, the quick compiler only, small
 buffers. `KAFKA_JVM_PERFORMANCE_OPTS` takes the place of the compiler's and the collector's options, as with Kafka's own
 scripts. After a SIGKILL the controller refuses the broker until its old session has run out, hence the short session.
+
+Beside it Apicurio Registry: a schema registry in memory, with Confluent's API. What is registered is gone when it
+stops, and connectors register their schemas again.
 """
 
 from __future__ import annotations
 
 import base64
+import http
+import http.client
 import os
 import shutil
 import socket
 import struct
 import uuid
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from cdc.dev import jars
@@ -142,4 +147,33 @@ def is_ready(port: int) -> bool:
         answer = connection.recv(12, socket.MSG_WAITALL)
         _size, _correlation, brokers = struct.unpack(">iii", answer)
         return bool(brokers > 0)
+    return False
+
+
+_REGISTRY_API = "/apis/ccompat/v7"
+_REGISTRY_HEAP = ("-Xms64m", "-Xmx256m")
+
+
+def prepare_registry(folder: Path) -> Launch:
+    """Fetch and unpack the registry on the first call."""
+    port = Settings(folder).port("port")
+    (runner,) = jars.unpacked("registry", jars.REGISTRY, sha256=jars.REGISTRY_SHA256).glob("*-runner.jar")
+    return Launch(
+        argv=(
+            *(str(java()), *_REGISTRY_HEAP, *_QUICK.split()),
+            *("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}", "-jar", str(runner)),
+        ),
+        ready=lambda _pid: _registry_answers(port),
+        url=f"http://127.0.0.1:{port}{_REGISTRY_API}",
+    )
+
+
+def _registry_answers(port: int) -> bool:
+    with (
+        suppress(OSError, http.client.HTTPException),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection,
+    ):
+        connection.request("GET", f"{_REGISTRY_API}/subjects")
+        with connection.getresponse() as answer:
+            return answer.status == http.HTTPStatus.OK
     return False

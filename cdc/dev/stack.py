@@ -30,6 +30,7 @@ SERVERS: dict[str, Callable[[Path], Launch]] = {
     "opensearch": opensearch.prepare,
     "postgres16": partial(postgres.prepare, major=16),
     "postgres18": partial(postgres.prepare, major=18),
+    "registry": kafka.prepare_registry,
 }
 ALIASES = {"postgres": "postgres18"}
 DEFAULT_SERVERS = ("postgres", "kafka")
@@ -47,6 +48,7 @@ class Servers:
     kafka: str | None = None
     """Bootstrap servers, ``host:port``."""
     opensearch_url: str | None = None
+    registry_url: str | None = None
     mysql_url: str | None = field(default=None, repr=False)
     mariadb_url: str | None = field(default=None, repr=False)
     mariadb11_url: str | None = field(default=None, repr=False)
@@ -97,6 +99,7 @@ class DevServers:
             postgres18_url=found.get("postgres18"),
             kafka=found.get("kafka"),
             opensearch_url=found.get("opensearch"),
+            registry_url=found.get("registry"),
             mysql_url=found.get("mysql"),
             mariadb_url=found.get("mariadb"),
             mariadb11_url=found.get("mariadb11"),

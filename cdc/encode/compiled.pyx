@@ -17,6 +17,8 @@ from libc.string cimport memcmp, memcpy
 
 from cdc.encode.digits cimport DIGITS_MAX, put_digits
 
+from orjson import loads
+
 from cdc.encode import json_text
 from cdc.model.change import UNCHANGED, Change, Op, Transaction
 
@@ -26,6 +28,7 @@ cdef extern from "Python.h":
     PyObject *PyBytes_New "PyBytes_FromStringAndSize" (const char *, Py_ssize_t)
     int _PyBytes_Resize(PyObject **, Py_ssize_t) except -1
     void Py_XDECREF(PyObject *)
+    double PyOS_string_to_double(const char *, char **, PyObject *) except? -1.0
 
 
 cdef extern from *:
@@ -453,9 +456,10 @@ cdef class KeyWriter(_Columns):
     """`rowcode.key_writer`."""
 
     cdef tuple indexes
+    cdef bytes end
 
-    def __init__(self, columns, indexes):
-        self.indexes = tuple(indexes)
+    def __init__(self, columns, indexes, bytes end not None=b"}"):
+        self.indexes, self.end = tuple(indexes), end
         if len(self.indexes) != self.count or any(index < 0 for index in self.indexes):
             raise ValueError("a key of another number of columns")
 
@@ -473,7 +477,7 @@ cdef class KeyWriter(_Columns):
                 raise TypeError
             put_bytes(out, self.befores[i])
             put_value(out, self.codes[i], value, self.encoders[i])
-        return put(out, b"}", 1)
+        return put_bytes(out, self.end)
 
 
 cdef class SizeBound:
@@ -501,6 +505,317 @@ cdef class SizeBound:
                 raise TypeError
             size += PyBytes_GET_SIZE(value) * by
         return size
+
+
+# ---- Avro: values without JSON between ----
+
+cdef enum:
+    A_CALLED, A_WHOLE, A_RAW, A_TEXT, A_T_OR_F, A_ONE_OR_ZERO, A_FLOAT, A_DOUBLE, A_MICROS, A_MILLIS, A_WITH_ZONE, A_INSTANT
+    A_DAYS, A_CLOCK, A_DECIMAL, A_HEX
+
+cdef dict _AVRO_CODES = {
+    "whole": A_WHOLE, "raw": A_RAW, "text": A_TEXT, "t_or_f": A_T_OR_F, "one_or_zero": A_ONE_OR_ZERO, "float": A_FLOAT,
+    "double": A_DOUBLE, "micros": A_MICROS, "millis": A_MILLIS, "with_zone": A_WITH_ZONE, "instant": A_INSTANT,
+    "days": A_DAYS, "clock": A_CLOCK, "decimal": A_DECIMAL, "hex": A_HEX,
+}
+
+cdef enum:
+    DIGITS_KEPT = 18  # of which a number always has room in 64 bits
+    LONG_MAX = 10  # bytes of a number of 64 bits
+
+
+cdef inline int put_long(Out *out, long long number) except -1:
+    """Zig-zag, seven bits a byte."""
+    cdef unsigned long long left = (<unsigned long long>number << 1) ^ <unsigned long long>(number >> 63)
+    cdef unsigned char *to
+    room_for(out, LONG_MAX)
+    to = out.start + out.size
+    while left > 0x7F:
+        to[0] = <unsigned char>(left & 0x7F) | 0x80
+        to += 1
+        left >>= 7
+    to[0] = <unsigned char>left
+    out.size = to + 1 - out.start
+    return 0
+
+
+cdef inline int put_byte(Out *out, unsigned char byte) except -1:
+    room_for(out, 1)
+    out.start[out.size] = byte
+    out.size += 1
+    return 0
+
+
+cdef inline int put_sized(Out *out, const void *text, Py_ssize_t size) except -1:
+    put_long(out, size)
+    return put(out, text, size)
+
+
+cdef inline bint whole(const unsigned char *text, Py_ssize_t size, long long *number) noexcept:
+    """Whether it is a whole number of so few digits that they have room; which."""
+    cdef bint minus = size > 0 and text[0] == 45
+    cdef Py_ssize_t i
+    cdef long long found = 0
+    if minus:
+        text += 1
+        size -= 1
+    if size < 1 or size > DIGITS_KEPT or not are_digits(text, size):
+        return False
+    for i in range(size):
+        found = found * 10 + (text[i] - 48)
+    number[0] = -found if minus else found
+    return True
+
+
+cdef inline bint scaled(
+    long long seconds, const unsigned char *text, Py_ssize_t size, int digits, long long *number
+) noexcept:
+    """`with_fraction` as a number."""
+    cdef int i
+    if size == 1 or size > digits + 1 or (size and text[0] != 46) or not are_digits(text + 1, size - 1):
+        return False
+    for i in range(digits):
+        seconds = seconds * 10 + (text[i + 1] - 48 if i + 1 < size else 0)
+    number[0] = seconds
+    return True
+
+
+cdef inline int put_decimal(Out *out, const unsigned char *text, Py_ssize_t size, int scale) except -1:
+    """The unscaled number, the highest byte first; 0 for another scale, more digits, and what is no number."""
+    cdef bint minus = size > 0 and text[0] == 45
+    cdef Py_ssize_t i, digits = 0, point = -1
+    cdef long long number = 0
+    cdef int bytes_ = 1
+    cdef unsigned char *to
+    for i in range(1 if minus else 0, size):
+        if text[i] == 46 and point < 0:
+            point = i
+        elif 48 <= text[i] <= 57 and digits < DIGITS_KEPT:
+            number = number * 10 + (text[i] - 48)
+            digits += 1
+        else:
+            return 0
+    if digits == 0 or (scale == 0 and point >= 0) or (scale > 0 and (point < 0 or size - point - 1 != scale)):
+        return 0
+    if minus:
+        number = -number
+    while bytes_ < 8 and not (-(<long long>1 << (8 * bytes_ - 1)) <= number < (<long long>1 << (8 * bytes_ - 1))):
+        bytes_ += 1
+    put_long(out, bytes_)
+    room_for(out, 8)
+    to = out.start + out.size
+    for i in range(bytes_):
+        to[i] = <unsigned char>((<unsigned long long>number >> (8 * (bytes_ - 1 - i))) & 0xFF)
+    out.size += bytes_
+    return 1
+
+
+cdef inline int nibble(unsigned char c) noexcept:
+    if 48 <= c <= 57:
+        return c - 48
+    return c - 87 if 97 <= c <= 102 else -1
+
+
+cdef int put_hex_bytes(Out *out, const unsigned char *text, Py_ssize_t size) except -1:
+    """The bytes of ``\\x`` and hex digits; 0 for anything else."""
+    cdef Py_ssize_t i, count = (size - 2) // 2
+    cdef int high, low
+    cdef unsigned char *to
+    cdef size_t begin = out.size
+    if size < 2 or size % 2 or text[0] != 92 or text[1] != 120:
+        return 0
+    put_long(out, count)
+    room_for(out, count)
+    to = out.start + out.size
+    for i in range(count):
+        high, low = nibble(text[2 + 2 * i]), nibble(text[3 + 2 * i])
+        if high < 0 or low < 0:
+            out.size = begin
+            return 0
+        to[i] = <unsigned char>(high << 4 | low)
+    out.size += count
+    return 1
+
+
+cdef int unquoted(Out *out, size_t begin) except -1:
+    """Make a string of Avro of one that was written as JSON from `begin` on: of fewer than 64 bytes, without escapes."""
+    cdef size_t size = out.size - begin - 2
+    out.start[begin] = <unsigned char>(size << 1)
+    out.size -= 1
+    return 1
+
+
+cdef int avro_known(Out *out, int code, int scale, object value) except -1:
+    """As `known`, in Avro."""
+    cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(value)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(value)
+    cdef long long number = 0, day
+    cdef long clock
+    cdef size_t begin = out.size
+    cdef double real
+    cdef float real32
+    if code == A_TEXT:
+        if cdc_seen(text, size) & 0x80:
+            PyUnicode_DecodeUTF8(<const char *>text, size, NULL)
+        put_sized(out, text, size)
+        return 1
+    if code == A_RAW:
+        put_sized(out, text, size)
+        return 1
+    if code == A_WHOLE:
+        if not whole(text, size, &number):
+            return 0
+        put_long(out, number)
+        return 1
+    if code == A_DECIMAL:
+        return put_decimal(out, text, size, scale)
+    if code == A_MICROS or code == A_MILLIS:
+        if size < 19 or text[10] != 32:
+            return 0
+        day, clock = days(text), seconds_of_day(text + 11)
+        if day < 0 or clock < 0 or day + clock == 0:
+            return 0
+        if not scaled(day * 86400 + clock, text + 19, size - 19, 6 if code == A_MICROS else 3, &number):
+            return 0
+        put_long(out, number)
+        return 1
+    if code == A_WITH_ZONE:
+        if size < 22 or memcmp(text + size - 3, b"+00", 3) != 0 or not instant(out, text, size - 3, False):
+            return 0
+        return unquoted(out, begin)
+    if code == A_INSTANT:
+        return unquoted(out, begin) if instant(out, text, size, True) else 0
+    if code == A_DAYS:
+        day = days(text) if size == 10 else -1
+        if day < 0:
+            return 0
+        put_long(out, day)
+        return 1
+    if code == A_CLOCK:
+        clock = seconds_of_day(text) if size >= 8 else -1
+        if clock <= 0 or not scaled(clock, text + 8, size - 8, 6, &number):
+            return 0
+        put_long(out, number)
+        return 1
+    if code == A_T_OR_F or code == A_ONE_OR_ZERO:
+        if size != 1:
+            return 0
+        if text[0] == (116 if code == A_T_OR_F else 49):
+            put_byte(out, 1)
+            return 1
+        if text[0] == (102 if code == A_T_OR_F else 48):
+            put_byte(out, 0)
+            return 1
+        return 0
+    if code == A_DOUBLE or code == A_FLOAT:
+        if size == 0 or text[size - 1] > 57:
+            return 0
+        real = PyOS_string_to_double(<const char *>text, NULL, NULL)
+        if code == A_DOUBLE:
+            put(out, &real, sizeof(double))
+        else:
+            real32 = <float>real
+            put(out, &real32, sizeof(float))
+        return 1
+    if code == A_HEX:
+        return put_hex_bytes(out, text, size)
+    return 0
+
+
+@cython.final
+cdef class AvroColumns:
+    """Writes a row's columns in Avro, each of which may be null; or those of a key, which are not."""
+
+    cdef list packs
+    cdef Py_ssize_t count
+    cdef unsigned char *codes
+    cdef int *scales
+    cdef tuple indexes
+
+    def __cinit__(self, columns, indexes=None):
+        """`columns`: of each the code, the scale, and what packs a value that the code does not tell."""
+        self.packs = [pack for _, _, pack in columns]
+        self.count = len(self.packs)
+        self.codes = <unsigned char *>malloc(self.count + 1)
+        self.scales = <int *>malloc((self.count + 1) * sizeof(int))
+        if self.codes == NULL or self.scales == NULL:
+            raise MemoryError
+        for i, (code, scale, _) in enumerate(columns):
+            self.codes[i] = _AVRO_CODES.get(code, A_CALLED)
+            self.scales[i] = scale
+        self.indexes = None if indexes is None else tuple(indexes)
+        if self.indexes is not None and (len(self.indexes) != self.count or any(index < 0 for index in self.indexes)):
+            raise ValueError("a key of another number of columns")
+
+    def __dealloc__(self):
+        free(self.codes)
+        free(self.scales)
+
+    def __call__(self, tuple row not None):
+        cdef Out out
+        take(&out)
+        try:
+            if self.indexes is None:
+                self.write(&out, row, False)
+            else:
+                self.key(&out, row)
+            return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    cdef inline int value(self, Out *out, Py_ssize_t i, object value) except -1:
+        if PyBytes_CheckExact(value) and self.codes[i] != A_CALLED:
+            if avro_known(out, self.codes[i], self.scales[i], value):
+                return 0
+        packed = self.packs[i](value)
+        if not PyBytes_CheckExact(packed):
+            raise TypeError
+        return put_bytes(out, packed)
+
+    cdef int write(self, Out *out, tuple row, bint image) except -1:
+        """All columns; of an image those that were not sent are null."""
+        cdef Py_ssize_t i
+        cdef object value
+        if len(row) != self.count:
+            raise ValueError("a row of another number of columns")
+        for i in range(self.count):
+            value = row[i]
+            if value is None or (image and value is UNCHANGED):
+                put_byte(out, 0)
+                continue
+            put_byte(out, 2)
+            self.value(out, i, value)
+        return 0
+
+    cdef int key(self, Out *out, tuple row) except -1:
+        cdef Py_ssize_t i
+        cdef object value
+        for i in range(self.count):
+            value = row[self.indexes[i]]
+            if value is None or value is UNCHANGED:
+                raise TypeError
+            self.value(out, i, value)
+        return 0
+
+
+cdef class AvroTable:
+    """What a table's records are in Avro."""
+
+    cdef bytes key_head, value_head
+    cdef AvroColumns key, row
+    cdef bint placed
+
+    def __init__(self, bytes key_head not None, bytes value_head not None, AvroColumns key not None, AvroColumns row not None, bint placed):
+        self.key_head, self.value_head, self.key, self.row, self.placed = key_head, value_head, key, row, placed
+
+
+cdef class Around:
+    """What stands around the JSON of a value."""
+
+    cdef bytes begin, end
+
+    def __init__(self, bytes begin not None, bytes end not None):
+        self.begin, self.end = begin, end
 
 
 # ---- events ----
@@ -552,12 +867,21 @@ cdef class Frame:
     cdef dict counted
     cdef unsigned long long serial
     """No other beginning has it: a table's shape keeps the count of the one that it was used in last."""
+    cdef long long at_ms, made_at_ms
+    cdef bytes where, marked
+    cdef str name
+    cdef Out avro
+    cdef size_t avro_ends[6]
+    """Of: time and mark · until the first number of the place · until the second · place · id · time of the event."""
+    cdef unsigned long long avro_of
+    """The serial that `avro` was put together for."""
 
     def __cinit__(self):
         self.out.start = <unsigned char *>malloc(ROOM_OF_FRAME)
-        if self.out.start == NULL:
+        self.avro.start = <unsigned char *>malloc(ROOM_OF_FRAME)
+        if self.out.start == NULL or self.avro.start == NULL:
             raise MemoryError
-        self.out.room = ROOM_OF_FRAME
+        self.out.room = self.avro.room = ROOM_OF_FRAME
 
     def __init__(
         self, *, epoch, commit, at_ms, made_at_ms, transaction, bytes where, view=0, str snapshot="true", bint alone=False
@@ -580,6 +904,7 @@ cdef class Frame:
         _serial += 1
         self.serial, self.events, self.view, self.numbered = _serial, 0, view, name is not None
         self.counted = {}
+        self.at_ms, self.where, self.marked, self.name = at_ms, where, marked, name
         out.size = 0
         put_signed(out, at_ms)
         put(out, b',"snapshot":"', 13)
@@ -614,6 +939,7 @@ cdef class Frame:
         cdef const char *called
         cdef Out *out = &self.out
         self.ends[3] = out.size
+        self.made_at_ms = made_at_ms
         if self.numbered:
             put(out, b'{"id":', 6)
             called = PyUnicode_AsUTF8AndSize(name, &size)
@@ -630,6 +956,130 @@ cdef class Frame:
 
     def __dealloc__(self):
         free(self.out.start)
+        free(self.avro.start)
+
+    cdef int in_avro(self) except -1:
+        """Put together in Avro what the events share: the members of `where` are fields that may be null, in its order."""
+        cdef Out *out = &self.avro
+        cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(self.where)
+        cdef Py_ssize_t i = 0, begin, size = PyBytes_GET_SIZE(self.where)
+        cdef long long number = 0
+        cdef int places = 0
+        cdef bint plain
+        self.avro_of, out.size = 0, 0
+        put_long(out, self.at_ms)
+        put_sized(out, PyBytes_AS_STRING(self.marked), PyBytes_GET_SIZE(self.marked))
+        self.avro_ends[0] = out.size
+        while i < size:
+            while i < size and text[i] != 58:  # a name and its colon
+                i += 1
+            i += 1
+            begin = i
+            if i >= size:
+                raise ValueError("a place without a value")
+            if text[i] == 37 and i + 1 < size and text[i + 1] == 100:  # %d
+                if places == 2:
+                    raise ValueError("a place is not of one or two numbers")
+                put_byte(out, 2)
+                places += 1
+                self.avro_ends[places] = out.size
+                i += 2
+            elif text[i] == 34:
+                plain = True
+                i += 1
+                while i < size and text[i] != 34:
+                    if text[i] == 92:
+                        i += 1
+                        plain = False
+                    elif text[i] == 37:
+                        plain = False
+                    i += 1
+                i += 1
+                put_byte(out, 2)
+                if plain:
+                    put_sized(out, text + begin + 1, i - begin - 2)
+                else:
+                    told = loads(self.where[begin:i].replace(b"%%", b"%")).encode()
+                    put_sized(out, PyBytes_AS_STRING(told), PyBytes_GET_SIZE(told))
+            else:
+                while i < size and text[i] != 44:
+                    i += 1
+                if i - begin == 4 and memcmp(text + begin, b"null", 4) == 0:
+                    put_byte(out, 0)
+                elif whole(text + begin, i - begin, &number):
+                    put_byte(out, 2)
+                    put_long(out, number)
+                else:
+                    raise ValueError("a place is not of one or two numbers")
+            if i > size or (i < size and text[i] != 44):
+                raise ValueError("a place is not a list of members")
+            i += 1
+        if places != self.places:
+            raise ValueError("a place of another kind")
+        if places == 1:
+            self.avro_ends[2] = out.size
+        self.avro_ends[3] = out.size
+        if self.name is None:
+            put_byte(out, 0)
+        else:
+            put_byte(out, 2)
+            told = self.name.encode()
+            put_sized(out, PyBytes_AS_STRING(told), PyBytes_GET_SIZE(told))
+        self.avro_ends[4] = out.size
+        put_byte(out, 2)
+        put_long(out, self.made_at_ms)
+        self.avro_ends[5] = out.size
+        self.avro_of = self.serial
+        return 0
+
+    cdef int behind_avro(self, Out *out, AvroEnd end, Shape shape, object lsn, bytes op) except -1:
+        """`behind`, in Avro."""
+        cdef long long first, second = 0
+        cdef unsigned long long number = self.view
+        cdef size_t at, begin
+        cdef const unsigned char *mine
+        cdef size_t *ends = self.avro_ends
+        cdef _Count count = None
+        if self.avro_of != self.serial:
+            self.in_avro()
+        mine = self.avro.start
+        if type(lsn) is tuple:
+            if self.places != 2 or len(<tuple>lsn) != 2:
+                raise TypeError("a place of another kind")
+            first, second = lsn
+        else:
+            if self.places != 1:
+                raise TypeError("a place of another kind")
+            first = lsn
+        if self.numbered:
+            count = shape.count if shape.of == self.serial else self.counter(shape)
+            self.events += 1
+            count.events += 1
+            number = self.events
+        shape.made[PyBytes_AS_STRING(op)[0] & 7] += 1
+        put_bytes(out, end.head)
+        put(out, mine, ends[0])
+        put_bytes(out, end.where)
+        if end.table.placed:
+            put(out, mine + ends[0], ends[1] - ends[0])
+            put_long(out, first)
+            if self.places == 2:
+                put(out, mine + ends[1], ends[2] - ends[1])
+                put_long(out, second)
+            put(out, mine + ends[2], ends[3] - ends[2])
+        begin = out.size
+        put_byte(out, 0)
+        at = self.ends[2] + POSITION_AT
+        put(out, self.out.start + at, self.ends[3] - at)
+        put_hex(out, number, 8)
+        out.start[begin] = <unsigned char>((out.size - begin - 1) << 1)  # it is shorter than 64 bytes
+        put_bytes(out, end.version)
+        put(out, mine + ends[3], ends[4] - ends[3])
+        if self.numbered:
+            put_long(out, number)
+            put_long(out, count.events)
+        put_sized(out, PyBytes_AS_STRING(op), PyBytes_GET_SIZE(op))
+        return put(out, mine + ends[4], ends[5] - ends[4])
 
     cdef int behind(self, Out *out, Shape shape, object lsn, bytes op) except -1:
         """All of an event behind its two rows; counts it."""
@@ -745,20 +1195,53 @@ cdef object _CHANGE = Change, _TRANSACTION = Transaction, _CREATE = Op.CREATE, _
 cdef str _HEADER = "__cdc"
 
 
+cdef bytes _sized_texts(texts):
+    """These texts as Avro has them, one behind the other."""
+    cdef Out out
+    take(&out)
+    try:
+        for text in texts:
+            told = text.encode()
+            put_sized(&out, PyBytes_AS_STRING(told), PyBytes_GET_SIZE(told))
+        return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+    finally:
+        give(&out)
+
+
+cdef class AvroEnd:
+    """What an event of one version of a table has in Avro, besides what all events of its frame have."""
+
+    cdef AvroTable table
+    cdef bytes head, where, version
+
+    def __init__(self, encoder):
+        cdef Out out
+        self.table = encoder.wire.compiled
+        self.head, self.where = _sized_texts(encoder.told[0]), _sized_texts(encoder.told[1])
+        take(&out)
+        try:
+            put_long(&out, encoder.version)
+            self.version = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+
 cdef class FlatEnd:
     """What makes a flat record of a row: `cdc.rules.flat.Flat`, and the table's version."""
 
     cdef tuple metadata
     cdef bytes version
     cdef Shape shape
+    cdef bint avro
 
     def __init__(self, encoder):
+        self.avro = encoder.wire is not None and type(encoder.wire.compiled) is AvroTable
         if not {"op", "position", "ts_ms", "deleted"}.issuperset(encoder.flat.metadata):
             raise ValueError("metadata that is not known")
         self.metadata, self.version, self.shape = encoder.flat.metadata, b" %d " % encoder.version, encoder.shape
 
-    cdef tuple record(self, Out *out, Frame frame, bytes code, bytes key, bint gone):
-        """Key, value and headers; `out` has the row."""
+    cdef tuple record(self, Out *out, Frame frame, bytes code, bytes key, bint gone, bytes end):
+        """Key, value and headers; `out` has the row, behind which goes `end`."""
         cdef Out told
         cdef bytes header
         cdef size_t position
@@ -767,7 +1250,18 @@ cdef class FlatEnd:
         try:
             frame.position(&told, self.shape)
             position = told.size
-            if self.metadata and not gone:
+            if self.avro and not gone:
+                for name in self.metadata:
+                    put_byte(out, 2)
+                    if name == "op":
+                        put_sized(out, PyBytes_AS_STRING(code), PyBytes_GET_SIZE(code))
+                    elif name == "position":
+                        put_sized(out, told.start, position)
+                    elif name == "ts_ms":
+                        put_long(out, frame.made_at_ms)
+                    else:
+                        put_sized(out, b"false", 5)
+            elif self.metadata and not gone:
                 out.size -= 1  # the brace, which RowWriter puts last
                 for name in self.metadata:
                     if name == "op":
@@ -789,23 +1283,80 @@ cdef class FlatEnd:
             header = PyBytes_FromStringAndSize(<char *>told.start, told.size)
         finally:
             give(&told)
-        value = None if gone else PyBytes_FromStringAndSize(<char *>out.start, out.size)
-        return key, value, ((_HEADER, header),)
+        if gone:
+            return key, None, ((_HEADER, header),)
+        put_bytes(out, end)
+        return key, PyBytes_FromStringAndSize(<char *>out.start, out.size), ((_HEADER, header),)
 
 
-cdef class Way:
-    """The compiled form of `cdc.encode.fast_path.fast_path`."""
+cdef class _Records:
+    """What a fast path knows of one version of a table."""
 
     cdef RowWriter write_row
     cdef KeyWriter write_key
     cdef Shape shape
     cdef FlatEnd flat
+    cdef AvroEnd avro
+    cdef bytes begin, end
+    """What stands around the JSON of a value."""
+
+    def __init__(self, encoder, *_):
+        wire = encoder.wire
+        self.shape = encoder.shape
+        self.flat = None if encoder.flat is None else FlatEnd(encoder)
+        self.begin = self.end = b""
+        if wire is not None and type(wire.compiled) is AvroTable:
+            self.avro = AvroEnd(encoder)
+            return
+        self.write_row, self.write_key = encoder.write_row, encoder.write_key
+        if wire is not None:
+            self.begin, self.end = (<Around?>wire.compiled).begin, (<Around>wire.compiled).end
+
+    cdef int key(self, Out *out, tuple row) except -1:
+        if self.avro is None:
+            return self.write_key.write(out, row)
+        put_bytes(out, self.avro.table.key_head)
+        return self.avro.table.key.key(out, row)
+
+    cdef int images(self, Out *out, object before, object after) except -1:
+        """The event up to where the rows end, of a flat one the row."""
+        if self.avro is None:
+            put_bytes(out, self.begin)
+            if self.flat is None:
+                put(out, b'{"before":', 10)
+                if before is None:
+                    put(out, b"null", 4)
+                else:
+                    self.write_row.image(out, before)
+                put(out, b',"after":', 9)
+                if after is None:
+                    return put(out, b"null", 4)
+            return 0 if after is None else self.write_row.write(out, after)
+        put_bytes(out, self.avro.table.value_head)
+        if self.flat is None:
+            put_byte(out, 0 if before is None else 2)
+            if before is not None:
+                self.avro.table.row.write(out, before, True)
+            put_byte(out, 0 if after is None else 2)
+        return 0 if after is None else self.avro.table.row.write(out, after, False)
+
+    cdef int behind(self, Out *out, Frame frame, object lsn, bytes code) except -1:
+        """The event behind its rows."""
+        if self.avro is None:
+            frame.behind(out, self.shape, lsn, code)
+            return put_bytes(out, self.end)
+        return frame.behind_avro(out, self.avro, self.shape, lsn, code)
+
+
+@cython.final
+cdef class Way(_Records):
+    """The compiled form of `cdc.encode.fast_path.fast_path`."""
+
     cdef object stored
     cdef long long limit
 
     def __init__(self, encoder, stored, limit):
-        self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
-        self.flat = None if encoder.flat is None else FlatEnd(encoder)
+        _Records.__init__(self, encoder)
         self.stored, self.limit = stored, limit
 
     def __call__(self, change, Frame frame not None):
@@ -838,8 +1389,8 @@ cdef class Way:
             if key is None:
                 return None
             if self.flat is not None:
-                return self.flat.record(&out, frame, code, key, op is _DELETE)
-            frame.behind(&out, self.shape, <object>PyTuple_GET_ITEM(change, 4), code)
+                return self.flat.record(&out, frame, code, key, op is _DELETE, self.end)
+            self.behind(&out, frame, <object>PyTuple_GET_ITEM(change, 4), code)
             return key, PyBytes_FromStringAndSize(<char *>out.start, out.size)
         finally:
             give(&out)
@@ -853,50 +1404,36 @@ cdef class Way:
                     return None
             elif self.stored(after) >= self.limit:
                 return None
-        self.write_key.write(out, after)
+        self.key(out, after)
         key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
         if before is not None:
             out.size = 0
-            self.write_key.write(out, before)
+            self.key(out, before)
             if out.size != <size_t>PyBytes_GET_SIZE(key) or memcmp(out.start, PyBytes_AS_STRING(key), out.size) != 0:
                 return None
         out.size = 0
-        if self.flat is None:
-            put(out, b'{"before":', 10)
-            if before is None:
-                put(out, b"null", 4)
-            else:
-                self.write_row.image(out, before)
-            put(out, b',"after":', 9)
-        self.write_row.write(out, after)
+        self.images(out, before, after)
         return key
 
     cdef object gone(self, Out *out, tuple before):
         """The same of a delete."""
-        self.write_key.write(out, before)
+        self.key(out, before)
         cdef bytes key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
         out.size = 0
-        if self.flat is None:
-            put(out, b'{"before":', 10)
-            self.write_row.image(out, before)
-            put(out, b',"after":null', 13)
+        self.images(out, before, None)
         return key
 
 
-cdef class Reading:
+@cython.final
+cdef class Reading(_Records):
     """The compiled form of `cdc.encode.fast_path.read_fast_path`."""
 
-    cdef RowWriter write_row
-    cdef KeyWriter write_key
-    cdef Shape shape
-    cdef FlatEnd flat
     cdef str topic
     cdef object write
 
     def __init__(self, encoder, write):
-        self.write_row, self.write_key, self.shape = encoder.write_row, encoder.write_key, encoder.shape
+        _Records.__init__(self, encoder)
         self.topic, self.write = encoder.topic, write
-        self.flat = None if encoder.flat is None else FlatEnd(encoder)
 
     def __call__(self, rows, Py_ssize_t begin, Frame frame not None, lsn):
         cdef Out out
@@ -911,19 +1448,17 @@ cdef class Reading:
             take(&out)
             try:
                 try:
-                    self.write_key.write(&out, row)
+                    self.key(&out, row)
                     key = PyBytes_FromStringAndSize(<char *>out.start, out.size)
                     out.size = 0
-                    if self.flat is None:
-                        put(&out, b'{"before":null,"after":', 23)
-                    self.write_row.write(&out, row)
+                    self.images(&out, None, row)
                 except Exception:
                     return at
                 if self.flat is None:
-                    frame.behind(&out, self.shape, lsn, b"r")
+                    self.behind(&out, frame, lsn, b"r")
                     value = PyBytes_FromStringAndSize(<char *>out.start, out.size)
                 else:
-                    record = self.flat.record(&out, frame, b"r", key, False)
+                    record = self.flat.record(&out, frame, b"r", key, False, self.end)
             finally:
                 give(&out)
             if record is None:

@@ -104,7 +104,7 @@ class DeadLetters:
             "op": bad.op.value,
             "reason": reason,
             "columns": columns,
-            "key": orjson.Fragment(key),
+            "key": orjson.Fragment(encoder.key_image(key)),
         }
         images = {"before": _texts(encoder, bad.before), "after": _texts(encoder, bad.after)}
         self._write(key, head, images, f"table {table.qualified}, event {bad.position}: {reason}")
@@ -197,7 +197,7 @@ def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError
     """
     try:
         event = orjson.loads(error.value)
-        source, columns = event["source"], ", ".join(orjson.loads(error.key))
+        source, columns = event["source"], _columns(error.key)
         position = source["position"]
         named = (source.get("schema", source.get("db")), source.get("table"))  # a flat record has neither
         where = ".".join(name for name in named if name)
@@ -205,9 +205,19 @@ def refusal(error: TooLargeError) -> tuple[tuple[str, bytes, str], OperatorError
     except (ValueError, KeyError, TypeError):
         return None
     return (error.topic, error.key, position), OperatorError(
-        f"{what}, event {position}: {error.message} (key columns: {columns})",
+        f"{what}, event {position}: {error.message}{columns}",
         hint=f"{error.hint}; or on_error: dead_letter, which goes on without it and keeps the row in its own topic",
     )
+
+
+def _columns(key: bytes) -> str:
+    """Name the columns of a record's key, as far as the key is JSON that names them."""
+    try:
+        found = orjson.loads(key)
+    except ValueError:
+        return ""
+    found = found.get("payload", found) if isinstance(found, dict) else {}
+    return f" (key columns: {', '.join(found)})" if isinstance(found, dict) else ""
 
 
 def newest_letters(letters: ReadDeadLetters, table: Table) -> dict[bytes, str]:

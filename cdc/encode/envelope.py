@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Final, cast
 import orjson
 
 from cdc import __version__
-from cdc.encode.row_codegen import compiled, hole_finder, key_writer, row_writer
-from cdc.model.change import UNCHANGED, Column, Coordinates, Kind, Message, Position, Row, Table, Unsent, Xid
+from cdc.encode.row_codegen import Write, compiled, hole_finder, key_writer, row_writer
+from cdc.model.change import UNCHANGED, Coordinates, Kind, Message, Position, Row, Table, Unsent, Xid
 from cdc.model.errors import BugError, OperatorError
 from cdc.model.state import Key
+from cdc.model.wire import Wire
 from cdc.rules.capture_rules import Published
 from cdc.rules.flat import Flat
 
 _NULL: Final = b"null"
+_WITH_SCHEMA: Final = b'{"schema":{"type":"struct"'
 
 
 class TableEncoder:
-    """Encodes rows and keys of one version of one table as JSON."""
+    """Encodes rows of one version of one table as JSON, and keys as they are on the wire."""
 
     def __init__(
         self,
@@ -39,12 +41,13 @@ class TableEncoder:
         topic: str,
         published: Published | None = None,
         flat: Flat | None = None,
+        wire: Wire | None = None,
     ) -> None:
         """`published` is what the rules leave of the table; None: all of it, as it is.
 
-        `flat` is how the table's topic is flat.
+        `flat` is how the table's topic is flat, `wire` how records are not plain JSON.
         """
-        self.flat = flat
+        self.flat, self.wire = flat, wire
         self.source = table
         """The table as the source has it, in whose order its rows are before they are cut."""
         self.published = published
@@ -56,20 +59,41 @@ class TableEncoder:
         self.topic = topic
         self.toastable = any(column.toastable for column in table.columns)
         self.key_indexes = table.key_indexes
-        self._columns = tuple(_Encoded.of(column, first=i == 0) for i, column in enumerate(table.columns))
-        self._key = tuple(
-            (index, _Encoded.of(table.columns[index], first=i == 0)) for i, index in enumerate(self.key_indexes)
-        )
+        encoders = [column.encode for column in table.columns] if wire is None else wire.encoders
+        named = [(column.name, encode) for column, encode in zip(table.columns, encoders, strict=True)]
+        self._columns = tuple(_Encoded.of(*of, first=i == 0) for i, of in enumerate(named))
+        self._key = tuple((index, _Encoded.of(*named[index], first=i == 0)) for i, index in enumerate(self.key_indexes))
         self.has_holes = hole_finder(tuple(index for index, column in enumerate(table.columns) if column.toastable))
         """Whether the source left values out of a row: it may leave out toastable ones."""
         # the generated functions may raise any error, see `cdc.encode.row_codegen`
         self.write_row = row_writer([(column.prefix, column.encode) for column in self._columns])
-        self.write_key = key_writer([(column.prefix, column.encode) for _, column in self._key], self.key_indexes)
+        self.write_key = self._key_writer()
+        self.told = (
+            (__version__, connector, prefix),
+            (database, table.schema, table.name) if database else (table.schema, table.name),
+        )
+        """What the source block says in all events, as text: first who writes, then of what."""
         head, self.source_where = _source(connector, prefix, database, table.schema, table.name)
         self.source_head = b'{"before":%b,"after":%b,' + head
         self.source_tail = b'","schema_version":%d},"transaction":' % version
         self.shape = _shape(b"," + head, self.source_where, self.source_tail, topic, table.qualified)
         self.made: Counter[bytes] = Counter()
+
+    def _key_writer(self) -> Write:
+        columns = [(column.prefix, column.encode) for _, column in self._key]
+        wire = self.wire
+        if wire is None or wire.around_key is None:
+            write = key_writer(columns, self.key_indexes)
+            return write if wire is None else (lambda row: wire.key(write(row)))
+        begin, end = wire.around_key
+        (prefix, encode), *others = columns
+        return key_writer([(begin + prefix, encode), *others], self.key_indexes, end=b"}" + end)
+
+    def key_image(self, key: bytes) -> bytes:
+        """Return the JSON of a record's key; ``null`` for one of another format."""
+        if self.wire is not None:
+            return self.wire.key_image(key)
+        return key if key[:1] == b"{" and not key.startswith(_WITH_SCHEMA) else _NULL
 
     def taken(self) -> dict[str, int]:
         """Return how many events of each op were made since the last call."""
@@ -124,7 +148,8 @@ class TableEncoder:
             parts.append(column.prefix)
             parts.append(column.encode(value))
         parts.append(b"}")
-        return b"".join(parts)
+        json = b"".join(parts)
+        return json if self.wire is None else self.wire.key(json)
 
     def row(self, row: Row, fragments: Mapping[str, bytes] | None = None) -> bytes:
         """Encode a whole row; `fragments` has the JSON of columns that are UNCHANGED in it."""
@@ -260,8 +285,8 @@ class _Encoded:
     encode: Callable[[bytes], bytes]
 
     @classmethod
-    def of(cls, column: Column, *, first: bool) -> _Encoded:
-        return cls(column.name, (b"{" if first else b",") + orjson.dumps(column.name) + b":", column.encode)
+    def of(cls, name: str, encode: Callable[[bytes], bytes], *, first: bool) -> _Encoded:
+        return cls(name, (b"{" if first else b",") + orjson.dumps(name) + b":", encode)
 
 
 @dataclass(slots=True)
@@ -388,9 +413,13 @@ def schema_record(
     version: int,
     position: Position,
     published: Published | None = None,
-    flat: Flat | None = None,
+    format_: str = "",
+    key_form: str = "",
 ) -> tuple[bytes, bytes]:
-    """Make the schema topic's record of one version of a table: of what is published of it."""
+    """Make the schema topic's record of one version of a table: of what is published of it.
+
+    `format_` is the records' format, `key_form` differs where the bytes of the same key do: see `cdc.model.wire`.
+    """
     table = table if published is None else published.table
     key = {"schema": table.schema, "table": table.name, "version": version}
     value = {
@@ -406,7 +435,8 @@ def schema_record(
         "columns": [{"name": c.name, "type": c.type, **_kind(c.kind)} for c in table.columns],
         **({"marks": list(table.marks)} if table.marks else {}),
         **({"deferred_key": True} if table.deferred_key else {}),
-        **({"format": flat.text} if flat is not None else {}),
+        **({"format": format_} if format_ else {}),
+        **({"key_form": key_form} if key_form else {}),
         **({"rules": published.rules} if published is not None else {}),
         **(
             {"left_out": [list(of) for of in published.left_out]}

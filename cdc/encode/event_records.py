@@ -36,8 +36,10 @@ class EventRecords:
         headers: Headers = (),
     ) -> None:
         """Write the event of a row, in JSON; of a delete `after` is ``null``."""
+        wire = encoder.wire
         if encoder.flat is None:
-            self._write(encoder.topic, key, frame.event(encoder, op, before, after, lsn), headers)
+            event = frame.event(encoder, op, before, after, lsn)
+            self._write(encoder.topic, key, event if wire is None else wire.value(event), headers)
             if op == _DELETE:
                 self._write(encoder.topic, key, None, headers)
             return
@@ -45,4 +47,4 @@ class EventRecords:
         event = frame.event(encoder, op, b"", b"", lsn)  # which counts it, and has its time
         told = (*headers, encoder.flat.header(op, position, encoder.version))
         value = None if op == _DELETE else encoder.flat.value(after, event, op, position)
-        self._write(encoder.topic, key, value, told)
+        self._write(encoder.topic, key, value if wire is None or value is None else wire.value(value), told)

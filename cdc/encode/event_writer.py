@@ -178,7 +178,7 @@ class EventWriter:
         """Write a delete for each of `keys`, which the source no longer has."""
         encoder = self._encoder(table, position)
         for key in keys:
-            self._records.put(encoder, key, frame, op=b"d", before=key, after=_NULL, lsn=lsn)
+            self._records.put(encoder, key, frame, op=b"d", before=encoder.key_image(key), after=_NULL, lsn=lsn)
 
     def batch(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
         """Write transactions from `begin` on by the fast path, up to one with a change that only `changes` can write.
@@ -541,7 +541,8 @@ class EventWriter:
         with LiveKeys() as live:
             live.of_topic(self._sink.records(change.table), change.table, encoder.topic, bound=bound, kept=kept)
             for key in live:
-                self._records.put(encoder, key, frame, op=b"d", before=key, after=_NULL, lsn=change.lsn)
+                image = encoder.key_image(key)
+                self._records.put(encoder, key, frame, op=b"d", before=image, after=_NULL, lsn=change.lsn)
 
     def _encoder_at(self, table: Table, frame: Frame) -> TableEncoder:
         found = self._versions.known(table)

@@ -53,6 +53,8 @@ def fast_path(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit:
     `stored` bounds the bytes that a row takes in the source. From `limit` on its values may be stored out of line and
     must be kept (`cdc.encode.toast`), so such a row is declined.
     """
+    if encoder.wire is not None and encoder.wire.compiled is None:
+        return _decline
     if compiled is not None:
         return cast("FastPath", compiled.Way(encoder, stored, limit))
     if encoder.flat is not None:
@@ -85,9 +87,10 @@ def _decline(_change: Change, _frame: Frame) -> None:
 
 def read_fast_path(encoder: TableEncoder, write: Write) -> ReadFastPath:
     """Make the fast path of a snapshot's rows of one version of one table."""
-    if compiled is not None:
+    without = encoder.wire is not None and encoder.wire.compiled is None
+    if compiled is not None and not without:
         return cast("ReadFastPath", compiled.Reading(encoder, write))
-    if encoder.flat is not None:
+    if encoder.flat is not None or without:
         return lambda rows, begin, *_: begin  # noqa: ARG005 - it declines the first
     topic, write_key, write_row = encoder.topic, encoder.write_key, encoder.write_row
 

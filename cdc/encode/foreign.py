@@ -43,11 +43,18 @@ def event_of(value: bytes) -> Mapping[str, Any] | None:
 
 
 def names_a_row(key: bytes, columns: Sequence[str]) -> bool:
-    """Whether a foreign record's key has the form of the table's keys: it then stands where a row may stand."""
+    """Whether a foreign record's key has the form of the table's keys: it then stands where a row may stand.
+
+    A key that names a schema at a registry may be of any table; the schema may be lost.
+    """
+    if key[:1] == b"\0":
+        return True
     try:
         found = orjson.loads(key)
     except ValueError:
         return False
+    if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
+        found = found["payload"]
     return isinstance(found, dict) and found.keys() == set(columns)
 
 

@@ -42,12 +42,15 @@ def row_writer(columns: Sequence[tuple[bytes, Encode]]) -> Write:
     return _made(taken, columns, values)
 
 
-def key_writer(columns: Sequence[tuple[bytes, Encode]], indexes: Sequence[int]) -> Write:
-    """Make the function that writes a row's key; `indexes` says where its columns stand. It raises for a null."""
+def key_writer(columns: Sequence[tuple[bytes, Encode]], indexes: Sequence[int], *, end: bytes = b"}") -> Write:
+    """Make the function that writes a row's key; `indexes` says where its columns stand. It raises for a null.
+
+    `end` is what stands behind the last value.
+    """
     if compiled is not None:
-        return cast("Write", compiled.KeyWriter(columns, indexes))
+        return cast("Write", compiled.KeyWriter(columns, indexes, end))
     taken = "; ".join(f"v{n} = row[{index}]" for n, index in enumerate(indexes))
-    return _made(taken, columns, [_code(n, encode) for n, (_, encode) in enumerate(columns)])
+    return _made(taken, columns, [_code(n, encode) for n, (_, encode) in enumerate(columns)], end)
 
 
 @cache
@@ -69,8 +72,8 @@ def _code(number: int, encode: Encode) -> str:
     return _INLINE.get(encode, f"e{number}({{0}})").format(f"v{number}")
 
 
-def _made(taken: str, columns: Sequence[tuple[bytes, Encode]], values: Sequence[str]) -> Write:
-    whole = b"".join(before.replace(b"%", b"%%") + b"%b" for before, _ in columns) + b"}"
+def _made(taken: str, columns: Sequence[tuple[bytes, Encode]], values: Sequence[str], end: bytes = b"}") -> Write:
+    whole = b"".join(before.replace(b"%", b"%%") + b"%b" for before, _ in columns) + end.replace(b"%", b"%%")
     source = f"def write(row):\n    {taken}\n    return {whole!r} % ({', '.join(values)},)\n"
     return cast("Write", _function(source, "write", **{f"e{n}": encode for n, (_, encode) in enumerate(columns)}))
 

@@ -13,6 +13,7 @@ from cdc.encode.envelope import MessageEncoder, TableEncoder, schema_record
 from cdc.model.change import Position, Table
 from cdc.model.errors import raise_first
 from cdc.model.table_schema import Description, carried, rewritten, stale_reason
+from cdc.model.wire import Wire, Wires
 from cdc.rules.capture_rules import (
     CHANGED,
     NO_RULES,
@@ -27,7 +28,7 @@ from cdc.rules.flat import CHANGED as FORMAT_CHANGED
 from cdc.rules.flat import ENVELOPES, Formats
 
 Publish: TypeAlias = Callable[[bytes, bytes], None]
-_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format")
+_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format", "key_form")
 Resnapshot: TypeAlias = Callable[[Table, str], None]
 """Requests an incremental snapshot of a table; with the reason, for the log."""
 
@@ -50,13 +51,14 @@ class SchemaVersions:
         database: str,
         rules: CaptureRules = NO_RULES,
         formats: Formats = ENVELOPES,
+        wires: Wires | None = None,
         tables: Sequence[Table] = (),
     ) -> None:
         """`published` are the schema topic's records, `tables` the captured ones as they are now.
 
         Raises OperatorError for a rule that names a column which is not there and never was.
         """
-        self._rules, self._formats = rules, formats
+        self._rules, self._formats, self._wires = rules, formats, wires
         self._now = {table.qualified: table for table in tables}
         self._left_out: dict[tuple[str, str, int], Sequence[tuple[int, str, str]]] = {}
         self._connector, self._source, self._prefix, self._database = connector, source, prefix, database
@@ -117,10 +119,9 @@ class SchemaVersions:
 
     def _changed(self, before: Description | None, table: Table, published: Published | None) -> str | None:
         """Why the topic's rows are not as the file says, though they are the source's; None where they are."""
-        flat = self._formats.of(table.qualified)
         now = {
             "rules": published.rules if published is not None else "",
-            "format": flat.text if flat is not None else "",
+            "format": self._formats.text(table.qualified),
         }
         if before is None or before.rules == _rules_of(now):
             return None
@@ -215,7 +216,8 @@ class SchemaVersions:
         raise_first(self._formats.refusals([shown]))
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0
-        key, value = self._record(table, topic, position, version + 1, published)
+        wire = self._wires.of(shown, topic) if self._wires is not None else None
+        key, value = self._record(table, topic, position, version + 1, published=published, wire=wire)
         new = orjson.loads(value)
         before = self.newest(table)
         same = last is not None and all(last.get(part) == new.get(part) for part in _COMPARED)
@@ -225,19 +227,29 @@ class SchemaVersions:
             self._note(new)
             reason = stale_reason(before, shown) if before is not None else None
             reason = self._changed(before, table, published) or reason
+            if last is not None and "key_form" in last and last["key_form"] != new.get("key_form"):
+                reason = reason or "the schema of its key is another, and so are the keys of its records"
             if reason is not None:
                 resnapshot(table, reason)
         encoder = TableEncoder(
             table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic,
-            published=published, flat=self._formats.of(table.qualified),
+            published=published, flat=self._formats.of(table.qualified), wire=wire,
         )  # fmt: skip
         self._encoders[id(table)] = encoder  # which keeps the table, and so its id
         return encoder
 
     def _record(
-        self, table: Table, topic: str, position: Position, version: int, published: Published | None
+        self,
+        table: Table,
+        topic: str,
+        position: Position,
+        version: int,
+        *,
+        published: Published | None,
+        wire: Wire | None,
     ) -> tuple[bytes, bytes]:
         return schema_record(
             table, connector=self._connector, source=self._source, database=self._database, topic=topic,
-            version=version, position=position, published=published, flat=self._formats.of(table.qualified),
+            version=version, position=position, published=published, format_=self._formats.text(table.qualified),
+            key_form=wire.key_form if wire is not None else "",
         )  # fmt: skip

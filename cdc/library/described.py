@@ -55,6 +55,11 @@ class Described:
                 hint="a connector that starts publishes again what the schema topic has lost: cdc run CONNECTOR.yaml",
             ) from None
 
+    def had_formats(self) -> bool:
+        """Whether records of any table may be other than plain JSON."""
+        versions = (record for of in self._versions.values() for record in of.values())
+        return any(" " in str(record.get("format", "")) for record in versions)
+
     def was_flat(self, topic: str) -> bool:
         """Whether a version of the topic's table was flat."""
         return any("format" in record for record in self._versions[topic].values())

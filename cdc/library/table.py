@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.library.described import Described
+from cdc.library.formats import Readable, raw_key
 from cdc.library.packages import require
 from cdc.rules.flat import HEADER, as_event
 
@@ -29,12 +30,12 @@ class Table:
         self._text = text
         self._described = Described(config, [name])
         (self._topic,) = self._described.look()
-        self._newest: dict[bytes, tuple[bytes | None, Any]] = {}
+        self._newest: dict[bytes, tuple[bytes, bytes | None, Any]] = {}
         read: Callable[..., Generator[list[Any], None, None]] = registry.part("sinks.topics.bulk:read_many")
         with closing(read(config.sink, lambda: [self._topic], to_end=True)) as batches:
-            for messages in batches:
+            for messages in Readable(config, self._described).all(batches):
                 self._newest.update(
-                    {message.key(): (message.value(), message.headers()) for message in messages}
+                    {raw_key(message): (message.key(), message.value(), message.headers()) for message in messages}
                 )  # a key has one partition, whose records come in order
 
     def to_arrow(self) -> pa.Table:
@@ -69,7 +70,7 @@ class Table:
     def _live(self) -> tuple[list[bytes], list[bytes]]:
         """Return keys and events of the rows that are there."""
         keys, events = [], []
-        for key, (value, headers) in self._newest.items():
+        for key, value, headers in self._newest.values():
             if value is None:
                 continue
             told = next((of for name, of in headers or () if name == HEADER), None)

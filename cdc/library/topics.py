@@ -15,6 +15,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.encode import foreign
 from cdc.library.changes import Change, change_of
 from cdc.library.described import Described
+from cdc.library.formats import Readable
 from cdc.library.packages import require
 from cdc.library.values import RowReader
 from cdc.model.errors import ConfigError
@@ -42,7 +43,8 @@ class Topics:
 
     def _read(self) -> Generator[list[Any], None, None]:
         read: Callable[..., Generator[list[Any], None, None]] = registry.part("sinks.topics.bulk:read_many")
-        return read(self._config.sink, self._described.look, since_ms=self._since_ms, to_end=self._to_end)
+        found = read(self._config.sink, self._described.look, since_ms=self._since_ms, to_end=self._to_end)
+        return Readable(self._config, self._described).all(found)
 
     def __iter__(self) -> Iterator[Change]:
         readers: dict[tuple[str, int], RowReader] = {}

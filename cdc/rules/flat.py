@@ -1,4 +1,4 @@
-"""The flat format: a record's value is the row, and a tombstone is its delete. Pure.
+"""The formats of tables' records, and the flat one: a record's value is the row, and a tombstone is its delete. Pure.
 
 A connector reads its topics back: for the keys that a TRUNCATE deletes, for rows that are gone, for values that the log
 leaves out. It needs what the envelope tells, and a flat value does not: the event's position, the version of the table,
@@ -17,6 +17,7 @@ import orjson
 
 from cdc.config.config import KafkaConfig
 from cdc.config.patterns import matches
+from cdc.config.published.record_format import RecordFormat
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
 
@@ -48,11 +49,6 @@ class Flat:
     def header(self, op: bytes, position: str, version: int) -> tuple[str, bytes]:
         return HEADER, b"%b %d %b" % (position.encode(), version, op)
 
-    @property
-    def text(self) -> str:
-        """The format, as the schema topic has it."""
-        return ",".join((FLAT, *self.metadata))
-
 
 def as_event(value: bytes | None, headers: Iterable[Any] | None) -> bytes | None:
     """Return a record's value as the event that it stands for, as far as it is read back."""
@@ -70,7 +66,7 @@ def as_event(value: bytes | None, headers: Iterable[Any] | None) -> bytes | None
 
 
 class Formats:
-    """Knows which tables' topics are flat."""
+    """Knows the format of each table's records."""
 
     def __init__(
         self,
@@ -78,27 +74,66 @@ class Formats:
         formats: Mapping[str, str] | None = None,
         metadata: Sequence[str] = (),
         logged: Callable[[str], bool] = lambda _: False,
+        decimals: str = "precise",
     ) -> None:
         """`formats` has formats by name or pattern of a table; the first that fits is taken.
 
-        `logged` says whether a table has a log beside its topic.
+        `logged` says whether a table has a log beside its topic. `decimals`: see `RegistryConfig`.
         """
         self._default, self._formats, self._logged = default, formats or {}, logged
-        self._flat = Flat(tuple(metadata))
+        self._flat, self.decimals = Flat(tuple(metadata)), decimals
 
     @classmethod
     def of_sink(cls, sink: KafkaConfig) -> Formats:
         return cls(
-            sink.format, sink.formats, sink.flat_metadata, sink.log.has if sink.log is not None else lambda _: False
+            sink.format,
+            sink.formats,
+            sink.flat_metadata,
+            sink.log.has if sink.log is not None else lambda _: False,
+            sink.registry.decimals if sink.registry is not None else "precise",
         )
+
+    @property
+    def plain(self) -> bool:
+        """Whether all tables' records are plain JSON."""
+        return all((RecordFormat.parsed(text) or RecordFormat()).encoding == "json" for text in self._named())
+
+    def _named(self) -> Iterator[str]:
+        yield self._default
+        yield from self._formats.values()
+
+    def _format(self, table: str) -> RecordFormat:
+        found = next((of for item, of in self._formats.items() if matches(item, table)), self._default)
+        return RecordFormat.parsed(found) or RecordFormat()
 
     def of(self, table: str) -> Flat | None:
         """Return the flat format of ``schema.table``; None: it has envelopes."""
-        found = next((of for item, of in self._formats.items() if matches(item, table)), self._default)
-        return self._flat if found == FLAT else None
+        return self._flat if self._format(table).shape == FLAT else None
 
-    def refusals(self, tables: Iterable[Table]) -> Iterator[OperatorError]:
-        """Give why tables' topics cannot be flat."""
+    def encoding(self, table: str) -> str:
+        """Return how the keys and values of ``schema.table`` are encoded: ``json``, ``avro``, …"""
+        return self._format(table).encoding
+
+    def text(self, table: str) -> str:
+        """Return the format of ``schema.table`` as the schema topic has it; empty: JSON in envelopes."""
+        of = self._format(table)
+        metadata = self._flat.metadata if of.shape == FLAT else ()
+        if of.encoding == "json":
+            return ",".join((FLAT, *metadata)) if of.shape == FLAT else ""
+        decimals = " decimals-as-text" if of.encoding == "avro" and self.decimals == "string" else ""
+        return ",".join((f"{of.shape} {of.encoding}{decimals}", *metadata))
+
+    def refusals(self, tables: Sequence[Table], *, first: bool = False) -> Iterator[OperatorError]:
+        """Give why tables' topics cannot have their formats; before the `first` run, also what no table has.
+
+        Later a table may be gone of which the file still speaks: that is no reason to stop.
+        """
+        for item in self._formats if first else ():
+            if not any(matches(item, table.qualified) for table in tables):
+                yield OperatorError(
+                    f"sink.formats: “{item}” matches no table that is captured",
+                    hint="as schema.table, with * and ?; cdc check CONNECTOR.yaml names the tables",
+                )
         for table in tables:
             flat = self.of(table.qualified)
             if flat is None:

@@ -8,13 +8,13 @@ from enum import Enum
 from typing import Final, cast, get_args
 
 from cdc.encode.table_log import log_of
+from cdc.formats.reading import PLAIN, Reading
 from cdc.model.change import Table
 from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts, loss
 from cdc.model.state import State
 from cdc.model.state_records import StateReader, StateWriter, table_key
-from cdc.rules.flat import as_event
 from cdc.testing.faults import At, nothing
 
 _OWN: Final = ("dead-letter", "audit")
@@ -116,9 +116,17 @@ class MemorySink:
     """A `Sink` into a `MemoryKafka`; each pipeline on the same broker has its own."""
 
     def __init__(
-        self, kafka: MemoryKafka, connector: str, prefix: str, *, at: At = nothing, logged: Collection[str] = ()
+        self,
+        kafka: MemoryKafka,
+        connector: str,
+        prefix: str,
+        *,
+        at: At = nothing,
+        logged: Collection[str] = (),
+        reading: Reading = PLAIN,
     ) -> None:
-        """`logged` are the tables that have a log, as ``schema.table``."""
+        """`logged` are the tables that have a log, as ``schema.table``; `reading` reads records back."""
+        self._reading = reading
         self._kafka = kafka
         topics = (f"{prefix}.{table}" for table in logged)
         self._table_logs = {topic: log_of(topic) for topic in topics}
@@ -245,7 +253,7 @@ class MemorySink:
                 hint="raise the limit",
                 topic=topic,
                 key=key,
-                value=as_event(value, headers) or b"",
+                value=self._reading.event(value, headers) or b"",
             )
         self._records += 1
         self._bytes += size
@@ -288,7 +296,7 @@ class MemorySink:
         self._at("sink.records")
         topic = self.topic(table)
         found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
-        return iter([(r.key, as_event(r.value, r.headers)) for r in found])
+        return iter([(r.key, self._reading.event(r.value, r.headers)) for r in found])
 
     def extent(self, table: Table) -> int:
         return len(self._kafka.topics[self.topic(table)])
@@ -299,7 +307,9 @@ class MemorySink:
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:  # noqa: ARG002 - there is one
         self._at("sink.records")
         found = self._kafka.topics[self.topic(table)]
-        return iter([(at, r.key, as_event(r.value, r.headers)) for at, r in enumerate(found) if at >= offset])
+        return iter(
+            [(at, r.key, self._reading.event(r.value, r.headers)) for at, r in enumerate(found) if at >= offset]
+        )
 
     def commands(self) -> list[tuple[bytes, bytes]]:
         waiting: dict[bytes, bytes] = {}

@@ -32,8 +32,8 @@ class Version:
     number: int
     key: tuple[str, ...]
     columns: tuple[tuple[str, Kind], ...]
-    flat: bool = False
-    """The topic's values are rows without an envelope."""
+    format: str = ""
+    """The format of the topic's records, as the schema topic has it; empty: JSON in envelopes."""
 
     @property
     def qualified(self) -> str:
@@ -138,7 +138,7 @@ def parse_version(value: bytes) -> Version:
         number=record["version"],
         key=tuple(record["key"]),
         columns=tuple((column["name"], _kind(column)) for column in record["columns"]),
-        flat="format" in record,
+        format=record.get("format", ""),
     )
 
 
@@ -227,9 +227,11 @@ def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable
 
 def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
     """Return `target` with the settings of apply.yaml: a history reads the log topic. Raises what `target` does."""
-    if versions[-1].flat:
+    if versions[-1].format:
+        form = re.split("[ ,]", versions[-1].format)
+        what = "flat" if form[0] == "flat" else form[1]
         raise OperatorError(
-            f"table {versions[-1].qualified}: its topic is flat, and an apply job reads events with their envelope",
+            f"table {versions[-1].qualified}: its topic is {what}, and an apply job reads JSON with its envelope",
             hint="in connector.yaml: sink: {formats: {…: envelope}} for this table; or leave it out of tables here",
         )
     made = target(versions, settings.types)

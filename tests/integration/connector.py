@@ -137,7 +137,13 @@ class Connector:
     def records(self, table: str) -> list[Record]:
         """All committed records of a table's topic, in order within each partition."""
         schema, _, name = table.partition(".")
-        topic = table_topic(self.name, schema, name)
+        return self._records(table_topic(self.name, schema, name))
+
+    def records_of(self, name: str) -> list[Record]:
+        """All committed records of a topic that is no table's: ``schema``, ``message``, …"""
+        return self._records(f"{self.name}.{name}")
+
+    def _records(self, topic: str) -> list[Record]:
         messages = read_to_end(self.kafka, {}, topic, "read_committed")
         return [Record(topic, m.partition() or 0, m.offset() or 0, m.key() or b"", m.value()) for m in messages]
 

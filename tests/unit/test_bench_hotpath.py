@@ -13,7 +13,7 @@ from bench.capture.hotpath import measure
 def test_each_stage_is_gone_through(source: str, per_transaction: int) -> None:
     """Received, decoded, written, in both formats: each has cost something."""
     found = measure(source, 1_000, per_transaction, 1, None)
-    assert list(found) == ["received", "decoded", "written", "as flat"]
+    assert list(found) == ["received", "decoded", "written", "as flat", "as avro", "flat avro"]
     assert found["written"] > 0
 
 

@@ -154,7 +154,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"format": "avro"}, "format: “avro” is not a format"),
+        ({"format": "protobuf"}, "format: “protobuf” is not a format"),
+        ({"format": "flat envelope"}, "format: “flat envelope” is not a format"),
+        ({"format": ""}, "format: “” is not a format"),
         ({"formats": {"s.t": "raw"}}, "formats.s.t: “raw” is not a format"),
         ({"format": "flat", "flat_metadata": ("lsn",)}, "flat_metadata: “lsn” is not known"),
         ({"format": "flat", "flat_metadata": ("op", "op")}, "flat_metadata names something twice"),

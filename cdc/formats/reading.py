@@ -1,0 +1,74 @@
+"""Reads records of tables' topics back, whatever their format: each record tells its own.
+
+| begins with | is |
+|---|---|
+| a byte 0 | the id of a schema at the registry, in four bytes, then Avro, or JSON of a JSON Schema |
+| ``{"schema":{"type":"struct"`` | JSON with Connect's schema; what it says is its ``payload`` |
+| anything else | JSON |
+
+A record of which nobody knows the schema any more is given as it is, and so is taken for one that no connector has
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+from cdc.formats import avro
+from cdc.model.errors import ProtocolError
+from cdc.rules.flat import as_event
+
+MAGIC: Final = b"\0"
+HEAD: Final = 5
+"""The bytes before what is encoded."""
+CONNECT: Final = b'{"schema":{"type":"struct"'
+_PAYLOAD: Final = b',"payload":'
+
+SchemaOf: TypeAlias = Callable[[int], tuple[str, str] | None]
+"""Gives the type and the text of a schema by its id; None: there is none."""
+
+
+class Reading:
+    """Reads keys and values as plain JSON, but with the types of their format: see `cdc.formats.typed`."""
+
+    def __init__(self, schema_of: SchemaOf | None = None) -> None:
+        """`schema_of` is asked once for each schema; None: there is no registry."""
+        self._schema_of = schema_of
+        self._readers: dict[int, avro.Read | None] = {}
+
+    def event(self, value: bytes | None, headers: Iterable[Any] | None) -> bytes | None:
+        """Return a record's value as the event that it stands for; see `cdc.rules.flat.as_event`."""
+        return as_event(None if value is None else self.json(value), headers)
+
+    def json(self, data: bytes) -> bytes:
+        """Return the JSON of a key or value."""
+        if data[:1] == MAGIC and len(data) > HEAD and self._schema_of is not None:
+            return self._registered(data, self._schema_of)
+        if data.startswith(CONNECT):
+            at = data.find(_PAYLOAD)
+            return data[at + len(_PAYLOAD) : -1] if at > 0 else data
+        return data
+
+    def _registered(self, data: bytes, schema_of: SchemaOf) -> bytes:
+        number = int.from_bytes(data[1:HEAD], "big")
+        if number not in self._readers:
+            found = schema_of(number)
+            if found is None:
+                return data
+            type_, text = found
+            self._readers[number] = avro.reader(orjson.loads(text)) if type_ == "AVRO" else None
+        read = self._readers[number]
+        if read is None:
+            return data[HEAD:]
+        try:
+            value, _ = read(data, HEAD)
+        except ProtocolError:
+            return data
+        return orjson.dumps(value)
+
+
+PLAIN: Final = Reading()
+"""Where there is no registry."""

@@ -1,0 +1,185 @@
+"""Makes the format of each table's records, and learns its schemas' ids from the registry before the first of them.
+
+| encoding | key and value |
+|---|---|
+| ``connect-json`` | ``{"schema":…,"payload":…}``, as JsonConverter with ``schemas.enable=true`` |
+| ``avro`` | 0, the schema's id in four bytes, Avro |
+| ``json-schema`` | 0, the schema's id in four bytes, plain JSON |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import orjson
+
+from cdc.encode.dead_letters import UnwritableError
+from cdc.encode.row_codegen import Encode, compiled
+from cdc.formats import avro, json_schema, schema
+from cdc.formats.compiled_avro import avro_table
+from cdc.formats.reading import HEAD, MAGIC
+from cdc.formats.schema import Schema
+from cdc.formats.tables import event_schema, key_schema, places, row_schema
+from cdc.formats.typed import typed
+from cdc.model.change import Column, Table
+from cdc.model.errors import BugError, OperatorError
+from cdc.model.wire import Wire
+from cdc.rules.flat import Formats
+
+
+class Registry(Protocol):
+    """A schema registry."""
+
+    def forget(self) -> None:
+        """Forget all answers: a registry may have been made anew, and then its ids are others."""
+
+    def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
+        """Return the id of a schema under a subject, where it is registered unless it is there.
+
+        Schemas that have one of the names `ours` are the connector's own. Raises OperatorError if the registry refuses
+        it, or another schema is there, and RetryableError if the registry cannot be asked.
+        """
+
+
+class RegisteredWires:
+    """Makes formats of one connector's tables."""
+
+    def __init__(self, formats: Formats, *, registry: Registry | None = None, subjects: str = "topic") -> None:
+        self._formats, self._registry, self._subjects = formats, registry, subjects
+        self._source = self._database = ""
+        self._made: dict[tuple[Table, str], Wire | None] = {}
+
+    def begin(self, source: str, database: str) -> None:
+        self._source, self._database = source, database
+        self._made.clear()
+        if self._registry is not None:
+            self._registry.forget()
+
+    def of(self, table: Table, topic: str) -> Wire | None:
+        try:
+            if (table, topic) not in self._made:
+                self._made[table, topic] = self._make(table, topic)
+        except OperatorError as exc:
+            raise OperatorError(f"table {table.qualified}: {exc.message}", hint=exc.hint) from None
+        return self._made[table, topic]
+
+    def _make(self, table: Table, topic: str) -> Wire | None:
+        encoding = self._formats.encoding(table.qualified)
+        if encoding == "json":
+            return None
+        flat = self._formats.of(table.qualified)
+        precise = encoding == "avro" and self._formats.decimals == "precise"
+        name = schema.full_name(topic) if encoding == "avro" else topic
+        row = row_schema(table, name, precise=precise, metadata=flat.metadata if flat is not None else ())
+        key = key_schema(table, name)
+        value = row if flat is not None else event_schema(row, name, self._source, self._database)
+        if encoding == "connect-json":
+            return _Wrapped(tuple(map(typed, table.columns)), _connect(key), _connect(value))
+        if encoding == "json-schema":
+            of_row = json_schema.of_row(table, row.name or "", row)
+            of_value = of_row if flat is not None else json_schema.of_event(of_row, value)
+            of_key = json_schema.of_key(table, key.name or "")
+            heads = self._heads(topic, (key, of_key), (value, of_value), type_="JSON")
+            encoders = tuple(column.encode for column in table.columns)
+            return _Wrapped(encoders, (heads[0], b""), (heads[1], b""))
+        heads = self._heads(topic, (key, schema.avro(key)), (value, schema.avro(value)), type_="AVRO")
+        return _Avro(table, heads, key=key, row=row, value=value, precise=precise, placed=bool(places(self._source)))
+
+    def _heads(
+        self, topic: str, key: tuple[Schema, Any], value: tuple[Schema, Any], *, type_: str
+    ) -> tuple[bytes, bytes]:
+        """Register both schemas; return what stands before keys and values."""
+        if self._registry is None:
+            raise BugError("a format with a registry, and no registry")
+        heads = []
+        for part, (of, written) in (("key", key), ("value", value)):
+            name = of.name or ""
+            subject = {"topic": f"{topic}-{part}", "record": name, "topic-record": f"{topic}-{name}"}[self._subjects]
+            base = name.rpartition(".")[0]
+            ours = [name] if part == "key" else [f"{base}.Envelope", f"{base}.Value"]
+            number = self._registry.register(subject, orjson.dumps(written).decode(), type_=type_, ours=ours)
+            heads.append(MAGIC + number.to_bytes(4, "big"))
+        return heads[0], heads[1]
+
+
+def _connect(of: Schema) -> tuple[bytes, bytes]:
+    return b'{"schema":%b,"payload":' % orjson.dumps(schema.connect(of)), b"}"
+
+
+class _Wrapped:
+    """JSON with something around it."""
+
+    def __init__(self, encoders: Sequence[Encode], key: tuple[bytes, bytes], value: tuple[bytes, bytes]) -> None:
+        self.encoders, self._key, self._value = encoders, key, value
+        self.around_key: tuple[bytes, bytes] | None = key
+        self.key_form = key[0].hex() if len(key[0]) == HEAD else key[0].decode()
+        self.compiled: Any = None if compiled is None else compiled.Around(*value)
+
+    def key(self, json: bytes) -> bytes:
+        return json.join(self._key)
+
+    def key_image(self, key: bytes) -> bytes:
+        begin, end = self._key
+        return key[len(begin) : len(key) - len(end)] if key.startswith(begin) else _NULL
+
+    def value(self, json: bytes) -> bytes:
+        return json.join(self._value)
+
+
+_NULL: Final = b"null"
+
+
+class _Avro:
+    """Avro, made of the typed JSON; compiled code makes it of the values themselves."""
+
+    def __init__(
+        self,
+        table: Table,
+        heads: tuple[bytes, bytes],
+        *,
+        key: Schema,
+        row: Schema,
+        value: Schema,
+        precise: bool,
+        placed: bool,
+    ) -> None:
+        self._key_head, self._value_head = heads
+        self.key_form = self._key_head.hex()
+        self.around_key: tuple[bytes, bytes] | None = None
+        self.encoders: Sequence[Encode] = [_packed(c) if precise else typed(c) for c in table.columns]
+        self._pack_key, self._pack_value = avro.packer(key), avro.packer(value)
+        self._read_key = avro.reader(schema.avro(key))
+        self.compiled: Any = avro_table(table, heads, encoders=self.encoders, key=key, row=row, placed=placed)
+
+    def key(self, json: bytes) -> bytes:
+        return self._key_head + self._pack_key(orjson.loads(json))
+
+    def key_image(self, key: bytes) -> bytes:
+        return orjson.dumps(self._read_key(key, HEAD)[0]) if key.startswith(self._key_head) else _NULL
+
+    def value(self, json: bytes) -> bytes:
+        return self._value_head + self._pack_value(orjson.loads(json))
+
+
+def _packed(column: Column) -> Encode:
+    """Return an encoder that refuses what a decimal of Avro cannot be."""
+    encode: Callable[[bytes], bytes] = typed(column)
+    if column.kind.name != "decimal" or column.kind.precision is None:
+        return encode
+    scale = max(column.kind.scale or 0, 0)
+
+    def write(value: bytes) -> bytes:
+        json = encode(value)
+        try:
+            avro.unscaled(json[1:-1].decode(), scale)
+        except ValueError:
+            pass  # which holds the value
+        else:
+            return json
+        raise UnwritableError(
+            f"the value of {column.name} is no decimal of Avro, as NaN is none: sink.registry.decimals: string has all",
+            (column.name,),
+        )
+
+    return write

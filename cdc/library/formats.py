@@ -1,0 +1,91 @@
+"""Records of topics whose format is not plain JSON, as if it were: the rest of the library reads nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig
+from cdc.encode import foreign
+from cdc.formats.reading import Reading
+from cdc.formats.typed import plain_row
+from cdc.library.described import Described
+from cdc.rules.flat import Formats, as_event
+
+
+@dataclass(slots=True)
+class _Read:
+    """A record that was read, with the methods of a client's record that are asked for."""
+
+    of: Any
+    read_key: bytes
+    read_value: bytes | None
+
+    def topic(self) -> str:
+        return str(self.of.topic())
+
+    def key(self) -> bytes:
+        return self.read_key
+
+    def value(self) -> bytes | None:
+        return self.read_value
+
+    def headers(self) -> Any:  # noqa: ANN401 - the client's
+        return self.of.headers()
+
+
+def raw_key(message: Any) -> bytes:  # noqa: ANN401 - a client's record, or one of ours
+    """Return the key of a record as Kafka has it: two formats may have two records that say the same key."""
+    key: bytes = message.of.key() if isinstance(message, _Read) else message.key()
+    return key
+
+
+class Readable:
+    """Makes plain records of a connector's records."""
+
+    def __init__(self, config: ConnectorConfig, described: Described) -> None:
+        self._described = described
+        self._plain = Formats.of_sink(config.sink).plain and not described.had_formats()
+        self._reading: Reading = registry.part("sinks.client.schema_registry:open_reading")(config.sink)
+
+    def all(self, batches: Generator[list[Any], None, None]) -> Generator[list[Any], None, None]:
+        """Give the batches; those of a connector whose tables are all plain JSON as they are."""
+        for messages in batches:
+            yield messages if self._plain else list(self._read(messages))
+
+    def _read(self, messages: Iterable[Any]) -> Generator[_Read, None, None]:
+        for message in messages:
+            key, value = message.key(), message.value()
+            plain_key, json = self._reading.json(key), None if value is None else self._reading.json(value)
+            if plain_key is key and json is value:
+                yield _Read(message, key, value)
+                continue
+            version = self._version(json, message)
+            if version is not None:
+                record = self._described.record(message.topic(), version)
+                if str(record.get("format", "")).partition(",")[0].split()[1:2] != ["json-schema"]:
+                    columns = record["columns"]
+                    plain_key = orjson.dumps(plain_row(columns, orjson.loads(plain_key)))
+                    json = None if json is None else _plainly(columns, json)
+            yield _Read(message, plain_key, json)
+
+    def _version(self, json: bytes | None, message: Any) -> int | None:  # noqa: ANN401 - a client's record
+        """The version of the table that a record is of; None: a tombstone behind a delete, or nobody knows."""
+        event = as_event(json, message.headers())
+        found = foreign.event_of(event) if event is not None else None
+        return None if found is None else int(found["source"]["schema_version"])
+
+
+def _plainly(columns: Any, json: bytes) -> bytes:  # noqa: ANN401 - the schema topic's JSON
+    """Turn the rows of an event, or a flat row."""
+    value = orjson.loads(json)
+    if "source" not in value or "op" not in value:
+        return orjson.dumps(plain_row(columns, value))
+    for name in ("before", "after"):
+        if value[name] is not None:
+            value[name] = plain_row(columns, value[name])
+    return orjson.dumps(value)

@@ -1,0 +1,51 @@
+"""What a table's records are on the wire where that is not plain JSON: the seam behind which the formats stand.
+
+An encoder writes JSON of which a `Wire` makes a record's value. Keys are what the wire has from the beginning, because
+they are compared as bytes: with what the topic holds, with those of a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from cdc.model.change import Table
+
+
+class Wire(Protocol):
+    """The format of the records of one version of one table."""
+
+    encoders: Sequence[Callable[[bytes], bytes]]
+    """How each column's value becomes JSON: the type is the same whatever the value."""
+    key_form: str
+    """What differs where the bytes of the same key do."""
+    around_key: tuple[bytes, bytes] | None
+    """What stands before and behind a key's JSON; None: the key is not JSON."""
+    compiled: Any
+    """The same for `cdc.encode.compiled`; None: nothing is compiled."""
+
+    def key(self, json: bytes) -> bytes:
+        """Make a record's key of its JSON."""
+
+    def key_image(self, key: bytes) -> bytes:
+        """Give the JSON of a record's key; ``null`` for one of another form."""
+
+    def value(self, json: bytes) -> bytes:
+        """Make a record's value of the event's JSON, or of the row's where the topic is flat."""
+
+
+class Wires(Protocol):
+    """Makes the formats of tables."""
+
+    def begin(self, source: str, database: str) -> None:
+        """Forget what was learnt from a registry: a session begins, and everything outside may have changed.
+
+        `source` and `database` are what events say: `cdc.model.interfaces.Source`.
+        """
+
+    def of(self, table: Table, topic: str) -> Wire | None:
+        """Return the format of a table; None: plain JSON.
+
+        A registry learns its schemas now, before the first event that needs them. Raises OperatorError if it refuses
+        them, and RetryableError if it cannot be asked.
+        """

@@ -1,0 +1,178 @@
+"""A schema registry, through confluent-kafka's own client: asked once for each version of a table, never for an event.
+
+What the registry answers is what it says of schemas, so its reasons are shown, shortened; who logs in never is.
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from cdc.config.config import KafkaConfig
+from cdc.config.findings import Finding, Level
+from cdc.config.published.record_format import RegistryConfig
+from cdc.formats.reading import PLAIN, Reading
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+_T = TypeVar("_T")
+_NOT_FOUND: Final = 404
+_REFUSED: Final = 409
+_INVALID: Final = 422
+_LOGIN: Final = (401, 403)
+_SHOWN: Final = 400
+"""So many characters of a registry's reason are shown."""
+
+
+class SchemaRegistry:
+    """One registry. It connects to nothing before it is asked."""
+
+    def __init__(self, config: RegistryConfig) -> None:
+        """Raises ConfigError if the client is not installed, or does not take its options."""
+        self._config = config
+        self._client = self._new_client()
+
+    def forget(self) -> None:
+        """Forget all answers: a registry may have been made anew, and then its ids are others."""
+        self._client.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._client = self._new_client()
+
+    def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
+        """Return the id of a schema under a subject: see `cdc.formats.wires.Registry`."""
+        from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - an extra, and slow to load
+
+        schema = Schema(text, type_)
+        client = self._client
+        found = self._asked(subject, lambda: client.lookup_schema(subject, schema))
+        if found is not None and found.schema_id is not None:
+            return int(found.schema_id)
+        newest = self._asked(subject, lambda: client.get_latest_version(subject))
+        if newest is not None and newest.schema is not None:
+            self._refuse_others(
+                subject, newest.schema.schema_str or "", newest.schema.schema_type or "AVRO", type_, ours
+            )
+        number = self._asked(subject, lambda: client.register_schema(subject, schema))
+        if number is None:
+            raise self._error(subject, f"it has no subject {subject}, and takes none", None)
+        return number
+
+    def subjects(self) -> Sequence[str]:
+        """Ask for the subjects. Raises OperatorError or RetryableError if the registry cannot be used."""
+        client = self._client
+        return self._asked("", client.get_subjects) or ()
+
+    def schema(self, number: int) -> tuple[str, str] | None:
+        """Return the type and text of a schema; None: the registry does not know it."""
+        client = self._client
+        found = self._asked(f"schema {number}", lambda: client.get_schema(number))
+        return None if found is None else (found.schema_type or "AVRO", found.schema_str or "")
+
+    def _new_client(self) -> SchemaRegistryClient:
+        try:
+            from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415 - an extra
+        except ImportError as exc:
+            raise ConfigError(
+                "sink.registry: the registry's client is not installed", hint="pip install 'cdc-toolkit[avro]'"
+            ) from exc
+        try:
+            return SchemaRegistryClient(
+                {
+                    "max.retries": 0,  # the loop tries again
+                    **self._config.options,
+                    "url": self._config.url,
+                    "timeout": self._config.timeout_s,
+                }
+            )
+        except Exception as exc:  # files, numbers, names: it may be any
+            reason = type(exc).__name__
+            if not isinstance(exc, (ValueError, TypeError, OSError)):
+                raise
+        raise ConfigError(
+            f"sink.registry.options: the client does not take them: {reason}",
+            hint=f"given: {', '.join(sorted(self._config.options)) or 'none'}; by confluent-kafka's names: "
+            "basic.auth.user.info, ssl.ca.location, …",
+        )
+
+    def _asked(self, what: str, ask: Callable[[], _T]) -> _T | None:
+        """Ask; None: it is not there."""
+        from confluent_kafka.schema_registry import SchemaRegistryError  # noqa: PLC0415 - an extra
+
+        try:
+            return ask()
+        except SchemaRegistryError as exc:
+            if exc.http_status_code == _NOT_FOUND:
+                return None
+            raise self._error(what, str(exc.error_message or ""), exc.http_status_code) from None  # it names the url
+        except Exception as exc:  # the HTTP client's own
+            raise RetryableError(
+                f"schema registry at {self._config.url}: {what or 'asking'}: no answer: {type(exc).__name__}",
+                hint="does it run, and is sink.registry.url its address? Nothing is lost: it is asked again",
+            ) from exc
+
+    def _error(self, what: str, reason: str, status: int | None) -> CdcError:
+        where = f"schema registry at {self._config.url}"
+        reason = " ".join(reason.split())
+        reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
+        if status in _LOGIN:
+            return OperatorError(
+                f"{where} refuses the login, or what it asks for: {what or 'its subjects'} (HTTP {status})",
+                hint="sink.registry.options: basic.auth.user.info: ${REGISTRY_LOGIN}, as user:password, of somebody "
+                "who may read and register this subject",
+            )
+        if status == _REFUSED:
+            return OperatorError(
+                f"{where}: subject {what} does not take the table's schema; no event is written with it: {reason}",
+                hint="change the table back; or another format for it (sink.formats); or let the subject take it: its "
+                f"compatibility is at {self._config.url}/config/{what}; then start the connector again",
+            )
+        if status == _INVALID:
+            return OperatorError(
+                f"{where} cannot read the schema for subject {what}: {reason}",
+                hint="does it take this format? Another one: sink.format; please report it if it should",
+            )
+        return RetryableError(f"{where}: {what or 'asking'}: {reason}")
+
+    def _refuse_others(self, subject: str, text: str, type_: str, wanted: str, ours: Sequence[str]) -> None:
+        """Raise OperatorError if a subject's newest schema is not the connector's."""
+        name = _name_of(text)
+        if type_ == wanted and name in ours:
+            return
+        raise OperatorError(
+            f"schema registry at {self._config.url}: subject {subject} has another schema: “{name}” ({type_})",
+            hint="whose is it? sink.registry.subjects: topic-record, or another topic_prefix, gives another subject",
+        )
+
+
+def _name_of(text: str) -> str:
+    """Return what a schema is called: a record's full name, or a title."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        return "no JSON"
+    if not isinstance(found, dict):
+        return str(found)
+    name = str(found.get("title") or found.get("name") or found.get("type"))
+    return f"{found['namespace']}.{name}" if found.get("namespace") and "." not in name else name
+
+
+def open_registry(sink: KafkaConfig) -> SchemaRegistry | None:
+    """Make the registry of a sink; None: it has none."""
+    return None if sink.registry is None else SchemaRegistry(sink.registry)
+
+
+def check(sink: KafkaConfig) -> list[Finding]:
+    """Find out whether a sink's registry answers; nothing is found where it has none."""
+    found = open_registry(sink)
+    if found is None or sink.registry is None:
+        return []
+    return [Finding(Level.OK, "registry", f"{sink.registry.url} answers, with {len(found.subjects())} subjects")]
+
+
+def open_reading(sink: KafkaConfig) -> Reading:
+    """Make what reads a sink's records back."""
+    found = open_registry(sink)
+    return PLAIN if found is None else Reading(found.schema)

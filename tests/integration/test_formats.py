@@ -1,0 +1,273 @@
+"""Formats on real servers and a real registry: what Confluent's own deserializer reads is what plain JSON says."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+import cdc
+from cdc.formats.typed import SPECIAL
+from tests.conftest import Database, MySQLDatabase
+from tests.integration.connector import Connector
+
+FORMATS: Final = {
+    "plain": "json", "avro": "avro", "flat": "flat avro", "connect": "connect-json", "checked": "flat json-schema",
+}  # fmt: skip
+
+TEXT: Final = ("ints", "texts", "dates")
+"""Columns that Arrow has no type for: arrays of any depth."""
+COLUMNS: Final = """
+    id int PRIMARY KEY, small smallint, big bigint, amount numeric(10,2), whole numeric(20), tiny numeric(3,5),
+    round numeric(5,-2), any_number numeric, price money, real4 real, real8 double precision, yes boolean,
+    "nam-e" text, nam_e varchar(20), padded char(4), data bytea, doc json, docb jsonb, day date, clock time,
+    clock_z timetz, at timestamp, at_ms timestamp(3), at_z timestamptz, span interval, one bit(1), bits bit(5),
+    net inet, uid uuid, ints int[], texts text[], dates date[], spread int4range, wide text, mood mood
+"""
+ONE: Final = (
+    "{id}, -5, 9223372036854775807, -1234567.80, 12345678901234567890, 0.00123, 1200, 'NaN', '$1,234.50', 3.3, -0.0,"
+    " true, E'a\"\\nä“', 'x', 'ab', '\\xDEAD00', '{{\"a\": 1,  \"a\": 2}}', '[1.50]', '2024-02-29', '24:00:00',"
+    " '12:00+02', '2024-03-05 12:34:56.789012', '2024-03-05 12:34:56.789', '2024-03-05 12:34:56.7+02',"
+    " '1 mon 2 days 3.5 sec', '1',"
+    " '01010', '10.0.0.1', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{{1,NULL}}', '{{\"NULL\",NULL}}', '{{infinity}}',"
+    " '[1,3)', {wide}, 'ok'"
+)
+EDGES: Final = (
+    "{id}, NULL, -9223372036854775808, 0, -12345678901234567890, -0.00001, 0, '-Infinity', '-$0.01', 'NaN',"
+    " '-Infinity', false, '', NULL, '', '', NULL, '\"x\"', 'infinity', '00:00:00', NULL, 'infinity',"
+    " '-infinity', 'infinity',"
+    " NULL, '0', NULL, NULL, NULL, '{{{{1,2}},{{3,4}}}}', '[0:1]={{a,b}}', NULL, 'empty', '', NULL"
+)
+PAST: Final = (
+    "{id}, 0, 0, 99999999.99, 0, NULL, -99900, 1e30, 0, 1e-30, 1e308, NULL, NULL, '', NULL, NULL, 'null', '{{}}',"
+    " '4713-01-01 BC', NULL, NULL, '0001-01-01 00:00:00 BC', '1969-12-31 23:59:59.999', '4713-01-01 00:00+00 BC',"
+    " '-1 sec', NULL, '00000', NULL, NULL, '{{}}', '{{}}', '{{-infinity}}', NULL, NULL, 'sad'"
+)
+
+
+class Reader:
+    """Reads records as consumers of each format do, into what plain JSON would have."""
+
+    def __init__(self, connector: Connector, registry: str) -> None:
+        self.connector = connector
+        client = SchemaRegistryClient({"url": registry})
+        self.avro = AvroDeserializer(client)
+        self.json = JSONDeserializer(None, schema_registry_client=client)
+
+    def rows(self, table: str) -> dict[int, Mapping[str, Any]]:
+        """Fold the topic: the newest row of each key that is there, by its id."""
+        form = FORMATS[table.partition(".")[2]]
+        found = {}
+        for record in self.connector.records(table):
+            found[record.raw_key] = self._row(form, record.topic, record.raw_value)
+            assert set(self._read(form, record.topic, record.raw_key, MessageField.KEY)) == {"id"}
+        return {row["id"]: row for row in found.values() if row is not None}
+
+    def _read(self, form: str, topic: str, data: bytes, field: str) -> Any:
+        if form == "connect-json":
+            told = json.loads(data)
+            assert [f["field"] for f in told["schema"]["fields"]] == list(told["payload"])
+            return told["payload"]
+        if form == "json":
+            return json.loads(data)
+        read = self.json if form.endswith("json-schema") else self.avro
+        return read(data, SerializationContext(topic, field))
+
+    def _row(self, form: str, topic: str, data: bytes | None) -> Any:
+        if data is None:
+            return None
+        value = self._read(form, topic, data, MessageField.VALUE)
+        return value if form.startswith("flat") else value["after"]
+
+
+def expected(form: str, kind: Mapping[str, Any], value: Any) -> Any:
+    """What a format's reader gives for a value of plain JSON."""
+    name = kind["kind"]
+    if value is None or form == "json" or form.endswith("json-schema"):
+        return value
+    if name in SPECIAL and isinstance(value, str):
+        zero = -2_000_000_000 if name == "date" else -8_000_000_000_000_000_000
+        return zero if value.startswith("0000-00-00") else SPECIAL[name][value]
+    if name == "array":
+        return orjson.dumps(value).decode()
+    if not form.endswith("avro"):
+        return value
+    if name == "uint64" or (name == "decimal" and "precision" in kind):
+        return Decimal(value)
+    if name in ("float32", "float64"):
+        return repr(float(value))
+    if name == "geometry":
+        return {**value, "wkb": base64.b64decode(value["wkb"])}
+    return base64.b64decode(value) if name == "bytes" else value
+
+
+def compare(connector: Connector, reader: Reader, database: str, count: int) -> None:
+    """Each table's topic, read by its own reader, is the plain one's."""
+    plain = reader.rows(f"{database}.plain")
+    assert len(plain) == count
+    versions = [r.value for r in connector.records_of("schema") if r.value and r.value["table"] == "plain"]
+    kinds = {column["name"]: column for column in versions[-1]["columns"]}
+    for table, form in FORMATS.items():
+        found = reader.rows(f"{database}.{table}")
+        assert found.keys() == plain.keys(), table
+        for key, row in found.items():
+            names = {"nam-e": "nam_u002de"} if form.endswith("avro") else {}
+            for name, value in plain[key].items():
+                got = row[names.get(name, name)]
+                if form.endswith("avro") and kinds[name]["kind"] in ("float32", "float64") and got is not None:
+                    got = repr(_single(got, kinds[name]["kind"]))
+                    assert got == expected(form, kinds[name], value), (table, key, name)
+                elif kinds[name]["kind"] == "array" and got is not None and form.endswith(("avro", "connect-json")):
+                    assert json.loads(got) == value, (table, key, name)
+                else:
+                    assert got == expected(form, kinds[name], value), (table, key, name)
+
+
+def _single(number: float, kind: str) -> float:
+    """The shortest number that is the same float of 32 bits."""
+    if kind == "float64":
+        return number
+    import struct
+
+    for digits in range(1, 10):
+        shorter = float(f"{number:.{digits}g}")
+        if struct.pack("<f", shorter) == struct.pack("<f", number):
+            return shorter
+    return number
+
+
+def test_postgres(postgres18: Database, kafka: str, registry: str, prefix: str, tmp_path: Path) -> None:
+    """All types by snapshot and stream; key change, delete, left-out values, TRUNCATE, DDL, re-read, restart."""
+    postgres18.execute("CREATE TYPE mood AS ENUM ('ok', 'sad')")
+    wide = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 400) n)"
+
+    def all_tables(*statements: str) -> None:
+        for name in FORMATS:
+            postgres18.execute(*(s.replace("TABLE_", name) for s in statements))
+
+    all_tables(
+        f"CREATE TABLE TABLE_ ({COLUMNS})",
+        *(f"INSERT INTO TABLE_ VALUES ({row.format(id=n, wide=wide)})" for n, row in enumerate((ONE, EDGES, PAST), 1)),
+    )
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.*"],
+        sink={"formats": {f"public.{name}": form for name, form in FORMATS.items()}, "registry": {"url": registry}},
+    )  # fmt: skip
+    reader = Reader(connector, registry)
+    connector.catch_up()
+    compare(connector, reader, "public", 3)
+    all_tables(
+        *(f"INSERT INTO TABLE_ VALUES ({row.format(id=n, wide=wide)})" for n, row in enumerate((ONE, EDGES, PAST), 11)),
+        "UPDATE TABLE_ SET small = 7 WHERE id IN (1, 11)",
+        "UPDATE TABLE_ SET id = 21 WHERE id = 1",
+        "UPDATE TABLE_ SET small = 8 WHERE id = 21",
+        "DELETE FROM TABLE_ WHERE id = 2",
+        "ALTER TABLE TABLE_ ADD COLUMN more int NOT NULL DEFAULT 5",
+        f"INSERT INTO TABLE_ VALUES ({ONE.format(id=31, wide=wide)}, 6)",
+    )
+    connector.catch_up()
+    compare(connector, reader, "public", 6)
+    for name in FORMATS:
+        connector.here("snapshot", "start", "FILE", "--table", f"public.{name}")
+    connector.catch_up()
+    compare(connector, reader, "public", 6)
+    _library(connector, "public", 6, text=TEXT)
+    all_tables("TRUNCATE TABLE_", f"INSERT INTO TABLE_ VALUES ({PAST.format(id=41)})")
+    connector.catch_up()
+    compare(connector, reader, "public", 1)
+    told = connector.here("tail", "FILE", "--table", "public.avro", "--from-beginning", "--max", "3", "--json")
+    shown = [json.loads(line) for line in told.stdout.splitlines()]
+    assert len(shown) == 3
+    assert all(set(of["key"]) == {"id"} and of["value"]["source"]["schema_version"] for of in shown if of["value"])
+    subjects = set(SchemaRegistryClient({"url": registry}).get_subjects())
+    assert {f"{prefix}.public.{name}-key" for name in ("avro", "flat", "checked")} <= subjects
+    versions = SchemaRegistryClient({"url": registry}).get_versions(f"{prefix}.public.avro-key")
+    assert len(versions) == 1  # another column changes no key
+
+
+MYSQL_COLUMNS: Final = """
+    id int PRIMARY KEY, small tinyint, big bigint unsigned, amount decimal(10,2), whole decimal(30,0), real4 float,
+    real8 double, one bit(1), bits bit(64), `nam-e` text, nam_e varchar(20) CHARACTER SET latin1, padded binary(4),
+    data blob, doc json, day date, of_year year, clock time(6), at datetime(6), at_ms datetime(3), at_s datetime,
+    at_z timestamp(6) NULL, mood enum('ok', 'sad'), moods set('a', 'b'), place point,
+    zero_day date NOT NULL, zero_at datetime(6) NOT NULL
+"""
+MYSQL_ONE: Final = (
+    "{id}, -5, 18446744073709551615, -1234567.80, 123456789012345678901234567890, 3.3, 0.1, b'1', ~0,"
+    " 'ä“\\n\"', 'ä', 'ab',"
+    " x'DEAD00', '{{\"a\": [1, 2.50]}}', '2024-02-29', 2024, '-12:34:56.5', '2024-03-05 12:34:56.789012',"
+    " '2024-03-05 12:34:56.789', '2024-03-05 12:34:56', '2024-03-05 12:34:56.7', 'ok', 'a,b', POINT(1, 2),"
+    " '2024-01-01', '2024-01-01'"
+)
+MYSQL_EDGES: Final = (
+    "{id}, NULL, 9223372036854775808, 0, -1, 1e30, -1e308, b'0', 0, '', NULL, '', '', NULL, '0018-01-01', 0,"
+    " '838:59:58',"
+    " '1000-01-01', '1969-12-31 23:59:59.999', NULL, NULL, NULL, '', NULL, '0000-00-00', '0000-00-00'"
+)
+
+
+def test_mysql(mysql: MySQLDatabase, kafka: str, registry: str, prefix: str, tmp_path: Path) -> None:
+    """All types by snapshot and stream, zero dates too; key change, delete, DDL, TRUNCATE."""
+
+    def all_tables(*statements: str) -> None:
+        for name in FORMATS:
+            mysql.execute("SET sql_mode = ''", *(s.replace("TABLE_", name) for s in statements))
+
+    rows = [f"INSERT INTO TABLE_ VALUES ({row})" for row in (MYSQL_ONE, MYSQL_EDGES)]
+    all_tables(f"CREATE TABLE TABLE_ ({MYSQL_COLUMNS})", *(row.format(id=n) for n, row in enumerate(rows, 1)))
+    formats = {f"{mysql.name}.{name}": form for name, form in FORMATS.items()}
+    connector = Connector(
+        tmp_path, prefix, mysql.url, kafka, [f"{mysql.name}.*"],
+        sink={"formats": formats, "registry": {"url": registry}},
+    )  # fmt: skip
+    reader = Reader(connector, registry)
+    connector.catch_up()
+    compare(connector, reader, mysql.name, 2)
+    all_tables(
+        *(row.format(id=n) for n, row in enumerate(rows, 11)),
+        "UPDATE TABLE_ SET small = 7 WHERE id IN (1, 11)",
+        "UPDATE TABLE_ SET id = 21 WHERE id = 1",
+        "DELETE FROM TABLE_ WHERE id = 2",
+        "ALTER TABLE TABLE_ ADD COLUMN more int NOT NULL DEFAULT 5",
+        "UPDATE TABLE_ SET more = 6 WHERE id = 12",
+    )
+    connector.catch_up()
+    compare(connector, reader, mysql.name, 3)
+    _library(connector, mysql.name, 3, text=["zero_day", "zero_at"])
+    all_tables("TRUNCATE TABLE_", "INSERT INTO TABLE_ SET id = 41, zero_day = '2024-01-01', zero_at = '2024-01-01'")
+    connector.catch_up()
+    compare(connector, reader, mysql.name, 1)
+
+
+def _library(connector: Connector, database: str, count: int, *, text: Sequence[str] = ()) -> None:
+    """`cdc.table` and `cdc.follow` give the same rows of each format."""
+    import os
+    from unittest import mock
+
+    with mock.patch.dict(os.environ, connector.environment):
+        tables = {
+            name: cdc.table(connector.file, f"{database}.{name}", text=text).to_arrow().sort_by("id")
+            for name in FORMATS
+        }
+        last = {
+            name: {
+                c.key["id"]: c.after
+                for c in cdc.follow(connector.file, tables=[f"{database}.{name}"], until_caught_up=True)
+            }
+            for name in FORMATS
+        }
+    assert tables["plain"].num_rows == count
+    for name in FORMATS:
+        for column in tables["plain"].column_names:
+            assert str(tables[name][column]) == str(tables["plain"][column]), (name, column)  # NaN is like NaN
+        live = [{key: repr(row) for key, row in last[of].items() if row is not None} for of in (name, "plain")]
+        assert live[0] == live[1], name

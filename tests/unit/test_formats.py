@@ -1,0 +1,249 @@
+"""Formats beside plain JSON: what a record is, what reads it, and that compiled code writes the same."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import fastavro
+import orjson
+import pytest
+
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.encode import row_codegen
+from cdc.encode.json_text import quoted
+from cdc.formats import avro, schema
+from cdc.formats.reading import Reading
+from cdc.formats.typed import INT32, INT64, plainly, typed
+from cdc.formats.wires import RegisteredWires
+from cdc.model.change import Column, Kind, Table
+from cdc.rules.flat import Formats
+from cdc.testing import (
+    MemoryKafka,
+    MemoryLog,
+    MemorySink,
+    MemorySnapshotter,
+    MemorySource,
+    delete,
+    insert,
+    truncate,
+    update,
+)
+from tests.text_tables import text_table
+
+TABLE = text_table("t", ["id", "note"])
+
+
+class MemoryRegistry:
+    """A registry that takes everything; ids count from 1."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[int, tuple[str, str]] = {}
+        self.subjects: dict[tuple[str, str], int] = {}
+        self.asked = 0
+
+    def forget(self) -> None: ...
+
+    def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
+        self.asked += 1
+        number = self.subjects.setdefault((subject, text), len(self.subjects) + 1)
+        self.schemas[number] = type_, text
+        return number
+
+    def read(self, data: bytes) -> Any:
+        """Read a record as any consumer of Confluent's wire format does."""
+        assert data[0] == 0
+        type_, text = self.schemas[int.from_bytes(data[1:5], "big")]
+        if type_ == "JSON":
+            return orjson.loads(data[5:])
+        return fastavro.schemaless_reader(io.BytesIO(data[5:]), orjson.loads(text), None)
+
+
+class Bench:
+    def __init__(self, **kafka: int) -> None:
+        self.log, self.kafka, self.registry = MemoryLog(), MemoryKafka(**kafka), MemoryRegistry()
+
+    def run(self, formats: Formats, *tables: Table, **more: Any) -> None:
+        Pipeline(
+            Settings(
+                connector="c",
+                prefix="p",
+                formats=formats,
+                logs=frozenset(["dead-letter"]),
+                wires=RegisteredWires(formats, registry=self.registry),
+                **more,
+            ),
+            open_source=lambda: MemorySource(self.log, tables or [TABLE]),
+            open_snapshotter=lambda: MemorySnapshotter(self.log),
+            sink=MemorySink(self.kafka, "c", "p", reading=Reading(self.registry.schemas.get)),
+        ).run(until_caught_up=True)
+
+    def records(self, topic: str = "p.s.t") -> list[tuple[bytes, bytes | None]]:
+        return [(r.key, r.value) for r in self.kafka.committed(topic)]
+
+
+def all_changes(bench: Bench, formats: Formats) -> None:
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(formats)
+    bench.log.commit(insert(TABLE, (b"3", None)), update(TABLE, (b"1", "ä“\n".encode())))
+    bench.log.commit(update(TABLE, (b"2", b"c"), key=(b"1",)), delete(TABLE, (b"2",)))
+    bench.log.commit(truncate(TABLE))
+    bench.run(formats)
+
+
+def folded(bench: Bench, topic: str = "p.s.t") -> list[tuple[str, str, Any]]:
+    reading = Reading(bench.registry.schemas.get)
+    found = []
+    for record in bench.kafka.committed(topic):
+        if record.value is None:
+            found.append(("tombstone", orjson.loads(reading.json(record.key))["id"], None))
+            continue
+        event = orjson.loads(reading.event(record.value, record.headers) or b"")
+        found.append((event["op"], orjson.loads(reading.json(record.key))["id"], event["after"]))
+    return found
+
+
+@pytest.mark.parametrize("shape", ["envelope", "flat"])
+@pytest.mark.parametrize("encoding", ["connect-json", "avro", "json-schema"])
+@pytest.mark.parametrize("plainly", [False, True])
+def test_every_change_reads_as_in_json(
+    shape: str, encoding: str, plainly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By snapshot and stream, by compiled code and without; a TRUNCATE finds the keys by what it reads back."""
+    if plainly:
+        from cdc.formats import wires
+
+        monkeypatch.setattr(wires, "compiled", None)
+        monkeypatch.setattr(wires, "avro_table", lambda *_, **__: None)
+    of_json, bench = Bench(), Bench()
+    all_changes(of_json, Formats(shape))
+    all_changes(bench, Formats(f"{shape} {encoding}"))
+    assert folded(bench) == folded(of_json)
+
+
+@pytest.mark.skipif(row_codegen.compiled is None, reason="nothing is compiled")
+@pytest.mark.parametrize(
+    ("shape", "metadata"), [("envelope", ()), ("flat", ()), ("flat", ("op", "position", "ts_ms", "deleted"))]
+)
+def test_compiled_avro_is_the_plain_one(shape: str, metadata: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_123_000_000)
+    made = Bench()
+    all_changes(made, Formats(f"{shape} avro", metadata=metadata))
+    from cdc.formats import wires
+
+    monkeypatch.setattr(wires, "avro_table", lambda *_, **__: None)
+    plain = Bench()
+    all_changes(plain, Formats(f"{shape} avro", metadata=metadata))
+    assert made.records() == plain.records()
+    for key, value in made.records():
+        made.registry.read(key)
+        if value is not None:
+            made.registry.read(value)
+
+
+def test_the_registry_is_asked_once_a_version() -> None:
+    bench = Bench()
+    bench.run(Formats("avro"))
+    for number in range(50):
+        bench.log.commit(insert(TABLE, (b"%d" % number, b"a")))
+    bench.run(Formats("avro"))
+    assert bench.registry.asked == 4  # key and value, at each of two starts
+    assert len(bench.records()) == 50
+
+
+def test_an_envelope_of_avro_is_debeziums() -> None:
+    """Names, order and optional fields, as Confluent's converter has them."""
+    bench = Bench()
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(Formats("avro"))
+    ((_, value),) = bench.records()
+    event = bench.registry.read(value or b"")
+    assert list(event) == ["before", "after", "source", "transaction", "op", "ts_ms"]
+    assert event["after"] == {"id": "1", "note": "a"}
+    texts = {subject: orjson.loads(text) for subject, text in bench.registry.subjects}
+    assert set(texts) == {"p.s.t-key", "p.s.t-value"}
+    assert (texts["p.s.t-value"]["name"], texts["p.s.t-value"]["namespace"]) == ("Envelope", "p.s.t")
+    fastavro.parse_schema(texts["p.s.t-value"])
+
+
+def test_connect_json_has_debeziums_schema() -> None:
+    bench = Bench()
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(Formats("flat connect-json"))
+    ((key, value),) = bench.records()
+    fields = [{"type": "string", "optional": False, "field": "id"}]
+    assert orjson.loads(key) == {
+        "schema": {"type": "struct", "fields": fields, "optional": False, "name": "p.s.t.Key"}, "payload": {"id": "1"},
+    }  # fmt: skip
+    assert orjson.loads(value or b"")["payload"] == {"id": "1", "note": "a"}
+
+
+def test_another_format_has_the_rows_read_again_and_old_keys_deleted() -> None:
+    bench = Bench()
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    for text in ("envelope", "avro", "flat connect-json", "json-schema", "envelope"):
+        bench.run(Formats(text))
+    live = dict(bench.records())
+    assert [key for key, value in live.items() if value is not None] == [b'{"id":"1"}']
+    assert len(live) == 4
+
+
+def test_names_that_avro_does_not_have() -> None:
+    names = schema.field_names(["a-b", "a_b", "a b", "1st", "naïve", ""])
+    assert names == {"a-b": "a_u002db", "a_b": "a_b", "a b": "a_u0020b", "1st": "_1st", "naïve": "na_ve", "": "_"}
+    assert schema.full_name("shop-1.public.2nd table") == "shop_1.public._2nd_table"
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 63, 64, -64, -65, 2**31 - 1, -(2**63), 2**63 - 1])
+def test_numbers(number: int) -> None:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, "long", number)
+    assert avro.long(number) == out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "text"),
+    [
+        ("date", "date", "infinity"),
+        ("date", "date", "-infinity"),
+        ("date", "date", "0000-00-00"),
+        ("date", "date", "2024-02-30"),
+        ("date", "date", "9999-00-31"),
+        ("timestamp_micros", "timestamp without time zone", "-infinity"),
+        ("timestamp_micros", "datetime(6)", "0000-00-00 00:00:00.000000"),
+        ("timestamp_millis", "datetime", "0000-00-00 00:00:00"),
+        ("timestamp_millis", "datetime(2)", "9999-12-00 23:59:59.25"),
+        ("timestamp_micros", "datetime(6)", "2024-02-31 12:34:56.000001"),
+    ],
+)
+def test_times_that_are_no_numbers(kind: str, type_: str, text: str) -> None:
+    """Each is a number that no other value has, and comes back."""
+    column = Column("at", type_, Kind(kind), encode=lambda value: b'"%b"' % value)
+    number = int(typed(column)(text.encode()))
+    least, most = INT32 if kind == "date" else INT64
+    assert least <= number <= most
+    assert plainly(kind, type_, number) == text
+    with pytest.raises(ValueError, match="of at is outside"):
+        typed(Column("at", type_, Kind(kind), encode=bytes))(b"%d" % number)
+
+
+@pytest.mark.parametrize("form", ["avro", "flat avro", "connect-json", "flat json-schema"])
+def test_dead_letters(form: str) -> None:
+    """A row that is too large, and one that the format cannot hold: its letter is plain JSON, the others go on."""
+    amount = Column("amount", "numeric(10,2)", Kind("decimal", 10, 2), quoted)
+    table = Table("s", "t", (TABLE.columns[0], amount, TABLE.columns[1]), ("id",))
+    bench = Bench(largest_bytes=1_000_000)
+    bench.run(Formats(form), table)
+    bench.log.commit(
+        insert(table, (b"1", b"1.50", b"a")), insert(table, (b"2", b"NaN", b"b")),
+        insert(table, (b"3", b"0.00", b"x" * 1_000_000)), insert(table, (b"4", b"-0.01", b"c")),
+    )  # fmt: skip
+    bench.run(Formats(form), table)
+    letters = [orjson.loads(value or b"") for _, value in bench.records("p.dead-letter-c")]
+    refused = [{"id": "2"}, {"id": "3"}] if "avro" in form else [{"id": "3"}]
+    assert [letter["key"] for letter in letters if letter["part"] == 1] == refused
+    if "avro" in form:
+        assert "of amount is no decimal of Avro" in letters[0]["reason"]
+        assert letters[0]["columns"] == ["amount"]
+    assert {of[1] for of in folded(bench)} == {"1", "2", "3", "4"} - {key["id"] for key in refused}

@@ -1,0 +1,184 @@
+"""A registry that fails in every way: nothing is written that a reader could not read, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config.config import KafkaConfig
+from cdc.config.published.record_format import RegistryConfig
+from cdc.formats.reading import Reading
+from cdc.formats.wires import RegisteredWires
+from cdc.model.change import Table
+from cdc.model.errors import ConfigError, OperatorError, RetryableError
+from cdc.rules.flat import Formats
+from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
+from sinks.client.schema_registry import SchemaRegistry, check
+from tests.scripted_registry import ScriptedRegistry, scripted_registry
+from tests.text_tables import text_table
+
+TABLE = text_table("t", ["id", "note"])
+WIDER = text_table("t", ["id", "note", "more"])
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedRegistry]:
+    with scripted_registry() as registry:
+        yield registry
+
+
+class Bench:
+    def __init__(self, server: ScriptedRegistry, **options: Any) -> None:
+        self.log, self.kafka, self.server = MemoryLog(), MemoryKafka(), server
+        self.config = RegistryConfig(url=server.url, **options)
+
+    def run(self, *tables: Table, form: str = "avro") -> None:
+        formats, client = Formats(form), SchemaRegistry(self.config)
+        wires = RegisteredWires(formats, registry=client, subjects=self.config.subjects)
+        Pipeline(
+            Settings(connector="c", prefix="p", formats=formats, wires=wires),
+            open_source=lambda: MemorySource(self.log, tables or [TABLE]),
+            open_snapshotter=lambda: MemorySnapshotter(self.log),
+            sink=MemorySink(self.kafka, "c", "p", reading=Reading(client.schema)),
+        ).run(until_caught_up=True)
+
+    def values(self) -> list[Any]:
+        """Read what is committed with Confluent's own deserializer, as a consumer does."""
+        read = AvroDeserializer(SchemaRegistryClient({"url": self.server.url}))
+        of = SerializationContext("p.s.t", MessageField.VALUE)
+        return [read(record.value, of)["after"] for record in self.kafka.committed("p.s.t")]
+
+
+def test_a_consumer_reads_it(server: ScriptedRegistry) -> None:
+    """The ids are the registry's; a table that gets a column has a second version, and nothing asks for each event."""
+    bench = Bench(server)
+    for number in (1, 2, 3):
+        bench.log.commit(insert(TABLE, (b"%d" % number, b"a")))
+    bench.run()
+    bench.log.commit(insert(WIDER, (b"4", b"a", b"b")))
+    bench.run(WIDER)
+    assert bench.values()[0] == {"id": "1", "note": "a"}
+    assert bench.values()[-1] == {"id": "4", "note": "a", "more": "b"}
+    assert {subject: len(ids) for subject, ids in server.subjects.items()} == {"p.s.t-key": 1, "p.s.t-value": 2}
+    assert len([r for r in server.requests if r.startswith("POST")]) < 12
+
+
+@pytest.mark.parametrize(
+    ("subjects", "expected"),
+    [
+        ("topic", {"p.s.t-key", "p.s.t-value"}),
+        ("record", {"p.s.t.Key", "p.s.t.Envelope"}),
+        ("topic-record", {"p.s.t-p.s.t.Key", "p.s.t-p.s.t.Envelope"}),
+    ],
+)
+def test_subjects(server: ScriptedRegistry, subjects: str, expected: set[str]) -> None:
+    Bench(server, subjects=subjects).run()
+    assert set(server.subjects) == expected
+
+
+def test_a_refused_schema_stops_before_the_event(server: ScriptedRegistry) -> None:
+    """In the log: what came before is committed, and is whole; the verdict has the reason and the way out."""
+    bench = Bench(server)
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run()
+    server.refuses = "READER_FIELD_MISSING_DEFAULT_VALUE at /fields/0"
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+    with pytest.raises(
+        OperatorError, match=r"table s\.t: .*subject p\.s\.t-value does not take .*READER_FIELD"
+    ) as stopped:
+        bench.run()
+    assert f"{server.url}/config/p.s.t-value" in (stopped.value.hint or "")
+    assert bench.values() == [{"id": "1", "note": "a"}]
+    server.refuses = None
+    bench.run(WIDER)
+    assert [value["id"] for value in bench.values()] == ["1", "2"]
+
+
+def test_another_schema_under_our_subject(server: ScriptedRegistry) -> None:
+    """A registry without compatibility would take ours over it."""
+    server.keep("p.s.t-value", {"schema": '{"type":"record","name":"Order","namespace":"acme","fields":[]}'})
+    bench = Bench(server)
+    with pytest.raises(OperatorError, match=r"subject p\.s\.t-value has another schema: “acme\.Order”"):
+        bench.run()
+    assert bench.kafka.topics == {}
+    Bench(server, subjects="topic-record").run()
+
+
+def test_a_registry_made_anew_has_the_rows_read_again(server: ScriptedRegistry) -> None:
+    """Its ids are others, and so are the bytes of keys: what is under the old ones goes."""
+    bench = Bench(server)
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run()
+    server.schemas, server.subjects = {}, {}
+    server.keep("other", {"schema": '"string"'})
+    bench.log.commit(insert(TABLE, (b"2", b"b")))
+    bench.run()
+    live = {r.key: r.value for r in bench.kafka.committed("p.s.t")}
+    assert [value is None for value in live.values()].count(False) == 2
+    assert len(live) == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "expected", "what"),
+    [
+        ({"login": "cdc:right"}, OperatorError, "refuses the login"),
+        ({"status": 422}, OperatorError, "cannot read the schema"),
+        ({"status": 503}, RetryableError, "as the test says"),
+        ({"slow_s": 1.0}, RetryableError, "no answer: ReadTimeout"),
+        (None, RetryableError, "no answer: ConnectError"),
+    ],
+)
+def test_at_the_first_start_nothing_is_made(
+    server: ScriptedRegistry, how: dict[str, Any] | None, expected: type[Exception], what: str
+) -> None:
+    if how is None:
+        server.stop()
+    for name, value in (how or {}).items():
+        setattr(server, name, value)
+    bench = Bench(server, timeout_s=0.2, options={"basic.auth.user.info": "cdc:wrong"})
+    with pytest.raises(expected, match=what) as stopped:
+        bench.run()
+    assert "wrong" not in f"{stopped.value} {bench.config!r}"
+    assert bench.kafka.topics == {}
+
+
+def test_down_later_is_tried_again(server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written meanwhile, and nothing is lost."""
+    bench = Bench(server)
+    bench.run()
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+    asked, failed = SchemaRegistry.register, list[str]()
+
+    def register(self: SchemaRegistry, subject: str, text: str, **more: Any) -> int:
+        server.status = 503 if "more" in text and not failed else None
+        failed.extend(["503"] if server.status else [])
+        return asked(self, subject, text, **more)
+
+    monkeypatch.setattr(SchemaRegistry, "register", register)
+    bench.run()
+    assert failed
+    assert [value["id"] for value in bench.values()] == ["1", "2"]
+
+
+def test_check_says_what_is_found(server: ScriptedRegistry) -> None:
+    """`cdc check` registers nothing."""
+    sink = KafkaConfig(bootstrap_servers="x:1", format="avro", registry=RegistryConfig(url=server.url))
+    (found,) = check(sink)
+    assert "answers, with 0 subjects" in found.what
+    server.login = "cdc:right"
+    with pytest.raises(OperatorError, match="refuses the login"):
+        check(sink)
+    assert check(KafkaConfig(bootstrap_servers="x:1")) == []
+
+
+def test_options_that_the_client_does_not_take(server: ScriptedRegistry) -> None:
+    for options in ({"basic.auth.user.info": "nocolon"}, {"no.such.option": "x"}, {"ssl.ca.location": "/no/such/file"}):
+        with pytest.raises(ConfigError, match="the client does not take them"):
+            SchemaRegistry(RegistryConfig(url=server.url, options=options))
