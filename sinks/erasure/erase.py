@@ -24,6 +24,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.encode.table_log import log_of
 from cdc.model.errors import OperatorError
 from cdc.model.state import key_to_json
+from sinks.client.schema_registry import open_reading
 from sinks.erasure.compaction import Compaction
 from sinks.erasure.keys import WantedKey
 from sinks.erasure.places import Place
@@ -68,6 +69,7 @@ class _Erasure:
     def __init__(self, config: ConnectorConfig, table: str, key: WantedKey, say: Callable[[str], None]) -> None:
         self._config, self._sink, self._table, self._key, self._say = config, config.sink, table, key, say
         self._compaction = Compaction(config.sink, config.name)
+        self._reading = open_reading(config.sink)
         with Topics(self._sink.bootstrap_servers, self._sink.options) as topics:
             names = topics.names()
             self.topic = next((t for t in names if t.startswith(f"{self._sink.prefix}.") and table_of(t) == table), "")
@@ -140,8 +142,7 @@ class _Erasure:
         records = values = 0
         deleted, last = True, dict[int, tuple[int, int]]()
         for message in self._records(topic):
-            key = message.key()
-            if isinstance(key, bytes) and self._key.is_key(key):
+            if self._names(message.key()):
                 records, values = records + 1, values + (message.value() is not None)
                 deleted = message.value() is None
                 last[message.partition() or 0] = (message.offset() or 0, message.timestamp()[1])
@@ -177,7 +178,7 @@ class _Erasure:
         return False
 
     def _names(self, key: object) -> bool:
-        return isinstance(key, bytes) and self._key.is_key(key)
+        return isinstance(key, bytes) and self._key.is_key(self._reading.json(key))
 
     def _asks_for(self, value: object) -> bool:
         """Tell whether a command that waits is about the key."""
