@@ -28,6 +28,7 @@ _SAID_S: Final = 60.0
 _TWIN_S: Final = 10.0
 """A former process of the same name is in the group until its session ends."""
 _WRITE_AGAIN_S: Final = 2.0
+_ROOM: Final = "has the temporary folder (TMPDIR) room, and may the member open as many files (ulimit -n)?"
 
 log = logging.getLogger("cdc")
 
@@ -149,16 +150,19 @@ class Member:
         for name, report in self._children.reports():
             self._say(writer, name, _after(self._said[name], report))
         for name, code in self._children.ended():
-            pause = self._roster.ended(name, code, clock_s())
-            if pause is None:
-                log.info("member %s: connector %s has ended", self._name, name)
-                continue
-            wait_s = max(0.0, pause.until_s - clock_s())
-            why = "was fenced off by another copy" if pause.reason is Reason.FENCED else f"ended with exit code {code}"
-            log.warning("member %s: connector %s %s; it is started again in %.0f s", self._name, name, why, wait_s)
-            said = self._said[name]
-            state = RunState.FAILED.value if pause.reason is Reason.FAILED else Reason.FENCED.value
-            self._say(writer, name, replace(_in_state(said, state), again_ms=_now_ms() + round(wait_s * 1000)))
+            self._ended(writer, name, code)
+
+    def _ended(self, writer: StatusWriter, name: str, code: int) -> None:
+        pause = self._roster.ended(name, code, clock_s())
+        if pause is None:
+            log.info("member %s: connector %s has ended", self._name, name)
+            return
+        wait_s = max(0.0, pause.until_s - clock_s())
+        why = "was fenced off by another copy" if pause.reason is Reason.FENCED else f"ended with exit code {code}"
+        log.warning("member %s: connector %s %s; it is started again in %.0f s", self._name, name, why, wait_s)
+        state = RunState.FAILED.value if pause.reason is Reason.FAILED else Reason.FENCED.value
+        status = replace(_in_state(self._said[name], state), again_ms=_now_ms() + round(wait_s * 1000))
+        self._say(writer, name, status)
 
     def _act(self, writer: StatusWriter) -> None:
         for action in self._roster.decide(clock_s()):
@@ -168,9 +172,15 @@ class Member:
                     status = Status(member=self._name, state=RunState.STARTING.value, since_ms=_now_ms())
                     if before is not None and name in self._roster.pauses:
                         status = replace(status, error=before.error)
-                    self._children.start(self._entries.good[name], take_over=take_over)
-                    log.info("member %s: connector %s is started%s", self._name, name, " and takes over" * take_over)
                     self._say(writer, name, status)
+                    try:
+                        self._children.start(self._entries.good[name], take_over=take_over)
+                    except OSError as exc:
+                        error = {"kind": "OSError", "message": f"it cannot be started: {exc.strerror}", "hint": _ROOM}
+                        self._say(writer, name, _after(status, Report(None, error)))
+                        self._ended(writer, name, OperatorError.exit_code)
+                        continue
+                    log.info("member %s: connector %s is started%s", self._name, name, " and takes over" * take_over)
                 case Stop(name):
                     log.info("member %s: connector %s is stopped", self._name, name)
                     self._children.stop(name)
