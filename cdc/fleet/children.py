@@ -51,6 +51,7 @@ class Children:
         self._nursery: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._heard = b""
+        self._ready = False
         self._open()
 
     def _open(self) -> socket.socket:
@@ -70,6 +71,15 @@ class Children:
                 )
             self._channel = ours
         return self._channel
+
+    def await_ready(self) -> None:
+        """Return when starting one takes no time any more: who takes over is to be quick."""
+        try:
+            self._open()
+            while not self._ready:
+                self._receive()
+        except OSError:
+            self._lost()
 
     def start(self, entry: Entry, *, take_over: bool) -> None:
         """Start one. Raises OSError where there is no room for its file, or no descriptor left; then there is none."""
@@ -100,6 +110,9 @@ class Children:
             self._take(orjson.loads(line), newest)
 
     def _take(self, said: dict[str, int], newest: _Child | None) -> None:
+        if "ready" in said:
+            self._ready = True
+            return
         if "started" in said:
             if newest is None:
                 raise BugError("a nursery has started what nobody asked for")
@@ -116,7 +129,7 @@ class Children:
         if self._nursery is not None:
             self._nursery.kill()
             self._nursery.wait()
-        self._channel, self._nursery, self._heard = None, None, b""
+        self._channel, self._nursery, self._heard, self._ready = None, None, b"", False
         for child in self._children.values():
             if child.code is None:
                 child.code = _KILLED

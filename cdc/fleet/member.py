@@ -45,7 +45,8 @@ class Member:
         self._stop = threading.Event()
         self._told_s: dict[str, float] = {}
         self._alone = False
-        """Whether it is known that no other member has this one's name."""
+        """Whether it is known, or being asked, that no other member has this one's name."""
+        self._twin: OperatorError | None = None
 
     def stop(self) -> None:
         """Ask to stop all children and leave the group; callable from a signal handler."""
@@ -56,6 +57,7 @@ class Member:
         records = self._wait_for(self._begin)
         if records is None:
             return
+        self._children.await_ready()
         writer = StatusWriter(self._fleet, self._writes)
         membership = self._fleet.join(self._name)
         log.info(
@@ -64,6 +66,8 @@ class Member:
         try:
             while not self._stop.is_set():
                 self._turn(membership, records, writer)
+                if self._twin is not None:
+                    raise self._twin
             self._leave(membership, writer)
         finally:
             membership.close()
@@ -104,7 +108,7 @@ class Member:
                     self._roster.assigned(places, heard_s)
                     if places:
                         log.info("member %s: is given %d places more", self._name, len(places))
-                    self._refuse_twin(membership)
+                    self._look_for_twin(membership.identity())
                 case Revoked(places, _):
                     self._roster.revoked(places)
                     self._revoked.append(news)
@@ -201,19 +205,26 @@ class Member:
         """Whether this member may still speak for a connector; asked by the writer's thread."""
         return self._roster.mine(name)
 
-    def _refuse_twin(self, membership: Membership) -> None:
+    def _look_for_twin(self, identity: str) -> None:
         """Of two members that joined at once under one name, the one that the coordinator names later ends."""
-        if self._alone:
+        if self._alone or not identity:
             return
-        try:
-            members = self._fleet.members()
-        except CdcError:
-            return  # the next news is as good
-        mine = membership.identity()
-        for member in members:
-            if member.name == self._name and member.identity != mine and mine and member.identity < mine:
-                raise _taken(self._name, member.host)
         self._alone = True
+
+        def look() -> None:
+            try:
+                members = self._fleet.members()
+            except CdcError as exc:
+                log.debug("member %s: whether it is the only one of its name is not known: %s", self._name, exc.message)
+                self._alone = False  # the next news is as good
+                return
+            for member in members:
+                if member.name == self._name and member.identity < identity:
+                    self._twin = _taken(self._name, member.host)
+
+        threading.Thread(
+            target=look, name="cdc-fleet-twin", daemon=True
+        ).start()  # what it asks may be long in answering
 
     def _leave(self, membership: Membership, writer: StatusWriter) -> None:
         """Stop all children, which the group need not wait for, and then leave it."""

@@ -7,7 +7,7 @@ fork takes milliseconds, and shares the memory. The nursery has one thread and t
 socket, in lines of JSON. One child is asked for at a time, so its descriptor is the only one on its way:
 
     member    {"start": argv, "name": …}, with the report pipe's descriptor · {"signal": number, "pid": …}
-    nursery   {"started": pid} · {"ended": pid, "code": …}
+    nursery   {"ready": pid}, once · {"started": pid} · {"ended": pid, "code": …}
 
 The kernel ends it with its member, and the children with it (Linux); elsewhere it ends both when the socket is closed.
 """
@@ -120,7 +120,9 @@ def main(descriptor: int) -> None:
     preload()
     gc.collect()
     gc.freeze()  # what is loaded stays shared with the children
-    arguments = serve(socket.socket(fileno=descriptor))
+    channel = socket.socket(fileno=descriptor)
+    _say(channel, {"ready": os.getpid()})
+    arguments = serve(channel)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -51,6 +51,8 @@ class MemoryChildren(Children):
         self.there[entry.name] = take_over
         self.told.append(f"start {entry.name}{' over' * take_over}")
 
+    def await_ready(self) -> None: ...
+
     def stop(self, name: str) -> None:
         self.told.append(f"stop {name}")
         if self.obedient:
