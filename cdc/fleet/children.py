@@ -26,6 +26,8 @@ from cdc.model.errors import BugError
 
 _WAIT: Final = "--wait=10m"
 """A child waits so long for a database or Kafka that is not up, before it ends and is started again."""
+_TAKE_OVER: Final = "--take-over-within=20s"
+"""Not later: a child that was frozen as it started would fence the copy that another member has started meanwhile."""
 _FORKED_S: Final = 60.0
 _KILLED: Final = -int(signal.SIGKILL)
 
@@ -88,7 +90,7 @@ class Children:
             copy.write(entry.yaml)
         told, tells = os.pipe()
         os.set_blocking(told, False)
-        flags = [_WAIT, *(["--take-over"] if take_over else []), *self._flags]
+        flags = [_WAIT, *([_TAKE_OVER] if take_over else []), *self._flags]
         child = self._children[entry.name] = _Child(0, file, told)
         asked = orjson.dumps({"start": ["run", str(file), *flags], "name": entry.name}) + b"\n"
         try:
