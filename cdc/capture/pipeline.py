@@ -245,6 +245,7 @@ class Pipeline:
         """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""
         self._meter.becomes(RunState.STARTING)
         with closing(self._sink), closing(self._open_source()) as source, closing(self._open_snapshotter()) as reader:
+            takes_over = self._stand_by.takes_over(ran=self._ran)
             if self._stand_by.wait(source, ran=self._ran):
                 self._sequence = None  # what others have committed since is no reason to end
             identity = source.connect()
@@ -259,8 +260,12 @@ class Pipeline:
                 source.unused()
             self._sink.create(tables)
             self._refuse_second_copy()
+            if takes_over and not self._stand_by.takes_over(ran=self._ran):
+                log.info("connector %s was held up as it started: it looks whether another copy is at work by now",
+                         self._settings.connector)  # fmt: skip
+                raise RestartSession
             state = self._sink.fence()
-            if self._settings.take_over and not self._ran and state is not None and isinstance(source, Freeing):
+            if takes_over and state is not None and isinstance(source, Freeing):
                 source.free()  # not before: until it is fenced, the other copy may be the one that is to go on
             target = source.current() if until_caught_up else None
             gap, self._gap = self._gap, None

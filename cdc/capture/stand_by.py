@@ -48,15 +48,21 @@ class StandBy:
         """`refuse_second_copy` raises OperatorError if this copy was fenced off: it does not wait for its turn."""
         self._settings, self._sink, self._stop, self._refuse_second_copy = settings, sink, stop, refuse_second_copy
         self._meter = meter
+        self._begun_s = time.monotonic()
         self.stood_by = False
         """Whether this copy has found another one at work, and has not run since."""
+
+    def takes_over(self, *, ran: bool) -> bool:
+        """Whether this copy fences another one at once. `ran`: it has run before."""
+        settings = self._settings
+        return settings.take_over and not ran and time.monotonic() - self._begun_s <= settings.take_over_within_s
 
     def wait(self, source: Source, *, ran: bool) -> bool:
         """Return when no other copy is at work, or at once if this one is to take over; whether it has stood by.
 
         `ran`: this copy has run before. Raises Stopped.
         """
-        if not isinstance(source, Shared) or (self._settings.take_over and not ran):
+        if not isinstance(source, Shared) or self.takes_over(ran=ran):
             return False
         begun_s = seen_s = time.monotonic()
         told_s = looked_s = float("-inf")

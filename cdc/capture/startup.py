@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,8 @@ class Settings:
     """How often the position is committed where nothing happens: it tells how fresh the topics are."""
     take_over: bool = False
     """Whether another copy that is at work is fenced at once, not waited for."""
+    take_over_within_s: float = math.inf
+    """For how long after the start of the process that holds: what is started by itself may be held up meanwhile."""
     unsent: bytes | None = None
     """The JSON of a value that the log leaves out and nobody knows, for a sink that keeps no rows.
 

@@ -64,6 +64,17 @@ def _waiting(_context: click.Context, _parameter: click.Parameter, value: str | 
     return found
 
 
+def _within(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    found = None if value is None else seconds_of(value)
+    if value is not None and found is None:
+        raise click.BadParameter(f"“{value}” is no time; write 20s or 1m")
+    return found
+
+
+def _take_over(within_s: float) -> str:
+    return "--take-over" if within_s == float("inf") else f"--take-over-within={within_s:.3f}s"
+
+
 _FOR_EVER = "forever"
 
 
@@ -82,6 +93,13 @@ _FOR_EVER = "forever"
     is_flag=True,
     help="Fence another copy of the connector at once; without it a copy stands by while another one follows.",
 )
+@click.option(
+    "--take-over-within",
+    "take_over_within_s",
+    metavar="TIME",
+    callback=_within,
+    help="The same, but only for so long after the start (20s): for what starts copies by itself, as a fleet does.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log each commit.")
 @LOG_FORMAT
 def run(
@@ -90,6 +108,7 @@ def run(
     until_caught_up: bool,
     wait_s: float | None,
     take_over: bool,
+    take_over_within_s: float | None,
     verbose: bool,
     log_format: str,
 ) -> None:
@@ -99,7 +118,7 @@ def run(
     """
     place = Place()
     with errors_logged(log_format, place):
-        how = _How(until_caught_up, wait_s, take_over, verbose, log_format)
+        how = _How(until_caught_up, wait_s, float("inf") if take_over else take_over_within_s, verbose, log_format)
         reporter = Reporter(os.environ)
         try:
             _run(files, how, place, reporter)
@@ -114,7 +133,8 @@ class _How:
 
     until_caught_up: bool
     wait_s: float | None
-    take_over: bool
+    take_over_s: float | None
+    """For how long after the start another copy is fenced at once; None: it is waited for."""
     verbose: bool
     log_format: str
 
@@ -124,7 +144,7 @@ class _How:
         return [
             *(["--until-caught-up"] if self.until_caught_up else []),
             *([] if wait_s is None else [f"--wait={_FOR_EVER if wait_s == float('inf') else f'{wait_s:.3f}s'}"]),
-            *(["--take-over"] if self.take_over else []),
+            *([] if self.take_over_s is None else [_take_over(self.take_over_s)]),
             *(["--verbose"] if self.verbose else []),
             *([] if self.log_format == TEXT else [f"--log-format={self.log_format}"]),
         ]
@@ -162,7 +182,8 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         config=config.binding,
         idle_position_s=config.sink.idle_position_s,
         wait_s=how.wait_s,
-        take_over=how.take_over,
+        take_over=how.take_over_s is not None,
+        take_over_within_s=how.take_over_s or 0.0,
         rules=CaptureRules.of_source(config.source),
         outbox=config.source.outbox,
         formats=formats,

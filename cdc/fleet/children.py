@@ -13,20 +13,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import orjson
 
 from cdc.config.child_processes import SAFE_PATH
 from cdc.fleet import with_member
 from cdc.fleet.entry import Entry
-from cdc.fleet.nursery import PACKET_BYTES
+from cdc.fleet.nursery import READ_BYTES
 from cdc.fleet.report import Report
 from cdc.model.errors import BugError
 
 _WAIT: Final = "--wait=10m"
 """A child waits so long for a database or Kafka that is not up, before it ends and is started again."""
-_READ_BYTES: Final = 65_536
+_TAKE_OVER: Final = "--take-over-within=20s"
+"""Not later: a child that was frozen as it started would fence the copy that another member has started meanwhile."""
 _FORKED_S: Final = 60.0
 _KILLED: Final = -int(signal.SIGKILL)
 
@@ -51,12 +52,14 @@ class Children:
         self._children: dict[str, _Child] = {}
         self._nursery: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
+        self._heard = b""
+        self._ready = False
         self._open()
 
     def _open(self) -> socket.socket:
         """Return the way to the nursery, which is started if there is none."""
         if self._channel is None:
-            ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, its = socket.socketpair()
             ours.settimeout(_FORKED_S)
             with its:
                 self._nursery = subprocess.Popen(
@@ -71,33 +74,47 @@ class Children:
             self._channel = ours
         return self._channel
 
+    def await_ready(self) -> None:
+        """Return when starting one takes no time any more: who takes over is to be quick."""
+        try:
+            self._open()
+            while not self._ready:
+                self._receive()
+        except OSError:
+            self._lost()
+
     def start(self, entry: Entry, *, take_over: bool) -> None:
+        """Start one. Raises OSError where there is no room for its file, or no descriptor left; then there is none."""
         file = self._folder / f"{entry.name}.yaml"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as copy:
             copy.write(entry.yaml)
         told, tells = os.pipe()
         os.set_blocking(told, False)
-        flags = [_WAIT, *(["--take-over"] if take_over else []), *self._flags]
+        flags = [_WAIT, *([_TAKE_OVER] if take_over else []), *self._flags]
         child = self._children[entry.name] = _Child(0, file, told)
-        asked = orjson.dumps({"start": ["run", str(file), *flags], "name": entry.name})
+        asked = orjson.dumps({"start": ["run", str(file), *flags], "name": entry.name}) + b"\n"
         try:
             socket.send_fds(self._open(), [asked], [tells])
             while child.code is None and child.pid == 0:
-                self._take(self._receive(), newest=child)
+                self._receive(newest=child)
         except OSError:
             self._lost()
         finally:
             os.close(tells)
 
-    def _receive(self) -> dict[str, Any]:
-        """Return what the nursery says next. Raises OSError when it is gone."""
-        said = self._open().recv(PACKET_BYTES)
+    def _receive(self, newest: _Child | None = None) -> None:
+        """Take up what the nursery says next. Raises OSError when it is gone."""
+        said = self._open().recv(READ_BYTES)
         if not said:
             raise ConnectionResetError
-        found: dict[str, Any] = orjson.loads(said)
-        return found
+        *lines, self._heard = (self._heard + said).split(b"\n")
+        for line in lines:
+            self._take(orjson.loads(line), newest)
 
-    def _take(self, said: dict[str, Any], *, newest: _Child | None = None) -> None:
+    def _take(self, said: dict[str, int], newest: _Child | None) -> None:
+        if "ready" in said:
+            self._ready = True
+            return
         if "started" in said:
             if newest is None:
                 raise BugError("a nursery has started what nobody asked for")
@@ -114,7 +131,7 @@ class Children:
         if self._nursery is not None:
             self._nursery.kill()
             self._nursery.wait()
-        self._channel = self._nursery = None
+        self._channel, self._nursery, self._heard, self._ready = None, None, b"", False
         for child in self._children.values():
             if child.code is None:
                 child.code = _KILLED
@@ -127,7 +144,8 @@ class Children:
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         try:
-            self._open().send(orjson.dumps({"signal": int(number), "pid": self._children[name].pid}))
+            asked = {"signal": int(number), "pid": self._children[name].pid}
+            self._open().sendall(orjson.dumps(asked) + b"\n")
         except OSError:
             self._lost()
 
@@ -156,7 +174,7 @@ class Children:
             self._channel.setblocking(False)  # noqa: FBT003 - the socket's own word
             with suppress(BlockingIOError):
                 while True:
-                    self._take(self._receive())
+                    self._receive()
         except OSError:
             self._lost()
         else:
@@ -174,7 +192,7 @@ class Children:
 
 def _hear(child: _Child) -> Iterator[Report]:
     with suppress(BlockingIOError):
-        while said := os.read(child.pipe, _READ_BYTES):
+        while said := os.read(child.pipe, READ_BYTES):
             child.heard += said
     *lines, child.heard = child.heard.split(b"\n")
     for line in lines:

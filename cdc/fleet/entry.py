@@ -171,7 +171,10 @@ def _read(name: str, value: bytes) -> Entry:
         isinstance(place, int) and 0 <= place < _MOST_PLACE and isinstance(text, str) and isinstance(added_ms, int)
     ):
         raise ConfigError(f"{where} is damaged", hint="cdc fleet add --replace CONNECTOR.yaml")
-    entry = _entry(text, where, place=place, added_ms=added_ms)
+    try:
+        entry = _entry(text, where, place=place, added_ms=added_ms)
+    except RecursionError:
+        raise ConfigError(f"{where}: lists or keys are nested too deeply to be read") from None
     if entry.name != name:
         raise ConfigError(f"{where} is the file of connector {entry.name}", hint="cdc fleet add CONNECTOR.yaml")
     return entry

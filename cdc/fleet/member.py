@@ -28,6 +28,7 @@ _SAID_S: Final = 60.0
 _TWIN_S: Final = 10.0
 """A former process of the same name is in the group until its session ends."""
 _WRITE_AGAIN_S: Final = 2.0
+_ROOM: Final = "has the temporary folder (TMPDIR) room, and may the member open as many files (ulimit -n)?"
 
 log = logging.getLogger("cdc")
 
@@ -44,7 +45,8 @@ class Member:
         self._stop = threading.Event()
         self._told_s: dict[str, float] = {}
         self._alone = False
-        """Whether it is known that no other member has this one's name."""
+        """Whether it is known, or being asked, that no other member has this one's name."""
+        self._twin: OperatorError | None = None
 
     def stop(self) -> None:
         """Ask to stop all children and leave the group; callable from a signal handler."""
@@ -55,6 +57,7 @@ class Member:
         records = self._wait_for(self._begin)
         if records is None:
             return
+        self._children.await_ready()
         writer = StatusWriter(self._fleet, self._writes)
         membership = self._fleet.join(self._name)
         log.info(
@@ -63,6 +66,8 @@ class Member:
         try:
             while not self._stop.is_set():
                 self._turn(membership, records, writer)
+                if self._twin is not None:
+                    raise self._twin
             self._leave(membership, writer)
         finally:
             membership.close()
@@ -103,7 +108,7 @@ class Member:
                     self._roster.assigned(places, heard_s)
                     if places:
                         log.info("member %s: is given %d places more", self._name, len(places))
-                    self._refuse_twin(membership)
+                    self._look_for_twin(membership.identity())
                 case Revoked(places, _):
                     self._roster.revoked(places)
                     self._revoked.append(news)
@@ -149,16 +154,19 @@ class Member:
         for name, report in self._children.reports():
             self._say(writer, name, _after(self._said[name], report))
         for name, code in self._children.ended():
-            pause = self._roster.ended(name, code, clock_s())
-            if pause is None:
-                log.info("member %s: connector %s has ended", self._name, name)
-                continue
-            wait_s = max(0.0, pause.until_s - clock_s())
-            why = "was fenced off by another copy" if pause.reason is Reason.FENCED else f"ended with exit code {code}"
-            log.warning("member %s: connector %s %s; it is started again in %.0f s", self._name, name, why, wait_s)
-            said = self._said[name]
-            state = RunState.FAILED.value if pause.reason is Reason.FAILED else Reason.FENCED.value
-            self._say(writer, name, replace(_in_state(said, state), again_ms=_now_ms() + round(wait_s * 1000)))
+            self._ended(writer, name, code)
+
+    def _ended(self, writer: StatusWriter, name: str, code: int) -> None:
+        pause = self._roster.ended(name, code, clock_s())
+        if pause is None:
+            log.info("member %s: connector %s has ended", self._name, name)
+            return
+        wait_s = max(0.0, pause.until_s - clock_s())
+        why = "was fenced off by another copy" if pause.reason is Reason.FENCED else f"ended with exit code {code}"
+        log.warning("member %s: connector %s %s; it is started again in %.0f s", self._name, name, why, wait_s)
+        state = RunState.FAILED.value if pause.reason is Reason.FAILED else Reason.FENCED.value
+        status = replace(_in_state(self._said[name], state), again_ms=_now_ms() + round(wait_s * 1000))
+        self._say(writer, name, status)
 
     def _act(self, writer: StatusWriter) -> None:
         for action in self._roster.decide(clock_s()):
@@ -168,9 +176,15 @@ class Member:
                     status = Status(member=self._name, state=RunState.STARTING.value, since_ms=_now_ms())
                     if before is not None and name in self._roster.pauses:
                         status = replace(status, error=before.error)
-                    self._children.start(self._entries.good[name], take_over=take_over)
-                    log.info("member %s: connector %s is started%s", self._name, name, " and takes over" * take_over)
                     self._say(writer, name, status)
+                    try:
+                        self._children.start(self._entries.good[name], take_over=take_over)
+                    except OSError as exc:
+                        error = {"kind": "OSError", "message": f"it cannot be started: {exc.strerror}", "hint": _ROOM}
+                        self._say(writer, name, _after(status, Report(None, error)))
+                        self._ended(writer, name, OperatorError.exit_code)
+                        continue
+                    log.info("member %s: connector %s is started%s", self._name, name, " and takes over" * take_over)
                 case Stop(name):
                     log.info("member %s: connector %s is stopped", self._name, name)
                     self._children.stop(name)
@@ -191,19 +205,26 @@ class Member:
         """Whether this member may still speak for a connector; asked by the writer's thread."""
         return self._roster.mine(name)
 
-    def _refuse_twin(self, membership: Membership) -> None:
+    def _look_for_twin(self, identity: str) -> None:
         """Of two members that joined at once under one name, the one that the coordinator names later ends."""
-        if self._alone:
+        if self._alone or not identity:
             return
-        try:
-            members = self._fleet.members()
-        except CdcError:
-            return  # the next news is as good
-        mine = membership.identity()
-        for member in members:
-            if member.name == self._name and member.identity != mine and mine and member.identity < mine:
-                raise _taken(self._name, member.host)
         self._alone = True
+
+        def look() -> None:
+            try:
+                members = self._fleet.members()
+            except CdcError as exc:
+                log.debug("member %s: whether it is the only one of its name is not known: %s", self._name, exc.message)
+                self._alone = False  # the next news is as good
+                return
+            for member in members:
+                if member.name == self._name and member.identity < identity:
+                    self._twin = _taken(self._name, member.host)
+
+        threading.Thread(
+            target=look, name="cdc-fleet-twin", daemon=True
+        ).start()  # what it asks may be long in answering
 
     def _leave(self, membership: Membership, writer: StatusWriter) -> None:
         """Stop all children, which the group need not wait for, and then leave it."""

@@ -4,10 +4,10 @@
 
 Loading what a connector is made of takes most of a second of CPU, and a member that takes over starts many at once; a
 fork takes milliseconds, and shares the memory. The nursery has one thread and talks to nobody but its member, over a
-socket of packets, each a JSON object:
+socket, in lines of JSON. One child is asked for at a time, so its descriptor is the only one on its way:
 
     member    {"start": argv, "name": …}, with the report pipe's descriptor · {"signal": number, "pid": …}
-    nursery   {"started": pid} · {"ended": pid, "code": …}
+    nursery   {"ready": pid}, once · {"started": pid} · {"ended": pid, "code": …}
 
 The kernel ends it with its member, and the children with it (Linux); elsewhere it ends both when the socket is closed.
 """
@@ -30,7 +30,7 @@ import orjson
 from cdc.config.registry import SINKS, SOURCES
 from cdc.fleet.report import REPORT_FD
 
-PACKET_BYTES: Final = 65_536
+READ_BYTES: Final = 65_536
 _MODULES: Final = ("cdc.cli.main", "cdc.cli.run", "sinks.topics.positions")
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -52,6 +52,7 @@ def serve(channel: socket.socket) -> list[str]:
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    heard, reports = b"", list[int]()
     while True:
         ready = select.select([channel.fileno(), woken], [], [])[0]
         if woken in ready:
@@ -59,31 +60,36 @@ def serve(channel: socket.socket) -> list[str]:
         _reap(channel, children)
         if channel.fileno() not in ready:
             continue
-        said, descriptors, _, _ = socket.recv_fds(channel, PACKET_BYTES, 1)
+        said, descriptors, _, _ = socket.recv_fds(channel, READ_BYTES, 1)
         if not said:
             for pid in children:
                 os.kill(pid, signal.SIGKILL)
             sys.exit(0)
-        asked = orjson.loads(said)
-        if "signal" in asked:
-            if asked["pid"] in children:  # not reaped yet, so the number is still its own
-                os.kill(asked["pid"], asked["signal"])
-            continue
-        (report,) = descriptors
-        nursery = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for descriptor in (woken, wake):
-                os.close(descriptor)
-            channel.close()
-            _settle(nursery, asked["name"], report)
-            arguments: list[str] = asked["start"]
-            return arguments
-        os.close(report)
-        children.add(pid)
-        channel.send(orjson.dumps({"started": pid}))
+        *lines, heard = (heard + said).split(b"\n")
+        reports += descriptors
+        for asked in map(orjson.loads, lines):
+            if "signal" in asked:
+                if asked["pid"] in children:  # not reaped yet, so the number is still its own
+                    os.kill(asked["pid"], asked["signal"])
+                continue
+            report, nursery = reports.pop(), os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for descriptor in (woken, wake):
+                    os.close(descriptor)
+                channel.close()
+                _settle(nursery, asked["name"], report)
+                arguments: list[str] = asked["start"]
+                return arguments
+            os.close(report)
+            children.add(pid)
+            _say(channel, {"started": pid})
+
+
+def _say(channel: socket.socket, what: dict[str, int]) -> None:
+    channel.sendall(orjson.dumps(what) + b"\n")
 
 
 def _reap(channel: socket.socket, children: set[int]) -> None:
@@ -92,7 +98,7 @@ def _reap(channel: socket.socket, children: set[int]) -> None:
         if pid == 0:
             return
         children.discard(pid)
-        channel.send(orjson.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}))
+        _say(channel, {"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
 def _settle(nursery: int, name: str, report: int) -> None:
@@ -114,7 +120,9 @@ def main(descriptor: int) -> None:
     preload()
     gc.collect()
     gc.freeze()  # what is loaded stays shared with the children
-    arguments = serve(socket.socket(fileno=descriptor))
+    channel = socket.socket(fileno=descriptor)
+    _say(channel, {"ready": os.getpid()})
+    arguments = serve(channel)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

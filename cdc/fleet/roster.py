@@ -23,8 +23,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-FRESH_S: Final = 3.0
-"""For so long after it was told that a place is its own, a member's child takes over."""
+FRESH_S: Final = 5.0
+"""For so long after it was told that a place is its own, a member's child takes over.
+
+A session lasts longer: the group cannot have given the place to another member meanwhile.
+"""
 STOP_S: Final = 8.0
 """A child that was asked to end and has not is killed; the group waits for ten seconds at most."""
 PAUSE_FIRST_S: Final = 1.0

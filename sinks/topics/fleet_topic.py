@@ -28,6 +28,8 @@ from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
 from sinks.topics.topics import Topics, Wanted
 
 _ASK_S: Final = 15.0
+_LIST_S: Final = 5.0
+"""A member that waits for its brokers hears a stop between two of these."""
 _AT_ONCE: Final = 1000
 
 log = logging.getLogger("cdc.kafka")
@@ -110,7 +112,7 @@ class FleetTopic:
         refuse_untrusted(self._servers, self._options)
         try:
             found = AdminClient({**self._options, "bootstrap.servers": self._servers}, logger=log).list_topics(
-                timeout=_ASK_S
+                timeout=_LIST_S
             )
         except DRIVER_ERRORS as exc:
             raise translate(exc, self._servers, "listing topics") from exc

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -180,3 +184,26 @@ def test_no_fleets_topic_is_a_connectors() -> None:
                   log_topic("cdc-fleet-f", "c", "message"), "shop.public.orders"):  # fmt: skip
         assert fleet_of(topic) is None
     assert fleet_of(fleet_topic("a-b")) == "a-b"
+
+
+def test_the_commands_of_the_page_work(brokers: MemoryBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/fleet.md, line by line; what it shows of `cdc fleet run` is tried on real servers by the soak."""
+    page = (Path(__file__).parents[2] / "docs/fleet.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    commands = [words[2:] for words in lines if words[:2] == ["cdc", "fleet"]]
+    assert [words[0] for words in commands] == ["add", "run", "status"]
+    for name in ("shop", "billing"):
+        file(tmp_path, name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cdc.cli.fleet.Member, "run", lambda self: None)
+    monkeypatch.setattr(cdc.cli.fleet, "Children", lambda flags: nullcontext())
+    for words in commands:
+        assert run(*words).exit_code == 0, words
+    brokers.groups["production"] = [GroupMember("m1", "m1-1", "h", (0,)), GroupMember("m2", "m2-1", "h", (1,))]
+    records = brokers.records["production"]
+    for name, member, at in (("shop", "m1", "38.499"), ("billing", "m2", "39.308")):
+        since_ms = round(datetime.fromisoformat(f"2026-11-26T06:28:{at}+00:00").timestamp() * 1000)
+        records[f"status/{name}"] = Status(member=member, state="streaming", since_ms=since_ms).to_bytes()
+    (shown,) = re.findall(r"^```text\n(fleet production.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert run("status").stdout == shown

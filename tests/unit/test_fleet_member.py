@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc.dev import launch
 from cdc.fleet import member as member_module
-from cdc.fleet import nursery
 from cdc.fleet.children import Children
 from cdc.fleet.entry import Entry, read_entries
 from cdc.fleet.member import Member
@@ -42,10 +42,16 @@ class MemoryChildren(Children):
         self.to_end: list[tuple[str, int]] = []
         self.to_say: list[tuple[str, Report]] = []
         self.obedient = True
+        self.no_room_for = ""
 
     def start(self, entry: Entry, *, take_over: bool) -> None:
+        if entry.name == self.no_room_for:
+            self.no_room_for = ""
+            raise OSError(28, "No space left on device")
         self.there[entry.name] = take_over
         self.told.append(f"start {entry.name}{' over' * take_over}")
+
+    def await_ready(self) -> None: ...
 
     def stop(self, name: str) -> None:
         self.told.append(f"stop {name}")
@@ -214,6 +220,22 @@ def test_states_are_written_and_corrected() -> None:
         assert said.error["message"] == "wrong"
 
 
+def test_a_child_that_cannot_be_started_is_alone_with_it() -> None:
+    stage = Stage()
+    stage.add("a", 0)
+    stage.add("b", 1)
+    stage.children.no_room_for = "a"
+    with at_work(stage):
+        stage.tell(Assigned((0, 1), clock_s()))
+        stage.until(lambda: "b" in stage.children.there)
+        stage.until(lambda: (said := stage.status("a")) and said.state == "failed" and said.error)
+        said = stage.status("a")
+        assert said is not None
+        assert said.error is not None
+        assert said.error["message"] == "it cannot be started: No space left on device"
+        stage.until(lambda: "start a" in stage.children.told)
+
+
 def test_two_members_of_one_name_are_refused() -> None:
     """The one that comes later; of two that came at once, the one whose identity is the greater."""
     stage = Stage()
@@ -272,7 +294,6 @@ def test_the_nursery_has_one_thread_and_all_that_a_connector_needs() -> None:
     threads_and_files, imported = done.stdout.splitlines()
     assert threads_and_files == "1 4"  # the last one lists the others
     assert imported == "[]"
-    assert nursery.PACKET_BYTES > 40_000
 
 
 CHILDREN = """
@@ -322,3 +343,22 @@ def test_children_tell_their_ends_and_die_with_their_member() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert wrong != waits
+
+
+def test_a_nursery_that_is_killed_takes_its_children_along_and_is_made_again() -> None:
+    yaml = YAML.format("waits").replace("//h/d", "//127.0.0.1:1/d").replace("h:1", "127.0.0.1:1")
+    entry = Entry(name="waits", prefix="waits", place=0, added_ms=0, yaml=yaml)
+    with Children() as children:
+        for _ in range(2):
+            children.start(entry, take_over=False)
+            pid = children._children["waits"].pid
+            assert children._nursery is not None
+            children._nursery.kill()
+            deadline = time.monotonic() + 30
+            while not (ended := children.ended()):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert ended == [("waits", -9)]
+            while launch.started_at(pid):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)

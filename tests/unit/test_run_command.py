@@ -45,10 +45,11 @@ def test_wait_may_have_a_time_or_none(words: list[str], waits: float | None, fil
 
 
 def test_processes_of_several_files_are_given_the_options() -> None:
-    assert _How(True, 90.0, True, True, "json").flags() == [
+    assert _How(True, 90.0, float("inf"), True, "json").flags() == [
         "--until-caught-up", "--wait=90.000s", "--take-over", "--verbose", "--log-format=json"
     ]  # fmt: skip
-    assert _How(False, None, False, False, "text").flags() == []
+    assert _How(False, None, None, False, "text").flags() == []
+    assert _How(False, None, 20.0, False, "text").flags() == ["--take-over-within=20.000s"]
 
 
 def test_two_files_of_one_address_of_metrics_are_refused(tmp_path: Path) -> None:

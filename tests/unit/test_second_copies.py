@@ -50,11 +50,12 @@ class Copy:
         seen: Callable[[], Follower | None],
         *,
         take_over: bool = False,
+        within_s: float = float("inf"),
         at: At = nothing,
     ) -> None:
         self.errors: list[CdcError] = []
         self.pipeline = Pipeline(
-            Settings(connector="c", prefix="p", chunk_rows=1, take_over=take_over),
+            Settings(connector="c", prefix="p", chunk_rows=1, take_over=take_over, take_over_within_s=within_s),
             open_source=lambda: SharedSource(log, seen, at),
             open_snapshotter=lambda: MemorySnapshotter(log, rows_each=1),
             sink=MemorySink(kafka, "c", "p"),
@@ -135,6 +136,31 @@ def test_what_it_takes_over_is_freed_once_and_after_the_fence() -> None:
     run(take_over=True, at=failing)
     assert freed == [before + 1]
     assert kafka.epochs["p.c"] > before + 1 or not cut
+
+
+def test_one_that_is_held_up_as_it_starts_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen between its start and the fence, it may have been replaced: then it stands by, and fences nobody."""
+    log, kafka, clock = _log(), MemoryKafka(), [100.0]
+    Copy(log, kafka, lambda: None).run()
+    monkeypatch.setattr(cdc.capture.stand_by.time, "monotonic", lambda: clock[0])
+    fenced, seen = [], []
+
+    def frozen(point: str) -> None:
+        if point == "source.connect":
+            clock[0] += 30.0
+            fenced.append(kafka.epochs["p.c"])
+
+    def follower() -> Follower | None:
+        clock[0] += 1.0
+        seen.append(kafka.epochs["p.c"])
+        return OTHER if len(seen) < 4 else None
+
+    copy = Copy(log, kafka, follower, take_over=True, within_s=20.0, at=frozen)
+    copy.run()
+    assert len(fenced) == 2
+    assert len(seen) >= 4
+    assert set(fenced + seen) == {fenced[0]}
+    assert kafka.epochs["p.c"] == fenced[0] + 1
 
 
 def test_another_tool_at_the_slot_is_no_copy() -> None:
