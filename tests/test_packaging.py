@@ -48,6 +48,8 @@ def test_the_hot_path_is_compiled(wheel: Path) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX") if has_compiler() else ".pyx"
     assert {f"{folder}/compiled{suffix}" for folder in COMPILED} <= set(names)
     assert not [name for name in names if name.endswith(".c")]
+    page = {"index.html", "page.js", "page.css", "uplot.js", "uplot.css", "uplot.LICENSE"}
+    assert {f"cdc/monitor/page/{name}" for name in page} <= set(names)
 
 
 def test_without_a_c_compiler_it_is_python_alone(tmp_path: Path) -> None:

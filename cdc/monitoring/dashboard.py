@@ -101,6 +101,18 @@ ROWS: Final = (
         )),
         Panel("Quarantine", "none", ((f"cdc_apply_quarantined_events{{{_STORES}}}", "{{apply}} {{store}}"),)),
     )),
+    Row("Seen from outside (cdc monitor)", (
+        Panel("Connectors that somebody runs", "none", ((f"cdc_monitor_connector_running{{{_OF}}}", "{{connector}}"),)),
+        Panel("Consumers: records unread", "none", ((f"cdc_consumer_lag_records{{{_OF}}}", "{{group}} {{topic}}"),)),
+        Panel("Consumers: age of what is unread", "s", ((
+            f"cdc_consumer_lag_seconds{{{_OF}}}", "{{group}} {{topic}}"),), "Since the commit at the source."),
+        Panel("Consumers: status", "none", ((
+            f"cdc_consumer_status{{{_OF}}} == 1", "{{group}} {{topic}} {{status}}"),)),
+        Panel("Rows that differed when verified", "none", ((
+            f"cdc_verify_differing_rows{{{_OF}}}", "{{apply}} {{store}}"),)),
+        Panel("Verified", "s", ((
+            f"time() - cdc_verify_timestamp_seconds{{{_OF}}}", "{{apply}} {{store}}"),), "How long ago."),
+    )),
 )  # fmt: skip
 """The dashboard."""
 

@@ -122,6 +122,7 @@ def test_what_does_not_answer_is_shown_as_that(
         assert any("Kafka cannot be asked since" in of["says"] for of in entry["problems"])
 
 
+@pytest.mark.full
 def test_a_life_at_mysql(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

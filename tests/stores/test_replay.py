@@ -107,6 +107,7 @@ def test_a_replay_beside_the_live_job(
     assert postgres18.rows("SELECT status FROM orders WHERE id = 11") == [("later",)], "the live job goes on as before"
 
 
+@pytest.mark.full
 def test_a_replay_with_nothing_to_read_ends(
     apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
 ) -> None:

@@ -12,7 +12,8 @@ import tantivy
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config.config import load_apply
+from cdc.config.config import load_apply, load_connector
+from sinks.topics.verified import read_verified
 from spark_apply.events.kafka_source import schema_versions
 from spark_apply.model.store import connect
 from spark_apply.model.target_table import TargetTable, target
@@ -155,6 +156,12 @@ def test_no_false_alarm_every_difference_named_and_mended(
         damage(stage)
         with applying(stage.file):
             code, report = stage.verify("--table", "public.t", "--repair")
+            kept = read_verified(load_connector(stage.connector.file).sink, "copies")
+            assert {at: of["differing"] for at, of in kept.items() if at[1] == "public.t"} == {
+                ("lake", "public.t"): 3, ("search", "public.t"): 3
+            }  # fmt: skip
+            assert all(of["agrees"] for at, of in kept.items() if at[1] != "public.t")
+            assert all(of["agreed_ms"] < of["at_ms"] for at, of in kept.items() if at[1] == "public.t")
             assert (code, report["agree"], report["asked"]) == (1, False, {"public.t": 3})
             for copy in report["copies"]:
                 assert copy["differing"] == [{"key": {"id": -1}, "columns": ["v"]}]
