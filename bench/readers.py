@@ -317,7 +317,7 @@ def tried(world: World, read: Callable[[World, str], list[Row]], table: str) -> 
     except (CdcError, OSError) as exc:
         return Line(name, form, f"not run: {str(exc).splitlines()[0]}")
     except Exception as exc:  # noqa: BLE001 - a reader may fail in any way, and the others are run
-        return Line(name, form, f"differs: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
+        return Line(name, form, f"differs: {type(exc).__name__}: {' '.join(str(exc).split())[:700]}")
     if found == expected:
         return Line(name, form, f"as SELECT: {len(found)} rows")
     columns = [

@@ -199,12 +199,13 @@ class Worker:
         self._await(name, "RUNNING", tasks=1)
 
     def failure(self, name: str) -> str | None:
-        """Return the first lines of the error that ended its task."""
+        """Return the error that ended its task, and what caused it."""
         with suppress(OSError, urllib.error.URLError):
             tasks = self._ask("GET", f"/connectors/{name}/status")["tasks"]
             for task in tasks:
                 if task["state"] == "FAILED":
-                    return "\n".join(str(task.get("trace")).splitlines()[:12])
+                    lines = str(task.get("trace")).splitlines()
+                    return "\n".join(lines[:1] + [line for line in lines if line.startswith("Caused by")])
         return None
 
     def _await(self, name: str, state: str, *, tasks: int) -> None:

@@ -45,7 +45,7 @@ class Schema:
 
 def connect(schema: Schema) -> dict[str, Any]:
     """Write a schema as JsonConverter does, members in its order."""
-    written: dict[str, Any] = {"type": schema.type}
+    written: dict[str, Any] = {"type": _FLOATS.get(schema.type, schema.type)}
     if schema.type == "struct":
         written["fields"] = [{**connect(of), "field": name} for name, of in schema.fields]
     if schema.items is not None:
@@ -60,7 +60,9 @@ def connect(schema: Schema) -> dict[str, Any]:
     return written
 
 
-_AVRO: Final = {"int16": "int", "int32": "int", "int64": "long", "float32": "float", "float64": "double"}
+_FLOATS: Final = {"float32": "float", "float64": "double"}
+"""What JsonConverter calls them."""
+_AVRO: Final = {"int16": "int", "int32": "int", "int64": "long", **_FLOATS}
 ORIGINAL: Final = "cdc.name"
 """A field's property: its name in the source, if Avro does not have such names."""
 

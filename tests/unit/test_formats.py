@@ -179,6 +179,14 @@ def test_connect_json_has_debeziums_schema() -> None:
     assert orjson.loads(value or b"")["payload"] == {"id": "1", "note": "a"}
 
 
+def test_numbers_are_called_as_in_kafka_connect() -> None:
+    """JsonConverter fails on any other word."""
+    words = {
+        of: schema.connect(schema.Schema(type=of))["type"] for of in ("int16", "int64", "float32", "float64", "boolean")
+    }
+    assert words == {"int16": "int16", "int64": "int64", "float32": "float", "float64": "double", "boolean": "boolean"}
+
+
 def test_another_format_has_the_rows_read_again_and_old_keys_deleted() -> None:
     bench = Bench()
     bench.log.commit(insert(TABLE, (b"1", b"a")))
