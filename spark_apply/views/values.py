@@ -76,7 +76,7 @@ def _json_of(kind: Kind, column: str) -> str:
         case "float32" | "float64":
             return (
                 f"CASE WHEN isnan({column}) THEN '\"NaN\"' WHEN {column} = 'Infinity' THEN '\"Infinity\"' "
-                f"WHEN {column} = '-Infinity' THEN '\"-Infinity\"' ELSE {cast} END"
+                f"WHEN {column} = '-Infinity' THEN '\"-Infinity\"' WHEN {column} = 0 THEN '0.0' ELSE {cast} END"
             )
         case "decimal" | "uint64":
             return f"'\"' || {cast} || '\"'"
