@@ -175,3 +175,16 @@ def test_the_earliest_event_of_a_stream_counts_in_whatever_order_they_are_read(t
     found = state.rows(f"SELECT epoch_us(moment), v FROM {place('before', stream.relation)} ORDER BY 1")
     assert found == [(1, "a"), (2, "c"), (3, "d")]
     state.close()
+
+
+def test_as_many_columns_as_a_table_has(tmp_path: Path) -> None:
+    columns = {"id": Kind("int64"), **{f"c{number}": Kind("int64") for number in range(1_000)}}
+    wide = Relation("public.wide", columns, ("id",))
+    plan, text, match = plan_config(
+        "w", ViewConfig(sql="SELECT * FROM public.wide", key=("id",)), {wide.name: wide}, {}
+    )
+    steps = Steps(tmp_path, [wide], [View(plan, list(columns.items()), text, {}, match)])
+    steps.write("public.wide", {(1,): range(1_000)})
+    ((_, op, key, row),) = steps.step()
+    assert (op, key, list(row), row["c999"]) == ("c", (1,), list(columns), 999)
+    steps.close()
