@@ -254,7 +254,10 @@ class ViewState:
         return bool(self.rows(found, [relation]))
 
     def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
-        """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones."""
+        """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones.
+
+        Where a column has a type that its values are to be read anew for, all topics are read again at the next start.
+        """
         own = f"{quoted(KEY)} VARCHAR, {quoted(POSITION)} VARCHAR, {quoted(OP)} VARCHAR, {quoted(SOURCE_MS)} BIGINT"
         self._make_or_widen(place("pending", relation), "pending", relation, columns, own)
         every = [*columns, *hidden]
@@ -281,6 +284,8 @@ class ViewState:
                 self.execute(f"ALTER TABLE {at} ADD COLUMN {quoted(name)} {wanted}")
             elif found[name].replace(" ", "") != wanted.replace(" ", ""):
                 self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {wanted}")
+                if wanted == "VARCHAR":  # the engine writes values in another way than events do
+                    self.put(identity=uuid.uuid4())
 
     def make_states(self, relation: str, columns: Sequence[str], changed_by: Sequence[str]) -> None:
         """Define the rows after a step, and those before or after it, by those before it and what it changes.
