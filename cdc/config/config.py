@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.patterns import LEFT_OUT, chooses, is_pattern, matches
@@ -481,6 +481,8 @@ class ApplyTable:
     """The copies' name, if it is not the table's."""
     partition_by: tuple[str, ...] = ()
     """Partition fields: columns of the copy, or ``days(at)``, ``bucket(16, id)``, …"""
+    retypes: ClassVar[bool] = False
+    """Whether a column whose type changes to one that no copy can be altered to gets a type that holds both."""
 
     def __post_init__(self) -> None:
         history = self.mode == "history"

@@ -13,7 +13,7 @@ from cdc.encode.table_log import log_of
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.model.suggestion import did_you_mean
-from spark_apply.model.types import TEXT, common_kind, spark_type
+from spark_apply.model.types import TEXT, common_kind, joint_kind, spark_type
 
 RESERVED = "_cdc_"
 """Columns of ours in derived stores begin with this."""
@@ -189,10 +189,12 @@ def _matches(table: str, pattern: str) -> bool:
     return re.fullmatch(fnmatch.translate(pattern.replace("[", "[[]")), table) is not None
 
 
-def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable:
+def target(versions: Sequence[Version], types: Mapping[str, str], *, retypes: bool = False) -> TargetTable:
     """Return the derived table that all `versions` of one source table fit into.
 
-    Raises ConfigError for `types` of an unknown column and OperatorError for a change that cannot be made in place.
+    With `retypes` a column whose type has changed has one that holds all values, and be it text: for what is made
+    again, not altered. Raises ConfigError for `types` of an unknown column and OperatorError for a change that cannot
+    be made in place.
     """
     ordered = sorted(versions, key=lambda version: version.number)
     newest = ordered[-1]
@@ -218,7 +220,7 @@ def target(versions: Sequence[Version], types: Mapping[str, str]) -> TargetTable
         topic=newest.topic,
         key=newest.key,
         columns=tuple(
-            TargetColumn(name, _widest(newest, name, [kind for kind, _ in history]), _frozen(history))
+            TargetColumn(name, _widest(newest, name, [kind for kind, _ in history], retypes=retypes), _frozen(history))
             for name, history in kinds.items()
         ),
         version=newest.number,
@@ -234,7 +236,7 @@ def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
             f"table {versions[-1].qualified}: its topic is {what}, and an apply job reads JSON with its envelope",
             hint="in connector.yaml: sink: {formats: {…: envelope}} for this table; or leave it out of tables here",
         )
-    made = target(versions, settings.types)
+    made = target(versions, settings.types, retypes=settings.retypes)
     if settings.mode != "history":
         return made
     known = [column.name for column in made.columns]
@@ -264,10 +266,10 @@ def _check_types(types: Mapping[str, str], versions: Sequence[Version]) -> None:
             raise ConfigError(msg, hint=did_you_mean(name, columns, f"columns: {', '.join(columns)}"))
 
 
-def _widest(table: Version, name: str, kinds: Sequence[Kind]) -> Kind:
+def _widest(table: Version, name: str, kinds: Sequence[Kind], *, retypes: bool) -> Kind:
     widest = kinds[0]
     for kind in kinds[1:]:
-        both = common_kind(widest, kind)
+        both = common_kind(widest, kind) or (joint_kind(widest, kind) if retypes else None)
         if both is None:
             what = (
                 f"column {name} changed from {spark_type(widest).simpleString()} to {spark_type(kind).simpleString()}"

@@ -118,6 +118,24 @@ def common_kind(one: Kind, other: Kind) -> Kind | None:
     return None
 
 
+def joint_kind(one: Kind, other: Kind) -> Kind:
+    """Return a kind that holds all values of both, to which no table may be altered: a decimal, or else text."""
+    first, second = (_digits(kind) for kind in (one, other))
+    if first is None or second is None:
+        return TEXT
+    scale = max(first[1], second[1])
+    precision = max(first[0] - first[1], second[0] - second[1]) + scale
+    return Kind("decimal", precision, scale) if precision <= MAX_DECIMAL_PRECISION else TEXT
+
+
+def _digits(kind: Kind) -> tuple[int, int] | None:
+    """Return how many digits a value has at most, and how many of them behind the point; None: it is not exact."""
+    of = spark_type(kind)
+    if isinstance(of, T.DecimalType):
+        return of.precision, of.scale
+    return (19, 0) if isinstance(of, T.IntegerType | T.LongType) else None
+
+
 def value(kind: Kind, text: Column, *, stored_as: T.DataType, key: bool = False) -> Column:
     """Convert `text` (JSON of a value, strings without quotes) to `stored_as`; null for null and for a misfit."""
     parse = _PARSERS.get(kind.name)

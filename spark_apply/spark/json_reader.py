@@ -9,8 +9,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 _NO_LIMIT: Final = str(2**31 - 1)
 
+CORRUPT: Final = "_cdc_corrupt"
+"""A column of this name that is asked for holds what is no JSON of the type; it is null where all is."""
+
 _OPTIONS: Final = {
-    "columnNameOfCorruptRecord": "_cdc_corrupt",
+    "columnNameOfCorruptRecord": CORRUPT,
     "maxStringLen": _NO_LIMIT,
     "maxNestingDepth": _NO_LIMIT,
     "maxNumLen": _NO_LIMIT,

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.config.config import StoreConfig
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.events.history import CURRENT, history_type
 from spark_apply.events.typed import OP, POSITION, row_type
 from spark_apply.model.document import DOCUMENT, document, with_document
@@ -125,6 +125,12 @@ def stored_rows(rows: DataFrame, table: TargetTable, ids: Collection[str] | None
         rows = rows.join(F.broadcast(asked), [*table.key], "left_semi")
     found = with_document(rows, table).withColumn(_ID, document(rows, table, only=table.key))
     return (StoredRow(row[_ID], row[DOCUMENT]) for row in found.select(_ID, DOCUMENT).toLocalIterator())
+
+
+def put_back(what: str) -> RetryableError:
+    """Return the error of a table that another hand has put back while a job follows it, as a rollback does."""
+    msg = f"{what} was put back to an earlier state while the job runs"
+    return RetryableError(msg, hint="nothing has to be done: what that state does not have is read again")
 
 
 def not_widened(copy: str, table: TargetTable, wanted: T.StructField, there: T.DataType) -> OperatorError:

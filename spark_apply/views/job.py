@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from cdc.config import registry
-from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig, StoreConfig
 from cdc.config.views import ViewsConfig
 from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter
@@ -33,7 +33,7 @@ from spark_apply.views.planned import Planned, cannot_read, plan_views
 from spark_apply.views.status import peeked, sink_config
 from spark_apply.views.store import ViewStore
 from spark_apply.views.streams import StreamReader
-from spark_apply.views.uses import Way
+from spark_apply.views.uses import Way, followed
 
 STORE = "views"
 """The name of the state among the stores of an apply job: entries of the quarantine have it."""
@@ -199,11 +199,7 @@ def _apply_config(config: ViewsConfig, planned: Planned, store: ViewStore) -> Ap
         name=config.name,
         source=config.source,
         stores={STORE: StoreConfig(type="spark_apply.views.store:open_store", options={"store": store})},
-        tables={
-            use.table: ApplyTable(stores=(STORE,), mode="history" if use.way is Way.HISTORY else "latest")
-            for use in planned.uses
-            if use.way is not Way.EVENTS
-        },
+        tables={use.table: followed(use, STORE) for use in planned.uses if use.way is not Way.EVENTS},
         checkpoint=str(Path(config.state) / "checkpoint"),
         quarantine=config.quarantine,
         spark=config.spark,

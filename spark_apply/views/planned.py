@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig, engine_of
 from cdc.encode.table_log import log_of
-from cdc.model.errors import ConfigError
+from cdc.model.errors import CdcError, ConfigError
 from spark_apply.events import kafka_source
 from spark_apply.events.refusals import without_log
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, Version, target
+from spark_apply.model.types import common_kind, spark_type
 from spark_apply.spark.session import open_session
 from spark_apply.views.output_types import output_columns
 from spark_apply.views.planning import plan_config, relations_named
@@ -23,6 +26,8 @@ from spark_apply.views.sql.view_plan import Relation
 from spark_apply.views.streams import Stream, require_topics, streams_of
 from spark_apply.views.uses import TIMES, TableUse, Way, uses_of
 from spark_apply.views.view import View, relation_of
+
+_START_AGAIN: Final = "a new start of the job follows it, if the view's SQL allows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Planned:
     """Those that views read, by name."""
     engine: str
     """What computes the views."""
+    relations: Mapping[str, Relation]
+    """What views may read, as it was when they were planned."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -51,8 +58,12 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     versions = kafka_source.schema_versions(config.source)
     captured = {name: of for name, of in versions.items() if of[-1].connector != config.name}
     relations: dict[str, Relation] = {}
+    unusable: dict[str, CdcError] = {}
     for name, of in captured.items():
-        relations[name] = _relation(target(of, {}))
+        try:
+            relations[name] = _relation(target(of, {}, retypes=True))
+        except CdcError as exc:
+            unusable[name] = exc
     streams = streams_of(config)
     for stream in streams.values():
         if stream.use.relation in captured:
@@ -62,6 +73,10 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     views: list[View] = []
     for name in in_order(config.views):
         view = config.views[name]
+        for table in relations_named(name, view):
+            if table in unusable:
+                msg = f"views.{name} cannot read it: {unusable[table].message}"
+                raise ConfigError(msg, hint="take the view out of the file: the others go on")
         if relation_of(name) in captured:
             writer = captured[relation_of(name)][-1].connector
             msg = f"views.{name}: {writer} publishes a table or a view of that name, {relation_of(name)}, already"
@@ -81,7 +96,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     named = {use.relation: use for view in views for use in view.uses.values()}
     reads = sorted({read for view in views for read in view.plan.reads if read not in own})
     used = tuple(named.get(read) or TableUse(read) for read in reads)
-    planned = Planned(tuple(views), used, "", {n: s for n, s in streams.items() if s.use in used}, engine)
+    planned = Planned(tuple(views), used, "", {n: s for n, s in streams.items() if s.use in used}, engine, relations)
     _require_names_apart(relations, own.union(planned.tables))
     _require_one_connector(captured, planned.tables)
     _require_histories(config, captured, planned.uses)
@@ -139,7 +154,12 @@ def _relation(table: TargetTable) -> Relation:
 
 def cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]) -> str | None:
     """Say why a view cannot be computed from tables as they are now; None where it can."""
-    relations = {name: _relation(table) for name, table in tables.items()}
+    relations, retyped = dict[str, Relation](), dict[str, str]()
+    for name, of in tables.items():
+        relations[name], how = _unchanged(_relation(of), planned.relations[name])
+        retyped |= {column: f"column {column} of {name} is {kind} now" for column, kind in how.items()}
+        if how.keys() & set(of.key) and name in {use.table for use in _read_by(planned, view)}:
+            return f"{retyped[min(how.keys() & set(of.key))]}; {_START_AGAIN}"
     for stream in planned.streams.values():
         relations[stream.use.relation] = Relation(stream.use.relation, dict(stream.columns), stream.config.key)
     for table, use in view.uses.items():
@@ -152,12 +172,30 @@ def cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable])
         if view.match is not None:
             view.match.check(relations)
         else:
-            plan_view(
+            plan = plan_view(
                 view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full, engine=planned.engine
             )
+            gone = [name for name in view.last.columns if name not in plan.nodes[-1].columns]
+            if gone:  # of SELECT *
+                return retyped.get(gone[0], f"there is no column {gone[0]} any more") + f"; {_START_AGAIN}"
     except ConfigError as exc:
-        return exc.message
+        told = [words for column, words in retyped.items() if re.search(rf"\b{re.escape(column)}\b", exc.message)]
+        return f"{told[0]}; {_START_AGAIN}" if told else exc.message
     return None
+
+
+def _unchanged(now: Relation, planned: Relation) -> tuple[Relation, dict[str, str]]:
+    """Return a relation without the columns that have another type than a view was planned with, and their types."""
+    how = {
+        name: spark_type(kind).simpleString()
+        for name, kind in now.columns.items()
+        if name in planned.columns and common_kind(planned.columns[name], kind) is None
+    }
+    return replace(now, columns={name: kind for name, kind in now.columns.items() if name not in how}), how
+
+
+def _read_by(planned: Planned, view: View) -> list[TableUse]:
+    return [use for use in planned.uses if use.relation in view.plan.reads]
 
 
 def describe_views(config: ViewsConfig) -> dict[str, object]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NoReturn, Protocol, cast
 
-import duckdb
 import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -222,21 +221,14 @@ class ViewStore:
         raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
 
     def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
-        try:
-            self.output.flush()
-            with self.state.transaction():
-                for batch in batches:
-                    self._take_in(batch)
-                for name, visible in visibility.items():
-                    self._limits[name] = visible.limit
-                    self._write_mark(self._tables[name], visible.mark)
-            self._go_on()
-        except duckdb.IOException as exc:
-            msg = f"state {self.folder}: it cannot be written or read any more"
-            hint = (
-                "is its disk full, or gone? Nothing is lost: once there is room, start again, it goes on where it was"
-            )
-            raise OperatorError(msg, hint=hint) from exc
+        self.output.flush()
+        with self.state.transaction():
+            for batch in batches:
+                self._take_in(batch)
+            for name, visible in visibility.items():
+                self._limits[name] = visible.limit
+                self._write_mark(self._tables[name], visible.mark)
+        self._go_on()
         return {batch.table.qualified: Applied() for batch in batches}
 
     def _not_again(self, batch: Batch) -> DataFrame:

@@ -27,6 +27,7 @@ from spark_apply.events.topic_identity import TopicAsker, difference
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.types import kind_of
+from spark_apply.spark.json_reader import CORRUPT, read_json
 from spark_apply.spark.names import quoted
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.uses import TIMES, TableUse, Way
@@ -36,7 +37,6 @@ from spark_apply.views.values import quoted as engine_quoted
 AT_ONCE: Final = 500_000
 """So many offsets of a topic are read at once."""
 
-_CORRUPT: Final = "_cdc_corrupt"
 _NUMBER: Final = "_cdc_number"
 
 Offsets = Mapping[int, int]
@@ -257,7 +257,7 @@ def rows_of(events: DataFrame, stream: Stream) -> DataFrame:
         begin = F.timestamp_millis(F.col(SOURCE_MS) - F.lit(stream.config.keep_ms)).cast("timestamp_ntz")
         late = F.col(quoted(stream.config.time)).cast("timestamp_ntz") <= begin
         events = events.where(~F.coalesce(late, F.lit(False)))  # noqa: FBT003 - a literal column
-    first = F.row_number().over(Window.partitionBy(KEY).orderBy(POSITION))
+    first = F.row_number().over(Window.partitionBy(*map(quoted, stream.config.key)).orderBy(POSITION))
     kept = events.withColumn(_NUMBER, first).where(F.col(_NUMBER) == 1)
     return kept.select(*(F.col(quoted(name)) for name, _ in stream.columns))
 
@@ -265,17 +265,16 @@ def rows_of(events: DataFrame, stream: Stream) -> DataFrame:
 def events_of(records: DataFrame, stream: Stream) -> DataFrame:
     """Return the events of Kafka records, as of `spark_apply.events.kafka_source.read`; records without a value none.
 
-    Returns ``_cdc_key STRING`` (the key's JSON; null where the record is no object of these columns, or a column of the
-    key is null), ``_cdc_position STRING``, ``_cdc_op STRING`` (``c``), ``_cdc_source_ms BIGINT`` (the record's
-    timestamp), then the stream's columns.
+    Returns ``_cdc_key STRING`` (the key as text, whose times have milliseconds alone; null where the record is no
+    object of these columns, or a column of the key is null), ``_cdc_position STRING``, ``_cdc_op STRING`` (``c``),
+    ``_cdc_source_ms BIGINT`` (the record's timestamp), then the stream's columns.
     """
-    with_corrupt = T.StructType([*stream.row.fields, T.StructField(_CORRUPT, T.StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    with_corrupt = T.StructType([*stream.row.fields, T.StructField(CORRUPT, T.StringType())])
     at_ms = F.unix_millis("timestamp")
-    row = F.from_json(F.col("value").cast("string"), with_corrupt, options)
+    row = read_json(F.col("value").cast("string"), with_corrupt)
     parsed = records.where(F.col("value").isNotNull()).select("partition", "offset", at_ms.alias("at"), row.alias("r"))
     key = F.struct(*(F.col(f"r.{quoted(name)}").alias(name) for name in stream.config.key))
-    good = F.col(f"r.{_CORRUPT}").isNull()
+    good = F.col(f"r.{CORRUPT}").isNull()
     for name in stream.config.key:
         good &= F.col(f"r.{quoted(name)}").isNotNull()
     return parsed.select(

@@ -27,8 +27,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import ClassVar, Final
 
+from cdc.config.config import ApplyTable
 from cdc.config.views import ReadConfig
 from cdc.model.change import Kind
 
@@ -109,3 +110,15 @@ def uses_of(reads: Mapping[str, ReadConfig]) -> dict[str, TableUse]:
             way = Way.STREAM if read.keep is not None else Way.ROWS
             found[table] = TableUse(table, way, read.time, read.keep_ms, arrival and read.time is not None)
     return found
+
+
+@dataclass(frozen=True)
+class FollowedTable(ApplyTable):
+    """How an apply job follows a table for views: their state can be made again, so columns may change their types."""
+
+    retypes: ClassVar[bool] = True
+
+
+def followed(use: TableUse, *stores: str) -> ApplyTable:
+    """Return how a captured table is followed for views."""
+    return FollowedTable(stores=stores, mode="history" if use.way is Way.HISTORY else "latest")

@@ -76,7 +76,7 @@ def _json_of(kind: Kind, column: str) -> str:
         case "float32" | "float64":
             return (
                 f"CASE WHEN isnan({column}) THEN '\"NaN\"' WHEN {column} = 'Infinity' THEN '\"Infinity\"' "
-                f"WHEN {column} = '-Infinity' THEN '\"-Infinity\"' ELSE {cast} END"
+                f"WHEN {column} = '-Infinity' THEN '\"-Infinity\"' WHEN {column} = 0 THEN '0.0' ELSE {cast} END"
             )
         case "decimal" | "uint64":
             return f"'\"' || {cast} || '\"'"
@@ -99,8 +99,10 @@ def _json_of(kind: Kind, column: str) -> str:
 
 def object_of(columns: Columns, row: str) -> str:
     """Return an expression for the JSON object of these columns of the table alias `row`, without white space."""
-    members = [f"{text(_name(name))} || {json_of(kind, f'{row}.{quoted(name)}')}" for name, kind in columns]
-    return "'{' || " + " || ',' || ".join(members) + " || '}'"
+    parts = ["'{'"]
+    for number, (name, kind) in enumerate(columns):  # one call: so many `||` would be nested too deep for the engine
+        parts += [text(("," if number else "") + _name(name)), json_of(kind, f"{row}.{quoted(name)}")]
+    return f"concat({', '.join([*parts, text('}')])})"
 
 
 def _name(name: str) -> str:

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ from spark_apply.model.store import open_store
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.stores.postgres import locks, tables
+from spark_apply.stores.postgres.server import Server
 from tests.conftest import Database
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import ORDERS, Law, Setting, laws_of, order, until
@@ -36,9 +38,26 @@ pytest_plugins = ["tests.spark_fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 
+_HOSTILE = {
+    "DateStyle": "German",
+    "IntervalStyle": "sql_standard",
+    "TimeZone": "America/New_York",
+    "extra_float_digits": "-15",
+    "bytea_output": "escape",
+    "search_path": "nowhere",
+    "array_nulls": "off",
+    "standard_conforming_strings": "off",
+    "default_transaction_read_only": "on",
+    "default_transaction_isolation": "serializable",
+    "transaction_timeout": "60000",
+}
+"""What a role, a database or a URL may set; none of it may reach a row."""
+
+
 @pytest.fixture
 def setting(apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path) -> Setting:
-    config = StoreConfig(type="postgres", url=postgres18.url)
+    options = quote(" ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in _HOSTILE.items()))
+    config = StoreConfig(type="postgres", url=f"{postgres18.url}?options={options}")
     return Setting(apply_spark, kafka, tmp_path, lambda _: config, backup=lambda _table: _kept(postgres18))
 
 
@@ -55,6 +74,20 @@ def _kept(database: Database) -> Callable[[], None]:
         )
 
     return restore
+
+
+def test_a_standby_is_left_for_another_server(postgres18: Database) -> None:
+    """After a fail-over an address may lead to a server that takes no writes, and soon to one that does."""
+    server = Server(postgres18.url, "stores.copy")
+    with (
+        pytest.raises(RetryableError, match="read-only transaction"),
+        server.transaction("writing") as cur,
+    ):
+        cur.execute("SET TRANSACTION READ ONLY; CREATE TABLE t ()")
+    with server.transaction("writing") as cur:
+        cur.execute("CREATE TABLE t ()")
+    assert server.session == 2, "it has connected again"
+    server.close()
 
 
 @pytest.mark.parametrize("law", laws_of("postgres"))

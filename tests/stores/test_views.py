@@ -52,6 +52,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 EITHER = pytest.mark.parametrize(
     "engine", [pytest.param("duckdb"), pytest.param("spark", marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
 )
+_AMOUNT: Mapping[str, Any] = {"kind": "decimal", "precision": 12, "scale": 2}
 _COUNTS = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",))
 _BATCHES = max(len(case.batches) for case in CASES.values())
 
@@ -487,35 +488,56 @@ def test_a_table_that_is_read_in_another_way(apply_spark: SparkSession, kafka: s
 def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:
-    """It has no new values: to go on with null would be to answer wrong. What they showed stays; the others go on."""
+    """It has no new values: to go on with null would be to answer wrong. What they showed stays; the others go on.
+
+    So it is with a column that has another type now, which a new start follows.
+    """
     views = {
         "groups": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
         "sizes": ViewConfig(sql="SELECT n, count(*) AS m FROM view.groups GROUP BY n", key=("n",)),
         "numbers": ViewConfig(sql="SELECT id, v FROM public.x", key=("id",)),
+        "everything": ViewConfig(sql="SELECT * FROM public.x", key=("id",)),
+        "texts": ViewConfig(sql="SELECT id, k FROM public.a", key=("id",)),
+        "amounts": ViewConfig(sql="SELECT id, v + 1 AS more FROM public.a", key=("id",)),
+        "all_of_a": ViewConfig(sql="SELECT * FROM public.a", key=("id",)),
+        "ids": ViewConfig(sql="SELECT id FROM public.a", key=("id",)),
     }
     match = MatchConfig(queries="public.x", query="g", docs="public.x", fields=("g",))
     searches = {"found": ViewConfig(match=match, key=("query", "doc"))} if engine == "duckdb" else {}
-    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {**views, **searches}, engine=engine)
-    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
+    tables = {name: TABLES[name] for name in ("x", "a")}
+    bench = ViewBench(kafka, tmp_path, tables, {**views, **searches}, engine=engine)
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}), ("a", "c", {"id": 1, "k": 7, "v": 1}))
     bench.run()
+    other = replace(bench.tables["a"], columns={"id": INT, "k": TEXT, "v": _AMOUNT}, version=2)
     table = replace(bench.tables["x"], columns={"id": INT, "v": INT}, version=2)
     stop, ended, told = threading.Event(), list[Any](), list[str]()
     run = partial(run_views, bench.config, once=False, progress=told.append, stop=stop)
     job = threading.Thread(target=lambda: ended.append(run()))
     job.start()
     until(lambda: any(line.startswith("following") for line in told), within_s=120)
-    bench.tables["x"] = table
-    bench.publisher.versions([table])
-    bench.transaction(("x", "c", {"id": 2, "v": 2}))
+    bench.tables |= {"x": table, "a": other}
+    bench.publisher.versions([table, other])
+    bench.transaction(("x", "c", {"id": 2, "v": 2}), ("a", "c", {"id": 2, "k": "seven", "v": "2.50"}))
     until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
     stop.set()
     job.join(60)
-    assert set(ended[0].stopped) == {*searches, "groups", "sizes"}
+    retyped = {"texts", "amounts", "all_of_a"}
+    assert set(ended[0].stopped) == {*searches, *retyped, "groups", "sizes", "everything"}
     assert "public.x has changed" in ended[0].stopped["groups"]
+    assert "column k of public.a is string now; a new start of the job follows it" in ended[0].stopped["texts"]
+    assert [bench.signs(name) for name in (*sorted(retyped), "everything")] == [["+1"]] * 4
+    assert bench.signs("ids") == ["+1", "+2"]
     assert (bench.signs("groups"), bench.signs("sizes"), bench.signs("numbers")) == (["+a"], ["+1"], ["+1", "+2"])
     assert [bench.signs(name) for name in searches] == [["+1,1"] for _ in searches]
     with pytest.raises(ConfigError, match=r"views\.groups\.sql"):
         bench.run()
+    bench.views = {name: views[name] for name in (*sorted(retyped), "ids", "numbers")}
+    assert bench.run().stopped == {}
+    assert bench.events("texts") == [("u", (1,), {"id": 1, "k": "7"}), ("c", (2,), {"id": 2, "k": "seven"})]
+    assert [row["more"] for _, _, row in bench.events("amounts")] == ["2.00", "3.50"]
+    assert [row["k"] for _, _, row in bench.events("all_of_a")] == ["7", "seven"]
+    assert (bench.signs("ids"), bench.signs("numbers")) == ([], [])
+    assert [of.agrees for of in verify_views(bench.config)] == [True] * 5
 
 
 @EITHER

@@ -64,6 +64,7 @@ from spark_apply.stores.lake import (
     mark_in,
     merge,
     not_widened,
+    put_back,
     stored_rows,
     widens,
 )
@@ -75,9 +76,10 @@ _PREVIOUS = "cdc.previous"
 _BESIDE, _KEPT = "cdc-copy-", "_cdc_previous-"
 _VECTORS, _MAPPING, _WIDENING = "delta.enableDeletionVectors", "delta.columnMapping.mode", "delta.enableTypeWidening"
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
+_RESTORED = "RESTORE"
 _PUT_BACK = (
     "Manual Update",
-    "RESTORE",
+    _RESTORED,
 )  # operations in the history after which the table property alone has the position
 _TAKEN = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
 
@@ -114,6 +116,8 @@ class DeltaStore:
         self._cleaned_at: dict[str, float] = {}
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
+        self._seen: dict[str, int] = {}
+        """By table, the version that it had when this job looked last."""
 
     def open(self, table: TargetTable) -> str:
         log = self._log(table)
@@ -125,12 +129,24 @@ class DeltaStore:
             self._need(table, retention(self.upkeep))
         self._cleaned_at.setdefault(table.qualified, time.monotonic())
         self._positions[table.qualified] = self.position(table)
+        self._seen[table.qualified] = int(log.snapshot().version())
         return identity
+
+    def _require_line(self, table: TargetTable, log: DeltaLog, snapshot: Any) -> None:  # noqa: ANN401 - Java's Snapshot
+        """Raise RetryableError where the table was put back since this job looked last."""
+        seen, now = self._seen.get(table.qualified), int(snapshot.version())
+        if seen is None:
+            return
+        since = [log.commit_info(version) or {} for version in range(seen + 1, now + 1)]
+        if now < seen or any(info.get("operation") == _RESTORED for info in since):
+            raise put_back(f"Delta table {log.path}")
 
     def apply(self, batch: Batch) -> Applied:
         stored, spark = _stored(batch.table), batch.rows.sparkSession
         if self._copy is None:
-            _identity(self._log(batch.table), batch.table)  # a rebuild may have swapped in another shape
+            log = self._log(batch.table)
+            _identity(log, batch.table)  # a rebuild may have swapped in another shape
+            self._require_line(batch.table, log, log.snapshot())
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
         columns = _columns(batch.table)
@@ -186,6 +202,9 @@ class DeltaStore:
         log = self._log(table)
 
         def change(snapshot: Any, properties: Properties) -> tuple[Any, ...]:  # noqa: ANN401 - Java's Snapshot
+            if self._copy is None:
+                self._require_line(table, log, snapshot)
+            self._seen[table.qualified] = int(snapshot.version())
             position = _position(log, snapshot)
             if due_in(properties) is None:  # otherwise another copy may be live than was opened
                 position = max(position or "", self._positions.get(table.qualified) or "") or None

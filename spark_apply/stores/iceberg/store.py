@@ -64,6 +64,7 @@ from spark_apply.stores.lake import (
     merge,
     no_rows,
     not_widened,
+    put_back,
     stored_rows,
     widens,
 )
@@ -140,6 +141,8 @@ class IcebergStore:
         self._catalog_known = False
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
+        self._seen: dict[str, tuple[int | None, str | None]] = {}
+        """By table, the head and what was due when this job looked last."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         name = self.table_name(table)
@@ -159,21 +162,40 @@ class IcebergStore:
         partition(self._loaded(table), self._java.expressions.Expressions, table)
         self._cleaned_at.setdefault(table.qualified, time.monotonic())
         self._positions[table.qualified] = self.position(table)
+        self._seen[table.qualified] = _standing(self._loaded(table))
         return own
 
     def _identity(self, table: TargetTable, name: str) -> str:
         properties = {row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-        identity = properties.get(IDENTITY)
+        return self._own(table, name, properties.get(IDENTITY))
+
+    @staticmethod
+    def _own(table: TargetTable, name: str, identity: str | None) -> str:
         if identity is None:
             msg = f"Iceberg table {name} is there already and was not made by this toolkit"
             raise OperatorError(msg, hint=f"give the store another path; or {other_target(table)}")
         return identity_of(str(identity), table, f"Iceberg table {name}")
 
+    def _require_line(self, table: TargetTable, loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+        """Raise RetryableError where the head does not come from the one that was seen last: it was rolled back.
+
+        A swap is told by what it leaves due, and is followed elsewhere. A head that has expired says nothing.
+        """
+        (head, due), (now, due_now) = self._seen.get(table.qualified, (None, None)), _standing(loaded)
+        if head is None or due != due_now or loaded.snapshot(head) is None:
+            return
+        if now is None or not self._java.util.SnapshotUtil.isAncestorOf(loaded, now, head):
+            raise put_back(f"Iceberg table {self.table_name(table)}")
+
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
         spark.catalog.refreshTable(self.table_name(batch.table))  # each session caches what it last saw
         if self._branch == _MAIN:
-            self._identity(batch.table, name)  # a rebuild may have swapped in another shape
+            loaded = self._loaded(batch.table)
+            self._own(
+                batch.table, name, loaded.properties().get(IDENTITY)
+            )  # a rebuild may have swapped in another shape
+            self._require_line(batch.table, loaded)
         before, head = self._before(batch.table)
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
@@ -269,10 +291,12 @@ class IcebergStore:
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         loaded = self._loaded(table)
-        current = loaded.currentSnapshot()
-        snapshot = None if current is None else current.snapshotId()
+        if self._branch == _MAIN:
+            self._require_line(table, loaded)
+        snapshot, due = _standing(loaded)
         text = json.dumps({**json.loads(mark.to_json()), "snapshot": snapshot})
         loaded.updateProperties().set(MARK, text).commit()
+        self._seen[table.qualified] = (snapshot, due)
 
     @property
     def _spark(self) -> SparkSession:
@@ -456,6 +480,12 @@ class IcebergStore:
                     raise not_widened(f"Iceberg table {name}", table, field, there[field.name])
                 told = f"widen column {field.name} from {there[field.name].simpleString()} to {kind}"
                 yield told, f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}"
+
+
+def _standing(loaded: Any) -> tuple[int | None, str | None]:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+    """Return the snapshot that is live, and the catch-up that was left due last."""
+    current = loaded.currentSnapshot()
+    return None if current is None else int(current.snapshotId()), loaded.properties().get(DUE)
 
 
 def _if_nothing_came(writer: DataFrameWriterV2, head: Any) -> DataFrameWriterV2:  # noqa: ANN401 - Java's Snapshot

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg2
 import psycopg2.extensions
+from psycopg2 import sql
 
 from cdc.config.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
@@ -25,9 +26,21 @@ _SETTINGS = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "search_path": "pg_catalog",
+    "array_nulls": "on",  # off, a null in an array of texts is the text NULL
+    "default_transaction_isolation": "read committed",  # what follows a lock sees what was done before it
+    "default_transaction_read_only": "off",
+    "standard_conforming_strings": "on",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
 }
+"""What rows, and how long a batch may take, rest on, whatever the role, the database or the URL sets."""
+_PIN = sql.SQL(
+    "SELECT count(pg_catalog.set_config(s.name, w.setting, false)) FROM pg_catalog.pg_settings s,"
+    " (VALUES {}) AS w (name, setting) WHERE w.name = s.name"
+)
+"""Sets those that the server has: servers differ, and a pooler may drop what is asked for at the start of a session."""
 _PASSING = ("08", "57", "53", "40")
 """SQLSTATE classes to retry: connection lost, operator intervention, resources, serialization."""
 _UNQUOTED = {
@@ -39,6 +52,8 @@ _UNQUOTED = {
 """Words for SQLSTATE classes whose messages quote values."""
 _LOCKED = "55P03"
 """What a ``lock_timeout`` of the role or the database says."""
+_STANDBY = "25006"
+"""What a server says that is a standby, as after a fail-over: the address may lead to another one soon."""
 
 
 class Server:
@@ -67,7 +82,7 @@ class Server:
                 yield cur
         except psycopg2.Error as exc:
             error = self.translated(exc, doing)
-            if connection.closed:
+            if connection.closed or exc.pgcode == _STANDBY:
                 self.close()
             raise error from exc
 
@@ -145,7 +160,20 @@ class Server:
                     raise OperatorError(msg, hint="is it up, are host, database, user and password right?") from None
                 time.sleep(_AGAIN_S)
             else:
-                return connection
+                return self._pinned(connection)
+
+    def _pinned(self, connection: psycopg2.extensions.connection) -> psycopg2.extensions.connection:
+        try:
+            with connection, connection.cursor() as cur:
+                pairs = sql.SQL(", ").join(
+                    sql.SQL("({}, {})").format(sql.Literal(name), sql.Literal(setting))
+                    for name, setting in _SETTINGS.items()
+                )
+                cur.execute(_PIN.format(pairs))
+        except psycopg2.Error as exc:
+            connection.close()
+            raise self.translated(exc, "connecting") from exc
+        return connection
 
     def translated(self, exc: psycopg2.Error, doing: str = "applying a batch") -> CdcError:
         """Translate an error without the server's DETAIL and without messages of data exceptions: they quote values."""
@@ -164,7 +192,7 @@ def passes(exc: psycopg2.Error) -> bool:
     """Whether the same may succeed later: the connection was lost, or the server is short of something."""
     code = exc.pgcode or ""
     lost = not code and isinstance(exc, psycopg2.OperationalError | psycopg2.InterfaceError)
-    return lost or code[:2] in _PASSING or code == _LOCKED
+    return lost or code[:2] in _PASSING or code in (_LOCKED, _STANDBY)
 
 
 def _locked(cur: Cursor, name: str) -> bool:
@@ -185,11 +213,10 @@ def _parameters(url: str, where: str) -> dict[str, Any]:
         given: dict[str, str] = psycopg2.extensions.parse_dsn(url)
     except psycopg2.ProgrammingError:
         raise ConfigError(f"{where}.url cannot be parsed", hint=hint) from None
-    options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
     defaults = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
     if not is_local(given.get("host", ""), given.get("hostaddr", "")):
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":
             defaults["sslrootcert"] = "system"
     fixed = {"client_encoding": "UTF8", "application_name": "cdc apply"}
-    return {**defaults, **given, **fixed, "options": f"{given.get('options', '')} {options}".strip()}
+    return {**defaults, **given, **fixed}

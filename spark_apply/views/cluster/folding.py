@@ -51,7 +51,7 @@ def _here(on: Running, kept: Kept, table: SourceTable) -> tuple[Change | None, p
     every = [quoted(name) for name, _ in table.columns]
     state.execute(
         f"CREATE OR REPLACE TABLE {newest} AS SELECT * FROM {waiting} WHERE {POSITION} < ? "
-        f"QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {POSITION} DESC) = 1",
+        f"QUALIFY row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {POSITION} DESC) = 1",
         [on.limit],
     )
     keys = arrow(state.arrow(f"SELECT {', '.join(key)} FROM {newest}"), some(kept.schema, table.key))
@@ -106,7 +106,8 @@ def _on_executors(
         more = aligned(on.lake.read(WAITING, table.relation, snapshot), schema)
         waiting = waiting.union(more.where((F.col(POSITION) >= floor) & (F.col(POSITION) < on.limit)))
     newest = waiting.withColumn(
-        "_cdc_number", F.row_number().over(Window.partitionBy(KEY).orderBy(F.col(POSITION).desc()))
+        "_cdc_number",
+        F.row_number().over(Window.partitionBy(*map(names.quoted, table.key)).orderBy(F.col(POSITION).desc())),
     ).where("_cdc_number = 1")
     others = [name for name, _ in table.columns if name not in table.key]
     before = kept.frame(spark)

@@ -65,7 +65,8 @@ class ClusterState(ViewState):
 
     def arrow(self, statement: str, parameters: object = None) -> pa.Table:
         """Return the rows of a query as Arrow."""
-        return self._connection.sql(statement, params=parameters).to_arrow_table()
+        with self._reached():
+            return self._connection.sql(statement, params=parameters).to_arrow_table()
 
     def columns(self, schema: str, relation: str) -> list[str]:
         """Return the columns of a relation's table."""

@@ -79,6 +79,8 @@ def _member(kind: Kind, column: Column) -> Column:
             return F.unix_micros(column.cast("timestamp"))
         case "timestamptz":
             return _instant(column)
+        case "float32" | "float64":  # minus zero is equal to zero, so it must not be another text
+            return F.when(column == 0, F.lit(0).cast(spark_type(kind))).otherwise(column)
         case _:
             return column
 

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
+from spark_apply.views.embedded.state import OP, POSITION, SOURCE_MS, ViewState, place
 from spark_apply.views.uses import (
     ARRIVAL,
     FROM_POSITION,
@@ -77,7 +77,7 @@ def _find_rows(table: SourceTable, state: ViewState, limit: str, clock_ms: int |
         f"CASE WHEN n.{OP} = 'd' THEN b.{POSITION} IS NOT NULL "
         f"ELSE b.{POSITION} IS NULL OR {differs} END AS {_DIFFERS} "
         f"FROM (SELECT * FROM {waiting} WHERE {POSITION} < ?{in_time} "
-        f"QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {POSITION} DESC) = 1) n "
+        f"QUALIFY row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {POSITION} DESC) = 1) n "
         f"LEFT JOIN {before} b ON {joined} WHERE b.{POSITION} IS NULL OR n.{POSITION} >= b.{POSITION}",
         [limit],
     )
@@ -105,8 +105,10 @@ def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
     relation = table.relation
     late, found = place("work", _late(relation)), place("work", f"{relation} events")
     joined = " AND ".join(f"e.{quoted(name)} = b.{quoted(name)}" for name in table.key)
+    key = ", ".join(f"_cdc_k{number}" for number, _ in enumerate(table.key))
+    named = ", ".join(f"e.{quoted(name)} AS _cdc_k{number}" for number, name in enumerate(table.key))
     state.execute(
-        f"CREATE OR REPLACE TABLE {found} AS SELECT DISTINCT ON (e.{POSITION}) e.{KEY}, e.{POSITION}, e.{OP}, "
+        f"CREATE OR REPLACE TABLE {found} AS SELECT DISTINCT ON (e.{POSITION}) {named}, e.{POSITION}, e.{OP}, "
         f"make_timestamp_ms(e.{SOURCE_MS} - {table.use.keep_ms}) AS begin, {_time(table, 'e')} AS time, "
         f"{_time(table, 'b')} AS kept FROM {place('pending', relation)} e LEFT JOIN {place('before', relation)} b "
         f"ON {joined} WHERE e.{POSITION} < ? AND (b.{POSITION} IS NULL OR e.{POSITION} > b.{POSITION})",
@@ -115,11 +117,11 @@ def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
     state.execute(
         f"CREATE OR REPLACE TABLE {late} AS SELECT {POSITION} FROM {found} WHERE {OP} <> 'r' AND "
         f"(coalesce(kept <= begin, false) OR ({OP} <> 'd' AND coalesce(time <= begin, false))) "
-        f"QUALIFY count(*) OVER (PARTITION BY {KEY}) = 1"
+        f"QUALIFY count(*) OVER (PARTITION BY {key}) = 1"
     )
     several = state.execute(
-        f"SELECT {KEY}, {POSITION}, {OP}, begin, time, kept FROM {found} "
-        f"QUALIFY count(*) OVER (PARTITION BY {KEY}) > 1 ORDER BY {KEY}, {POSITION}"
+        f"SELECT dense_rank() OVER (ORDER BY {key}) AS key, {POSITION}, {OP}, begin, time, kept FROM {found} "
+        f"QUALIFY count(*) OVER (PARTITION BY {key}) > 1 ORDER BY key, {POSITION}"
     )
     positions = list(_late_in_turn(iter(several.fetchone, None)))
     if positions:
@@ -138,8 +140,8 @@ def _count_late(relation: str, number: int, state: ViewState) -> None:
         )
 
 
-_Event = tuple[str, str, str, dt.datetime | None, dt.datetime | None, dt.datetime | None]
-"""Key, position, op, the least time that is not late, the row's time, and the time of the row that the state has."""
+_Event = tuple[int, str, str, dt.datetime | None, dt.datetime | None, dt.datetime | None]
+"""The key's number, position, op, the least time that is not late, the row's time, and that of the row in the state."""
 
 
 def _late_in_turn(events: Iterable[_Event]) -> Iterator[str]:
@@ -236,12 +238,11 @@ def _find_events(table: SourceTable, state: ViewState) -> int:
     ((number,),) = state.rows(f"SELECT count(*) FROM {found} WHERE {_DIFFERS}")
     _count_late(relation, number, state)
     joined = " AND ".join(f"n.{name} = b.{name}" for name in key)
-    differs = " OR ".join(f"n.{name} IS DISTINCT FROM b.{name}" for name in own if name not in key) or "false"
-    state.execute(
+    state.execute(  # an earlier event with equal values counts, too: one between the two must not
         f"CREATE OR REPLACE TABLE {place('coming', relation)} AS SELECT n.{POSITION}, "
         f"{', '.join('n.' + name for name in own)} FROM (SELECT * FROM {found} WHERE NOT {_DIFFERS} "
-        f"QUALIFY row_number() OVER (PARTITION BY {KEY} ORDER BY {POSITION}) = 1) n LEFT JOIN {before} b ON {joined} "
-        f"WHERE b.{POSITION} IS NULL OR (n.{POSITION} < b.{POSITION} AND ({differs}))"
+        f"QUALIFY row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {POSITION}) = 1) n "
+        f"LEFT JOIN {before} b ON {joined} WHERE b.{POSITION} IS NULL OR n.{POSITION} < b.{POSITION}"
     )
     state.execute(
         f"CREATE OR REPLACE TABLE {place('changed', relation)} AS "

@@ -16,9 +16,10 @@ One process writes the file. What a step changes is one transaction, so the file
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +55,11 @@ CREATE TABLE quarantine (
 """
 
 
+_LOCKED: Final = re.compile("could not set lock on file", re.IGNORECASE)
+_DAMAGED: Final = re.compile("not a valid DuckDB database file|enough bytes from file|version number|orrupt")
+_NOT_WRITTEN: Final = re.compile("Failed to commit: Could not|invalidated because of a previous fatal error")
+
+
 def place(schema: str, relation: str) -> str:
     """Return the quoted name of a relation's table or view."""
     return f"{quoted(schema)}.{quoted(relation)}"
@@ -74,14 +80,16 @@ class ViewState:
         """Where a file that could not be used was moved to; a new one was made."""
         try:
             self._connection = self._open(memory)
-        except duckdb.IOException as exc:
-            if "lock" in str(exc).lower():
+        except duckdb.Error as exc:
+            if _LOCKED.search(str(exc)):
                 msg = f"state {folder}: another process uses it"
                 raise StateInUseError(
                     msg, hint="stop the other copy of this view job, or give this one another folder"
                 ) from exc
+            if isinstance(exc, duckdb.IOException) and not _DAMAGED.search(str(exc)):
+                raise self._out_of_reach(exc) from exc  # the file may be as good as it was: it stays
             self._connection = self._made_again(memory)
-        except (duckdb.SerializationException, duckdb.CatalogException, duckdb.FatalException, KeyError):
+        except KeyError:  # a file of another shape
             self._connection = self._made_again(memory)
 
     def _open(self, memory: str) -> duckdb.DuckDBPyConnection:
@@ -121,6 +129,30 @@ class ViewState:
         connection.executemany("INSERT INTO meta VALUES (?, ?)", [[*pair] for pair in first.items()])
         connection.commit()
 
+    def _out_of_reach(self, exc: duckdb.Error) -> OperatorError:
+        msg = f"state {self._file.parent}: it cannot be read or written: {str(exc).rpartition(': ')[2]}"
+        hint = (
+            "is its disk full, or gone, or not this user's? Nothing is lost: start again then, it goes on where it was"
+        )
+        return OperatorError(msg, hint=hint)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Tell of a file that cannot be read or written; what is wrong with a statement is raised as it is."""
+        try:
+            yield
+        except duckdb.Error as exc:
+            if "orrupt" in str(exc):
+                msg = f"state {self._file.parent}: its file {self._file.name} is damaged"
+                hint = (
+                    f"move {self._file.name} out of the folder, keep it, and start again: the state is made again from "
+                    "the topics, and only what differs is published"
+                )
+                raise OperatorError(msg, hint=hint) from exc
+            if isinstance(exc, duckdb.IOException | duckdb.FatalException) or _NOT_WRITTEN.search(str(exc)):
+                raise self._out_of_reach(exc) from exc
+            raise
+
     def _made_again(self, memory: str) -> duckdb.DuckDBPyConnection:
         """Move the file out of the way, keep it, and begin a new one."""
         taken = sum(1 for _ in self._file.parent.glob("state.duckdb.unusable-*"))
@@ -133,15 +165,18 @@ class ViewState:
 
     def execute(self, statement: str, parameters: object = None) -> duckdb.DuckDBPyConnection:
         """Run a statement; `fetchall` of what it returns gives its rows."""
-        return self._connection.execute(statement, parameters) if parameters else self._connection.execute(statement)
+        with self._reached():
+            return self._connection.execute(statement, parameters or None)
 
     def rows(self, statement: str, parameters: object = None) -> list[Any]:
         """Return all rows of a query."""
-        return self.execute(statement, parameters).fetchall()
+        with self._reached():
+            return self.execute(statement, parameters).fetchall()
 
     def reader(self, statement: str, rows: int = 10_000) -> pa.RecordBatchReader:
         """Run a query and return its rows as they are read, so many at a time; nothing else may run meanwhile."""
-        return self._connection.sql(statement).to_arrow_reader(rows)
+        with self._reached():
+            return self._connection.sql(statement).to_arrow_reader(rows)
 
     def insert(self, at: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Insert many rows."""
@@ -153,11 +188,16 @@ class ViewState:
         """Yield the rows of a query, so many at a time, on a cursor of its own."""
         cursor = self._connection.cursor()
         try:
-            cursor.execute(statement)
-            while found := cursor.fetchmany(rows):
+            with self._reached():
+                cursor.execute(statement)
+            while found := self._fetched(cursor, rows):
                 yield found
         finally:
             cursor.close()
+
+    def _fetched(self, cursor: duckdb.DuckDBPyConnection, rows: int) -> list[Any]:
+        with self._reached():
+            return cursor.fetchmany(rows)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -166,9 +206,11 @@ class ViewState:
         try:
             yield
         except BaseException:
-            self._connection.rollback()
+            with suppress(duckdb.Error):  # a file that cannot be written any more: what was raised says so
+                self._connection.rollback()
             raise
-        self._connection.commit()
+        with self._reached():
+            self._connection.commit()
 
     @contextmanager
     def registered(self, name: str, table: object) -> Iterator[None]:
@@ -212,7 +254,10 @@ class ViewState:
         return bool(self.rows(found, [relation]))
 
     def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
-        """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones."""
+        """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones.
+
+        Where a column has a type that its values are to be read anew for, all topics are read again at the next start.
+        """
         own = f"{quoted(KEY)} VARCHAR, {quoted(POSITION)} VARCHAR, {quoted(OP)} VARCHAR, {quoted(SOURCE_MS)} BIGINT"
         self._make_or_widen(place("pending", relation), "pending", relation, columns, own)
         every = [*columns, *hidden]
@@ -239,6 +284,8 @@ class ViewState:
                 self.execute(f"ALTER TABLE {at} ADD COLUMN {quoted(name)} {wanted}")
             elif found[name].replace(" ", "") != wanted.replace(" ", ""):
                 self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {wanted}")
+                if wanted == "VARCHAR":  # the engine writes values in another way than events do
+                    self.put(identity=uuid.uuid4())
 
     def make_states(self, relation: str, columns: Sequence[str], changed_by: Sequence[str]) -> None:
         """Define the rows after a step, and those before or after it, by those before it and what it changes.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import duckdb
 
+from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
 from spark_apply.views.embedded.state import POSITION, ViewState, place
@@ -96,8 +97,8 @@ class Step:
         """
         try:
             self._compute(view)
-        except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException):
-            raise  # the file or the engine, not this view
+        except duckdb.InternalException:
+            raise  # the engine, not this view
         except duckdb.Error as exc:
             raise ViewError(view.name, f"view {view.name}: {_without_values(exc)}") from exc
 
@@ -344,8 +345,15 @@ def unit_name(view: View, row: str) -> str:
     if not by:
         return "'[]'"
     kinds = dict(view.columns)
-    units = (f"CAST(CAST({row}.{quoted(n)} AS {engine_type(kinds[n])}) AS VARCHAR)" for n in by)
+    units = (
+        f"CAST({_one_zero(f'CAST({row}.{quoted(n)} AS {engine_type(kinds[n])})', kinds[n])} AS VARCHAR)" for n in by
+    )
     return f"CAST(to_json([{', '.join(units)}]) AS VARCHAR)"
+
+
+def _one_zero(value: str, kind: Kind) -> str:
+    """Return a value whose text is the same where it is equal: minus zero is zero."""
+    return f"CASE WHEN {value} = 0 THEN 0 ELSE {value} END" if kind.name in ("float32", "float64") else value
 
 
 def _without_values(exc: Exception) -> str:

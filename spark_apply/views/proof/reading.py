@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
+from spark_apply.events.typed import OP, POSITION, SOURCE_MS
 from spark_apply.spark.names import quoted
 from spark_apply.views.uses import (
     ARRIVAL,
@@ -38,8 +38,8 @@ def as_used(events: DataFrame, use: TableUse, columns: Sequence[str], key: Seque
     if use.way is Way.HISTORY:
         return _versions(events, columns, key)
     if use.way is Way.STREAM:
-        events = _in_time(events, use)
-    order = Window.partitionBy(KEY).orderBy(F.col(POSITION).desc())
+        events = _in_time(events, use, key)
+    order = Window.partitionBy(*map(quoted, key)).orderBy(F.col(POSITION).desc())
     newest = events.withColumn(_SEEN, F.row_number().over(order)).where((F.col(_SEEN) == 1) & (F.col(OP) != "d"))
     arrival = [F.col(POSITION).alias(ARRIVAL)] if use.arrival else []
     return newest.select(*(F.col(quoted(name)) for name in columns), *arrival)
@@ -49,7 +49,7 @@ def _instant(milliseconds: Column) -> Column:
     return F.timestamp_millis(milliseconds).cast("timestamp_ntz")
 
 
-def _in_time(events: DataFrame, use: TableUse) -> DataFrame:
+def _in_time(events: DataFrame, use: TableUse, key: Sequence[str]) -> DataFrame:
     """Return events without late ones: of each key one after the other, as times of commit may go back."""
     begin = _instant(F.col(SOURCE_MS) - F.lit(use.keep_ms))
     time = F.col(quoted(use.time or "")).cast("timestamp_ntz")
@@ -64,13 +64,13 @@ def _in_time(events: DataFrame, use: TableUse) -> DataFrame:
         found = F.when(late, F.concat(so_far["late"], F.array(one["at"]))).otherwise(so_far["late"])
         return F.struct(was.alias("was"), found.alias("late"))
 
-    in_turn = events.groupBy(KEY).agg(F.array_sort(F.collect_list(event)).alias("events"))
+    in_turn = events.groupBy(*map(quoted, key)).agg(F.array_sort(F.collect_list(event)).alias("events"))
     late = in_turn.select(F.explode(F.aggregate("events", nothing, next_one)["late"]).alias(POSITION))
     return events.join(late, [POSITION], "left_anti")
 
 
 def _versions(events: DataFrame, columns: Sequence[str], key: Sequence[str]) -> DataFrame:
-    order = Window.partitionBy(KEY).orderBy(POSITION)
+    order = Window.partitionBy(*map(quoted, key)).orderBy(POSITION)
     values = F.struct(*(quoted(name) for name in columns if name not in key), F.lit(1))
     before = F.coalesce(F.lag(OP).over(order), F.lit("d"))
     equal = (before != "d") & values.eqNullSafe(F.lag(values).over(order))

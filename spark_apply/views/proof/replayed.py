@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config.config import ApplySource, ApplyTable
+from cdc.config.config import ApplySource
 from cdc.config.views import ViewsConfig
 from cdc.model.state import State
 from spark_apply.events import kafka_source, typed
@@ -27,7 +27,7 @@ from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step, ViewError
 from spark_apply.views.streams import Stream
-from spark_apply.views.uses import TableUse, Way
+from spark_apply.views.uses import TableUse, Way, followed
 from spark_apply.views.values import Columns, engine_type, quoted
 from spark_apply.views.view import View
 
@@ -38,7 +38,7 @@ TIMES = place("work", "_cdc_times")
 def table_read(use: TableUse, source: ApplySource) -> TargetTable:
     """Return a captured table as views read it."""
     versions = kafka_source.schema_versions(source)[use.table]
-    return derived(versions, ApplyTable(stores=(), mode="history" if use.way is Way.HISTORY else "latest"))
+    return derived(versions, followed(use))
 
 
 def events_read(spark: SparkSession, use: TableUse, made: TargetTable, source: ApplySource, limit: str) -> DataFrame:

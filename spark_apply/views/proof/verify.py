@@ -17,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config.config import ApplyTable
 from cdc.config.views import ViewsConfig
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
@@ -38,7 +37,7 @@ from spark_apply.views.proof.reading import as_used
 from spark_apply.views.search.verified import matched, no_searches
 from spark_apply.views.status import peeked
 from spark_apply.views.streams import rows_of
-from spark_apply.views.uses import TableUse, Way
+from spark_apply.views.uses import TableUse, Way, followed
 from spark_apply.views.view import View
 
 NAMED: Final = 20
@@ -188,14 +187,14 @@ class _Look:
         if use.way is Way.ROWS and not use.arrival:
             return self._rows(use.table, F.col("position") < limit)
         versions = kafka_source.schema_versions(self.config.source)[use.table]
-        made = derived(versions, ApplyTable(stores=(), mode="history" if use.way is Way.HISTORY else "latest"))
+        made = derived(versions, followed(use))
         events = self._events(made).where(F.col("valid") & (F.col("position") < limit))
         rows = project(latest(events, {made.topic: ""}), made)
         return as_used(rows, use, [column.name for column in made.columns], made.key)
 
     def _rows(self, table: str, before: Column) -> DataFrame:
         """Return a table's newest rows, by the events that meet a condition."""
-        made = target(kafka_source.schema_versions(self.config.source)[table], {})
+        made = target(kafka_source.schema_versions(self.config.source)[table], {}, retypes=True)
         rows = project(latest(self._events(made).where(F.col("valid") & before)), made).where(F.col(OP) != "d")
         return rows.select(*(F.col(quoted(column.name)) for column in made.columns))
 

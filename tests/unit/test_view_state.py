@@ -1,0 +1,190 @@
+"""The state's file: what is damaged is made again, what cannot be reached stays, and keys are equal as their values."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cdc.config.views import ViewConfig
+from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
+from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
+from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
+from spark_apply.views.planning import plan_config
+from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.uses import TableUse, Way
+from spark_apply.views.view import View
+from tests.view_steps import Steps
+
+
+def opened(folder: Path) -> ViewState:
+    return ViewState(folder, memory="100MB")
+
+
+def damaged(whole: bytes, how: str) -> bytes:
+    half = len(whole) // 2
+    return {
+        "empty": b"",
+        "zeros": bytes(len(whole)),
+        "cut": whole[:half],
+        "cut in its head": whole[:5000],
+        "a bit of its head": whole[:4200] + bytes([whole[4200] ^ 1]) + whole[4201:],
+        "another version": whole[:12] + b"\xc8" + whole[13:],
+        "no database": b"state" * 1000,
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how", ["empty", "zeros", "cut", "cut in its head", "a bit of its head", "another version", "no database"]
+)
+def test_a_damaged_file_is_kept_and_made_again(tmp_path: Path, how: str) -> None:
+    folder = tmp_path / "blocks-and-locks"  # no word of a path is what has happened
+    opened(folder).close()
+    file = folder / "state.duckdb"
+    broken = damaged(file.read_bytes(), how)
+    file.write_bytes(broken)
+    state = opened(folder)
+    assert state.set_aside is not None
+    assert state.set_aside.read_bytes() == broken
+    assert state.get("seq") == "0"
+    state.close()
+
+
+def test_a_file_that_is_out_of_reach_stays(tmp_path: Path) -> None:
+    """No files can be opened any more, as where a process has too many: that says nothing about this one."""
+    state = opened(tmp_path)
+    state.put(seq=7)
+    state.close()
+    with no_more_files(), pytest.raises(OperatorError, match="cannot be read or written: Too many open files"):
+        opened(tmp_path)
+    again = opened(tmp_path)
+    assert (again.set_aside, again.get("seq")) == (None, "7")
+    again.close()
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@contextmanager
+def no_larger_files(size: int) -> Iterator[None]:
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_disk_without_room_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    """While rows are written, and when they are committed, which the engine tells in another way."""
+    state = opened(tmp_path)
+    state.execute("CREATE TABLE work.t AS SELECT 1 AS n")
+    with no_larger_files(1_000_000):
+        for rows in (300_000, 30_000, 30_000):
+            with pytest.raises(OperatorError, match="cannot be read or written: File too large"):
+                _write(state, rows)
+        assert state.rows("SELECT sum(n) FROM work.t") == [(1,)]
+    _write(state, 30_000)
+    state.close()
+    again = opened(tmp_path)
+    assert again.set_aside is None
+    assert again.rows("SELECT count(*) FROM work.t") == [(30_001,)]
+    again.close()
+
+
+def _write(state: ViewState, rows: int) -> None:
+    with state.transaction():
+        state.execute("DROP TABLE IF EXISTS work.u")
+        state.execute(f"CREATE TABLE work.u AS SELECT range AS n, md5(range::VARCHAR) AS v FROM range({rows})")
+        state.execute(f"INSERT INTO work.t SELECT 0 FROM range({rows})")
+
+
+FLOATS = Relation("public.f", {"k": Kind("float64"), "v": Kind("int64")}, ("k",))
+ROWS = Relation("public.r", {"id": Kind("int64"), "g": Kind("float64")}, ("id",))
+
+
+def view_of(name: str, sql: str, columns: dict[str, str], *key: str) -> View:
+    relations = {each.name: each for each in (FLOATS, ROWS)}
+    plan, text, match = plan_config(name, ViewConfig(sql=sql, key=key), relations, {})
+    return View(plan, [(column, Kind(kind)) for column, kind in columns.items()], text, {}, match)
+
+
+def test_minus_zero_is_zero(tmp_path: Path) -> None:
+    """Of a key that changes its sign the row stays; a group has one key, whatever rows are in it and in what order."""
+    copy = view_of("copy", "SELECT k, v FROM public.f", {"k": "float64", "v": "int64"}, "k")
+    groups = view_of("groups", "SELECT g, count(*) AS n FROM public.r GROUP BY g", {"g": "float64", "n": "int64"}, "g")
+    steps = Steps(tmp_path, [FLOATS, ROWS], [copy, groups])
+    steps.write("public.f", {(0.0,): (1,)})
+    steps.write("public.r", {(1,): (-0.0,)})
+    assert steps.step() == [
+        ("copy", "c", (0.0,), {"k": 0.0, "v": 1}),
+        ("groups", "c", (0.0,), {"g": 0.0, "n": 1}),
+    ]
+    steps.write("public.f", {(0.0,): None})
+    steps.commit += 1
+    steps.write("public.f", {(-0.0,): (1,)})
+    steps.write("public.r", {(2,): (0.0,)})
+    (event,) = steps.step()
+    assert event == ("groups", "u", (0.0,), {"g": 0.0, "n": 2})
+    assert steps.state.rows(f"SELECT v FROM {place('before', 'public.f')}") == [(1,)]
+    steps.write("public.f", {(-0.0,): (2,)})
+    steps.write("public.r", {(1,): None})
+    found = steps.step()
+    assert [str(key) for _, _, key, _ in found] == ["(0.0,)", "(0.0,)"]
+    assert [row for *_, row in found] == [{"k": 0.0, "v": 2}, {"g": 0.0, "n": 1}]
+    steps.close()
+
+
+def test_the_earliest_event_of_a_stream_counts_in_whatever_order_they_are_read(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    columns = [("moment", Kind("timestamp_micros")), ("v", Kind("string"))]
+    stream = SourceTable(TableUse("stream.s", Way.EVENTS), columns, ("moment",))
+    with state.transaction():
+        state.prepare_table(stream.relation, columns, (), stream.key)
+    taken = [("30", 1, "a"), ("10", 1, "a"), ("20", 1, "b"), ("15", 2, "c"), ("05", 3, "d")]
+    for position, micros, value in taken:
+        state.execute(
+            f"INSERT INTO {place('pending', stream.relation)} ({KEY}, {POSITION}, {OP}, {SOURCE_MS}, moment, v) "
+            "VALUES ('2026-01-01T00:00:00.000', ?, 'c', 0, make_timestamp(?), ?)",
+            [position, micros, value],
+        )
+        find_changes(stream, state, limit="", clock_ms=None, reload=False)
+        state.execute(
+            f"DELETE FROM {place('before', stream.relation)} b WHERE EXISTS "
+            f"(SELECT 1 FROM {place('changed', stream.relation)} c WHERE c.moment = b.moment)"
+        )
+        state.execute(
+            f"INSERT INTO {place('before', stream.relation)} BY NAME SELECT * FROM {place('coming', stream.relation)}"
+        )
+        move_on(stream, state)
+        state.execute(f"DELETE FROM {place('pending', stream.relation)}")
+    found = state.rows(f"SELECT epoch_us(moment), v FROM {place('before', stream.relation)} ORDER BY 1")
+    assert found == [(1, "a"), (2, "c"), (3, "d")]
+    state.close()
+
+
+def test_as_many_columns_as_a_table_has(tmp_path: Path) -> None:
+    columns = {"id": Kind("int64"), **{f"c{number}": Kind("int64") for number in range(1_000)}}
+    wide = Relation("public.wide", columns, ("id",))
+    plan, text, match = plan_config(
+        "w", ViewConfig(sql="SELECT * FROM public.wide", key=("id",)), {wide.name: wide}, {}
+    )
+    steps = Steps(tmp_path, [wide], [View(plan, list(columns.items()), text, {}, match)])
+    steps.write("public.wide", {(1,): range(1_000)})
+    ((_, op, key, row),) = steps.step()
+    assert (op, key, list(row), row["c999"]) == ("c", (1,), list(columns), 999)
+    steps.close()
