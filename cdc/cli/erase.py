@@ -71,7 +71,8 @@ def erase(
     kept = sum(place["verdict"] == "kept" for place in found)
     if kept:
         raise OperatorError(
-            f"the row is not gone from {kept} of {len(found)} places", hint="the report says what to do"
+            f"{kept} of {len(found)} places still have something of the row",
+            hint="the report says what, until when, and what to do",
         )
 
 
