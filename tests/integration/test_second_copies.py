@@ -82,10 +82,6 @@ def test_a_copy_that_is_told_to_takes_the_slot_of_a_frozen_one(
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     postgres18.execute(f"ALTER DATABASE {postgres18.name} SET wal_sender_timeout = 0")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
-    with Running(connector) as first:
-        first.await_line("following the log")
-        first.process.send_signal(signal.SIGTERM)
-        assert first.ended() == 0
     _takes_over_from_a_frozen_one(connector, postgres18, "public.t")
     assert [event["op"] for event in connector.events("public.t")] == ["r", *["c"] * 6]
     named = prefix.replace("-", "_")
@@ -111,6 +107,7 @@ def test_a_second_copy_stands_by_at_mysql(
             second.await_line("following the log")
 
 
+@pytest.mark.full
 def test_a_copy_that_is_told_to_takes_the_lock_of_a_frozen_one(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
