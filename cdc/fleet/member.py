@@ -28,6 +28,7 @@ _SAID_S: Final = 60.0
 _TWIN_S: Final = 10.0
 """A former process of the same name is in the group until its session ends."""
 _WRITE_AGAIN_S: Final = 2.0
+_LOOK_INTO_LOG: Final = "the member's log has its last words; without any, the machine's: was memory short?"
 _ROOM: Final = "has the temporary folder (TMPDIR) room, and may the member open as many files (ulimit -n)?"
 
 log = logging.getLogger("cdc")
@@ -165,8 +166,12 @@ class Member:
         why = "was fenced off by another copy" if pause.reason is Reason.FENCED else f"ended with exit code {code}"
         log.warning("member %s: connector %s %s; it is started again in %.0f s", self._name, name, why, wait_s)
         state = RunState.FAILED.value if pause.reason is Reason.FAILED else Reason.FENCED.value
-        status = replace(_in_state(self._said[name], state), again_ms=_now_ms() + round(wait_s * 1000))
-        self._say(writer, name, status)
+        status = self._said[name]
+        if status.error is None:  # it was killed, or could not say why
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            error = {"kind": "Ended", "message": f"its process {how} and gave no reason", "hint": _LOOK_INTO_LOG}
+            status = _after(status, Report(None, error))
+        self._say(writer, name, replace(_in_state(status, state), again_ms=_now_ms() + round(wait_s * 1000)))
 
     def _act(self, writer: StatusWriter) -> None:
         for action in self._roster.decide(clock_s()):

@@ -50,9 +50,9 @@ def test_a_second_copy_stands_by(postgres18: Database, kafka: str, prefix: str, 
 
 def _takes_over_from_a_frozen_one(connector: Connector, database: Database | MySQLDatabase, topic: str) -> None:
     """Fence, read the position, free the log, follow; the one that thaws finds itself fenced."""
-    there = len(connector.fold(topic))
     with Running(connector) as first:
         first.await_line("following the log")
+        there = len(connector.fold(topic))
         first.process.send_signal(signal.SIGSTOP)
         with Running(connector, "--take-over") as second:
             second.await_line("following the log")
@@ -82,10 +82,6 @@ def test_a_copy_that_is_told_to_takes_the_slot_of_a_frozen_one(
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     postgres18.execute(f"ALTER DATABASE {postgres18.name} SET wal_sender_timeout = 0")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
-    with Running(connector) as first:
-        first.await_line("following the log")
-        first.process.send_signal(signal.SIGTERM)
-        assert first.ended() == 0
     _takes_over_from_a_frozen_one(connector, postgres18, "public.t")
     assert [event["op"] for event in connector.events("public.t")] == ["r", *["c"] * 6]
     named = prefix.replace("-", "_")
@@ -109,7 +105,16 @@ def test_a_second_copy_stands_by_at_mysql(
             # MariaDB may end the first one's dump, for its number, before Kafka fences it off.
             assert code in ({FencedError.exit_code} if is_mysql(database) else {1, FencedError.exit_code})
             second.await_line("following the log")
-    _takes_over_from_a_frozen_one(connector, database, f"{database.name}.t")
+
+
+@pytest.mark.full
+def test_a_copy_that_is_told_to_takes_the_lock_of_a_frozen_one(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The server would hold it for two minutes."""
+    database = mysql_database
+    database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    _takes_over_from_a_frozen_one(connector_of(tmp_path, prefix, database, kafka, "t"), database, f"{database.name}.t")
 
 
 @pytest.mark.every_server

@@ -220,6 +220,22 @@ def test_states_are_written_and_corrected() -> None:
         assert said.error["message"] == "wrong"
 
 
+def test_one_that_is_killed_shows_how_it_ended() -> None:
+    """The kernel gives no reason where memory is short."""
+    stage = Stage()
+    stage.add("a", 0)
+    with at_work(stage):
+        stage.tell(Assigned((0,), clock_s()))
+        stage.until(lambda: "a" in stage.children.there)
+        stage.children.to_end.append(("a", -9))
+        stage.until(lambda: (said := stage.status("a")) and said.state == "failed" and said.error)
+        said = stage.status("a")
+        assert said is not None
+        assert said.error is not None
+        assert said.error["message"] == "its process was ended by signal 9 and gave no reason"
+        stage.until(lambda: "start a" in stage.children.told)  # by itself, without taking over
+
+
 def test_a_child_that_cannot_be_started_is_alone_with_it() -> None:
     stage = Stage()
     stage.add("a", 0)
