@@ -22,6 +22,9 @@ from cdc.monitor.server import PageServer
 from cdc.monitor.watched import Watched, WatchedConnector, WatchedJob, WatchedViews
 from cdc.monitoring.json_log import Place
 
+_AT_FULL_PACE = 20
+"""Of more files servers and Kafka are asked less often, so that what is asked in all does not grow."""
+
 log = logging.getLogger("cdc")
 
 
@@ -73,7 +76,7 @@ def _watched(files: tuple[Path, ...]) -> tuple[list[Watched], list[dict[str, Any
     first: CdcError | None = None
     for file in files:
         try:
-            one = _of(file)
+            one = _of(file, pace=max(1.0, len(files) / _AT_FULL_PACE))
         except CdcError as exc:
             first = first or exc
             log.warning("%s is not watched: %s", file, exc.message)
@@ -87,9 +90,9 @@ def _watched(files: tuple[Path, ...]) -> tuple[list[Watched], list[dict[str, Any
     return watched, refused
 
 
-def _of(file: Path) -> Watched:
+def _of(file: Path, *, pace: float) -> Watched:
     if describes_views(file):
         return WatchedViews(file, load_views(file))
     if describes_apply(file):
         return WatchedJob(file, load_apply(file))
-    return WatchedConnector(file, load_connector(file))
+    return WatchedConnector(file, load_connector(file), pace=pace)

@@ -71,20 +71,23 @@ class WatchedConnector:
 
     kind = "connectors"
 
-    def __init__(self, file: Path, config: ConnectorConfig) -> None:
+    def __init__(self, file: Path, config: ConnectorConfig, *, pace: float = 1.0) -> None:
+        """`pace` makes the time between two questions longer: where many are watched."""
         self.name, self.file, self.config = config.name, str(file), config
         self._events, self._log = Rate(), Rate()
         self._by_process = False
         self._series = _Series("lag_seconds", "events_per_second")
         ask = registry.standing(config)
-        self._kafka: Look[tuple[Any, int]] = Look(f"{self.name} in Kafka", self._in_kafka, every_s=KAFKA_S)
+        self._kafka: Look[tuple[Any, int]] = Look(f"{self.name} in Kafka", self._in_kafka, every_s=pace * KAFKA_S)
         self._server: Look[dict[str, Any]] = Look(
-            f"{self.name} at its source", lambda: self._grown(dict(ask(config, self._state()))), every_s=SERVER_S
+            f"{self.name} at its source", lambda: self._grown(dict(ask(config, self._state()))), every_s=pace * SERVER_S
         )
         self._process: Look[processes.Process] | None = None
         if config.metrics.listen is not None:
             self._process = Look(f"process of {self.name}", self._of_process, every_s=PROCESS_S)
-        self._consumers: Look[Consumers] = Look(f"consumers of {self.name}", self._of_consumers, every_s=CONSUMERS_S)
+        self._consumers: Look[Consumers] = Look(
+            f"consumers of {self.name}", self._of_consumers, every_s=pace * CONSUMERS_S
+        )
 
     def looks(self) -> Iterable[Look[Any]]:
         return [look for look in (self._server, self._kafka, self._process, self._consumers) if look is not None]

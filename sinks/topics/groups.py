@@ -36,7 +36,7 @@ _LOOKED_AT_S: Final = 5.0
 """So long the unread records of a group are read at most."""
 _ANSWER_S: Final = 10.0
 _SILENT_S: Final = 2.0
-_WITH_OFFSETS: Final = ("", "consumer")
+_WITH_OFFSETS: Final = ("", "consumer", "streams")
 """Protocols of groups that commit offsets."""
 
 log = logging.getLogger("cdc.kafka")

@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config.config import load_apply, load_connector
+from cdc.monitor.figures import MonitorFigures
+from cdc.monitor.watched import WatchedJob
 from sinks.topics.verified import read_verified
 from spark_apply.events.kafka_source import schema_versions
 from spark_apply.model.store import connect
@@ -45,6 +47,26 @@ RULES = {
     },
     "where": {"public.private": "status <> 'draft'"},
 }  # fmt: skip
+
+
+def _watched(file: Path) -> None:
+    """What the monitor's page shows of the job then."""
+    job = WatchedJob(file, load_apply(file))
+    for look in job.looks():
+        look.look()
+        assert look.answer().failure is None
+    entry = job.entry()
+    assert {copy["store"]: copy["differing"] for copy in entry["copies"]} == {"lake": 3, "search": 3}
+    assert all(copy["verified_at"] for copy in entry["copies"])
+    assert (entry["level"], entry["state"]) == ("bad", "not told")
+    assert entry["freshness_seconds"] is not None
+    samples = {
+        (sample.name, sample.labels["store"]): sample.value
+        for family in MonitorFigures([job]).collect()
+        for sample in family.samples
+    }
+    assert samples["cdc_verify_differing_rows", "lake"] == 3
+    assert samples["cdc_verify_timestamp_seconds", "lake"] > samples["cdc_verify_agreed_timestamp_seconds", "lake"]
 
 
 class Stage:
@@ -167,6 +189,7 @@ def test_no_false_alarm_every_difference_named_and_mended(
                 assert copy["differing"] == [{"key": {"id": -1}, "columns": ["v"]}]
                 assert copy["missing"] == [{"id": -2}]
                 assert copy["extra"] == [{"id": -3}]
+            _watched(stage.file)
             running.await_line("3 rows of table public.t are read again")
             code, report = stage.verify("--table", "public.t")
             assert (code, report["agree"]) == (0, True), report

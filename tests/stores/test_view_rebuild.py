@@ -21,6 +21,7 @@ from cdc.cli.main import cdc as command
 from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
 from cdc.config.views import ReadConfig, ViewConfig
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.monitor.watched import WatchedViews
 from sinks.topics.names import log_topic
 from sinks.topics.read_back import read_to_end
 from spark_apply.events.kafka_source import schema_versions
@@ -157,6 +158,11 @@ def test_a_view_that_is_edited(apply_spark: SparkSession, kafka: str, tmp_path: 
     assert not bench.rebuild("groups").differs
     assert bench.run().events == 0
     assert view_status(bench.config)["views"]["groups"]["generation"] == 2
+    watched = WatchedViews(tmp_path / "views.yaml", bench.config)
+    for look in watched.looks():
+        look.look()
+    assert [(of["view"], of["stopped"]) for of in watched.entry()["views"]] == [("groups", None), ("sizes", None)]
+    assert (watched.entry()["level"], watched.entry()["rows"]) == ("ok", 4.0)
 
     assert rebuild_views(bench.config, only=["groups"], rollback=True).generations == {"groups": 3}
     topic = log_topic(bench.config.source.topic_prefix, bench.config.name, "audit")
