@@ -11,7 +11,7 @@ import yaml
 _REFERENCE: Final = re.compile(r"\$\{(?:file:[^}]+|(?:env:)?[A-Za-z_][A-Za-z0-9_]*(?::-)?)\}")
 """One that holds nothing by itself: a default that is not empty would be a value."""
 _SECRET: Final = re.compile(
-    r"passw|passphrase|secret|credential|salt|jaas|token|api[._-]?key|access[._-]?key|private|\.pem$|(^|[._-])pwd",
+    r"passw|passphrase|secret|credential|salt|jaas|token|api[._-]?key|access[._-]?key|user[._-]?info|private|\.pem$|(^|[._-])pwd",
     re.IGNORECASE,
 )
 _NO_SECRET: Final = re.compile(
@@ -60,7 +60,7 @@ def _is_named_secret(at: str) -> bool:
     if at.startswith(_NAMES):
         return _HASH.fullmatch(at) is not None
     section, _, name = at.partition(".options.")
-    last = name if section in ("source", "sink") else at.rpartition(".")[2]
+    last = name if section in ("source", "sink", "sink.registry") else at.rpartition(".")[2]
     return bool(_SECRET.search(last)) and not _NO_SECRET.search(last)
 
 

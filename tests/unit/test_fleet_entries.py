@@ -59,6 +59,14 @@ def test_an_entry_keeps_references_and_no_comment(tmp_path: Path) -> None:
             "sink.options.sasl.oauthbearer.client.secret",
         ),
         ("ssl.key.location: /etc/key.pem", "sasl.jaas.config: hunter2", "sink.options.sasl.jaas.config"),
+        *(
+            (
+                "  bootstrap_servers: ${env:KAFKA}",
+                f"  bootstrap_servers: ${{env:KAFKA}}\n  registry: {{url: http://r, options: {{{name}: hunter2}}}}",
+                f"sink.registry.options.{name}",
+            )
+            for name in ("basic.auth.user.info", "ssl.key.password", "bearer.auth.token", "bearer.auth.client.secret")
+        ),
         ("type: postgres", "type: postgres\n  options: {api_key: hunter2}", "source.options.api_key"),
         (
             "  tables: [public.orders]",
