@@ -11,7 +11,7 @@ ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply bench-library bench-views soak soak-views soak-fleet fuzz test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply bench-library bench-views readers soak soak-views soak-fleet fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -91,6 +91,9 @@ bench: $(JARS) $(PLOT) ## ours beside Debezium: streams, snapshots, latency; the
 	$(BIN)/python -m bench.capture.latency
 	$(BIN)/python -m bench.capture.growth
 	$(BIN)/python -m bench.capture.hotpath
+
+readers: $(JARS) ## which readers read what a connector writes, each compared with SELECT
+	$(BIN)/python -m bench.readers
 
 bench-quick: $(JARS) $(PLOT) ## the same in five minutes: fewer events, one run of each
 	$(BIN)/python -m bench.capture.streams --events 100000 --runs 1 --json .bench/streams.json

@@ -30,7 +30,6 @@ FORMATS: Final = {
     "plain": "json", "flat": "flat json", "connect": "connect-json", "avro": "avro", "flat_avro": "flat avro",
     "schema": "flat json-schema",
 }  # fmt: skip
-PREFIX: Final = "readers"
 SPARK_AVRO: Final = ("org.apache.spark:spark-avro_2.13:4.0.0",)
 _COLUMNS: Final = (
     "id int PRIMARY KEY, big bigint, note text, amount numeric(10,2), yes boolean, ratio double precision, day date,"
@@ -73,9 +72,9 @@ class Line:
 class World:
     """A source with its tables, their topics, and where they are."""
 
-    def __init__(self, folder: Path, urls: stack.Servers) -> None:
-        self.folder = folder
-        self.postgres, self.kafka, self.registry = urls.postgres_url or "", urls.kafka or "", urls.registry_url or ""
+    def __init__(self, folder: Path, *, postgres: str, kafka: str, registry: str, prefix: str = "readers") -> None:
+        self.folder, self._prefix = folder, prefix
+        self.postgres, self.kafka, self.registry = postgres, kafka, registry
         self._connection = psycopg2.connect(self.postgres)
         self._connection.autocommit = True
 
@@ -93,7 +92,7 @@ class World:
         """Make the tables and their topics."""
         tables = {f"public.{name}": form for name, form in FORMATS.items()}
         config = {
-            "name": PREFIX,
+            "name": self._prefix,
             "source": {"type": "postgres", "url": self.postgres, "tables": list(tables)},
             "sink": {
                 "type": "kafka", "bootstrap_servers": self.kafka, "partitions": 2, "formats": tables,
@@ -124,13 +123,12 @@ class World:
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
 
+    def topic(self, table: str) -> str:
+        return f"{self._prefix}.public.{table}"
+
     def records(self, table: str) -> list[tuple[bytes, bytes | None]]:
-        messages = read_to_end(self.kafka, {}, topic(table), "read_committed")
+        messages = read_to_end(self.kafka, {}, self.topic(table), "read_committed")
         return [(message.key() or b"", message.value()) for message in messages]
-
-
-def topic(table: str) -> str:
-    return f"{PREFIX}.public.{table}"
 
 
 def _newest(records: Iterable[tuple[bytes, bytes | None]]) -> list[bytes]:
@@ -152,7 +150,7 @@ def confluent_avro(world: World, table: str) -> list[Row]:
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     read = AvroDeserializer(SchemaRegistryClient({"url": world.registry}))
-    of = SerializationContext(topic(table), MessageField.VALUE)
+    of = SerializationContext(world.topic(table), MessageField.VALUE)
     values = [read(value, of) for value in _newest(world.records(table))]
     return [_as_selected(value if table.startswith("flat") else value["after"]) for value in values]
 
@@ -164,20 +162,33 @@ def confluent_json(world: World, table: str) -> list[Row]:
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     read = JSONDeserializer(None, schema_registry_client=SchemaRegistryClient({"url": world.registry}))
-    of = SerializationContext(topic(table), MessageField.VALUE)
+    of = SerializationContext(world.topic(table), MessageField.VALUE)
     return [_as_selected(read(value, of)) for value in _newest(world.records(table))]
 
 
-def duckdb(world: World, table: str) -> list[Row]:
-    """DuckDB, read_json of the records in order."""
-    import duckdb as engine
-
+def _in_file(world: World, table: str) -> Path:
+    """Write a topic's records to a file, in order."""
     file = world.folder / f"{table}.jsonl"
     lines = (
         json.dumps({"n": n, "key": key.decode(), "value": None if value is None else value.decode()})
         for n, (key, value) in enumerate(world.records(table))
     )
     file.write_text("\n".join(lines))
+    return file
+
+
+def _from_texts(rows: Iterable[Sequence[Any]]) -> list[Row]:
+    """Give rows of the texts of JSON's values as SELECT gives them."""
+    casts: Sequence[Callable[[str], Any]] = (
+        int, int, str, str, "true".__eq__, float, int, int, str, str, str, str,
+    )  # fmt: skip
+    return [tuple(None if v is None else cast(v) for cast, v in zip(casts, row, strict=True)) for row in rows]
+
+
+def duckdb(world: World, table: str) -> list[Row]:
+    """DuckDB, read_json of the records in order."""
+    import duckdb as engine
+
     path = "" if table == "flat" else ".after"
     members = ", ".join(f"value->>'${path}.{name}'" for name in _NAMES)
     with engine.connect() as connection:
@@ -185,12 +196,27 @@ def duckdb(world: World, table: str) -> list[Row]:
             f"SELECT {members} FROM (SELECT key, arg_max(struct_pack(v := value), n).v AS value FROM"
             f" read_json(?, columns={{n: 'BIGINT', key: 'VARCHAR', value: 'VARCHAR'}}) GROUP BY key)"
             " WHERE value IS NOT NULL",
-            [str(file)],
+            [str(_in_file(world, table))],
         ).fetchall()
-    casts: Sequence[Callable[[str], Any]] = (
-        int, int, str, str, "true".__eq__, float, int, int, str, str, str, str,
-    )  # fmt: skip
-    return [tuple(None if v is None else cast(v) for cast, v in zip(casts, row, strict=True)) for row in found]
+    return _from_texts(found)
+
+
+def clickhouse(world: World, table: str) -> list[Row]:
+    """ClickHouse (chdb), JSONEachRow of the records in order."""
+    import chdb
+
+    of = "value" if table == "flat" else "JSONExtractRaw(value, 'after')"
+    raw = [f"JSONExtractRaw({of}, '{name}')" for name in _NAMES]
+    texts = [
+        f"if(startsWith({r}, '\"'), JSONExtractString({of}, '{n}'), {r})" for r, n in zip(raw, _NAMES, strict=True)
+    ]
+    members = ", ".join(f"if({r} = 'null', NULL, {t}) AS {n}_" for r, t, n in zip(raw, texts, _NAMES, strict=True))
+    answer = chdb.query(
+        f"SELECT {members} FROM (SELECT argMax(tuple(value), n).1 AS value FROM file('{_in_file(world, table)}',"
+        " JSONEachRow, 'n Int64, key String, value Nullable(String)') GROUP BY key) WHERE value IS NOT NULL",
+        "JSONCompactEachRow",
+    )
+    return _from_texts([json.loads(line) for line in str(answer).splitlines() if line])
 
 
 def spark(world: World, table: str) -> list[Row]:
@@ -208,7 +234,7 @@ def spark(world: World, table: str) -> list[Row]:
         .getOrCreate()
     )
     options = {
-        "kafka.bootstrap.servers": world.kafka, "subscribe": topic(table), "startingOffsets": "earliest",
+        "kafka.bootstrap.servers": world.kafka, "subscribe": world.topic(table), "startingOffsets": "earliest",
         "kafka.isolation.level": "read_committed",
     }  # fmt: skip
     records = session.read.format("kafka").options(**options).load()
@@ -216,7 +242,7 @@ def spark(world: World, table: str) -> list[Row]:
     if "avro" in table:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
-        text = SchemaRegistryClient({"url": world.registry}).get_latest_version(f"{topic(table)}-value")
+        text = SchemaRegistryClient({"url": world.registry}).get_latest_version(f"{world.topic(table)}-value")
         schema = text.schema.schema_str if text.schema is not None else ""
         row = from_avro(f.expr("substring(value, 6)"), schema or "")
     else:
@@ -239,7 +265,7 @@ def debezium_sink(world: World, table: str, *, unwrapped: bool = False) -> list[
         "name": name,
         "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
         "tasks.max": "1",
-        "topics": topic(table),
+        "topics": world.topic(table),
         "connection.url": f"jdbc:postgresql://{at['host']}:{at['port']}/{at['dbname']}",
         "connection.username": at["user"],
         "connection.password": at.get("password", ""),
@@ -292,6 +318,8 @@ READERS: Final[Sequence[tuple[Callable[[World, str], list[Row]], str]]] = (
     (confluent_json, "schema"),
     (duckdb, "flat"),
     (duckdb, "plain"),
+    (clickhouse, "flat"),
+    (clickhouse, "plain"),
     (spark, "plain"),
     (spark, "flat"),
     (spark, "avro"),
@@ -300,7 +328,7 @@ READERS: Final[Sequence[tuple[Callable[[World, str], list[Row]], str]]] = (
     (debezium_unwrapped, "connect"),
 )
 LEFT: Final = (
-    "Flink debezium-json and upsert-kafka", "ClickHouse (chdb)", "Iceberg's sink for Kafka Connect", "Hudi's sources",
+    "Flink debezium-json and upsert-kafka", "Iceberg's sink for Kafka Connect", "Hudi's sources",
     "OpenSearch's sink for Kafka Connect",
 )  # fmt: skip
 """Readers that are not tried: their packages are not among those that are installed here."""
@@ -337,7 +365,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="readers-") as scratch:
         folder = Path(scratch)
         with stack.DevServers(options.dir or folder / "servers", servers=["postgres18", "kafka", "registry"]) as dev:
-            world = World(folder, dev.urls)
+            urls = dev.urls
+            world = World(
+                folder, postgres=urls.postgres_url or "", kafka=urls.kafka or "", registry=urls.registry_url or ""
+            )
             world.fill()
             lines = []
             for read, table in READERS:

@@ -12,7 +12,7 @@ _REFERENCE: Final = re.compile(r"\$\{(?:file:[^}]+|(?:env:)?[A-Za-z_][A-Za-z0-9_
 """One that holds nothing by itself: a default that is not empty would be a value."""
 _SECRET: Final = re.compile(
     r"passw|passphrase|secret|credential|salt|jaas|token|api[._-]?key|access[._-]?key|private|\.pem$|(^|[._-])pwd"
-    r"|user\.info|oauthbearer\.config",
+    r"|user[._-]?info|oauthbearer\.config",
     re.IGNORECASE,
 )
 _NO_SECRET: Final = re.compile(

@@ -22,6 +22,7 @@ from confluent_kafka import Message
 from cdc.capture.signals import parse
 from cdc.config.config import ConnectorConfig
 from cdc.encode.table_log import log_of
+from cdc.formats.reading import MAGIC
 from cdc.model.errors import OperatorError
 from cdc.model.state import key_to_json
 from sinks.client.schema_registry import open_reading
@@ -178,7 +179,16 @@ class _Erasure:
         return False
 
     def _names(self, key: object) -> bool:
-        return isinstance(key, bytes) and self._key.is_key(self._reading.json(key))
+        """Tell whether a record's key is the one. Raises OperatorError for a key that nobody can read any more."""
+        if not isinstance(key, bytes):
+            return False
+        json = self._reading.json(key)
+        if json[:1] == MAGIC:
+            raise OperatorError(
+                f"topic {self.topic} has a key whose schema is not at the registry: it may be this one",
+                hint="sink.registry in connector.yaml, as it was when the key was written",
+            )
+        return self._key.is_key(json)
 
     def _asks_for(self, value: object) -> bool:
         """Tell whether a command that waits is about the key."""

@@ -227,15 +227,20 @@ def target(versions: Sequence[Version], types: Mapping[str, str], *, retypes: bo
     )
 
 
-def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
-    """Return `target` with the settings of apply.yaml: a history reads the log topic. Raises what `target` does."""
+def refuse_formats(versions: Sequence[Version], *, who: str = "an apply job", where: str = "tables") -> None:
+    """Raise OperatorError if a table's topic is not JSON with its envelope: a reader of that would find no row."""
     if versions[-1].format:
         form = re.split("[ ,]", versions[-1].format)
         what = "flat" if form[0] == "flat" else form[1]
         raise OperatorError(
-            f"table {versions[-1].qualified}: its topic is {what}, and an apply job reads JSON with its envelope",
-            hint="in connector.yaml: sink: {formats: {…: envelope}} for this table; or leave it out of tables here",
+            f"table {versions[-1].qualified}: its topic is {what}, and {who} reads JSON with its envelope",
+            hint=f"in connector.yaml: sink: {{formats: {{…: envelope}}}} for it; or leave it out of {where} here",
         )
+
+
+def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
+    """Return `target` with the settings of apply.yaml: a history reads the log topic. Raises what `target` does."""
+    refuse_formats(versions)
     made = target(versions, settings.types, retypes=settings.retypes)
     if settings.mode != "history":
         return made

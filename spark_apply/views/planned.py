@@ -16,7 +16,7 @@ from cdc.model.errors import CdcError, ConfigError
 from spark_apply.events import kafka_source
 from spark_apply.events.refusals import without_log
 from spark_apply.model.suggestion import did_you_mean
-from spark_apply.model.target_table import TargetTable, Version, target
+from spark_apply.model.target_table import TargetTable, Version, refuse_formats, target
 from spark_apply.model.types import common_kind, spark_type
 from spark_apply.spark.session import open_session
 from spark_apply.views.output_types import output_columns
@@ -87,6 +87,8 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
         }
         uses |= read_streams
         _check_uses(name, uses, relations)
+        for table in sorted({*relations_named(name, view), *(use.table for use in uses.values())} & captured.keys()):
+            refuse_formats(captured[table], who="a view", where="views")
         read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
         plan, sql, match = plan_config(name, view, read, uses, engine=engine)
         columns = output_columns(spark, name, sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)

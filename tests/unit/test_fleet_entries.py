@@ -59,10 +59,13 @@ def test_an_entry_keeps_references_and_no_comment(tmp_path: Path) -> None:
             "sink.options.sasl.oauthbearer.client.secret",
         ),
         ("ssl.key.location: /etc/key.pem", "sasl.jaas.config: hunter2", "sink.options.sasl.jaas.config"),
-        (
-            "sink:\n",
-            "sink:\n  format: avro\n  registry: {url: http://h, options: {basic.auth.user.info: 'u:hunter2'}}\n",
-            "sink.registry.options.basic.auth.user.info",
+        *(
+            (
+                "sink:\n",
+                f"sink:\n  format: avro\n  registry: {{url: http://r, options: {{{name}: hunter2}}}}\n",
+                f"sink.registry.options.{name}",
+            )
+            for name in ("basic.auth.user.info", "ssl.key.password", "bearer.auth.token", "bearer.auth.client.secret")
         ),
         ("type: postgres", "type: postgres\n  options: {api_key: hunter2}", "source.options.api_key"),
         (

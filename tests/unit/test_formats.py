@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import fastavro
 import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config.config import ApplySource, ApplyTable
+from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.encode import row_codegen
 from cdc.encode.json_text import quoted
 from cdc.formats import avro, schema
@@ -18,6 +21,7 @@ from cdc.formats.reading import Reading
 from cdc.formats.typed import INT32, INT64, plainly, typed
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Column, Kind, Table
+from cdc.model.errors import OperatorError
 from cdc.rules.flat import Formats
 from cdc.testing import (
     MemoryKafka,
@@ -30,6 +34,11 @@ from cdc.testing import (
     truncate,
     update,
 )
+from sinks.erasure.erase import _Erasure
+from sinks.erasure.keys import WantedKey
+from spark_apply.events import kafka_source
+from spark_apply.model.target_table import derived, parse_version
+from spark_apply.views.planned import plan_views
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id", "note"])
@@ -255,3 +264,44 @@ def test_dead_letters(form: str) -> None:
         assert "of amount is no decimal of Avro" in letters[0]["reason"]
         assert letters[0]["columns"] == ["amount"]
     assert {of[1] for of in folded(bench)} == {"1", "2", "3", "4"} - {key["id"] for key in refused}
+
+
+@pytest.mark.parametrize("form", ["avro", "connect-json", "envelope json-schema", "flat avro"])
+def test_an_apply_job_and_views_refuse_it_by_name(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take no record of it for an event, and the store would look complete."""
+    bench = Bench()
+    bench.run(Formats(form))
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(Formats(form))
+    versions = [parse_version(record.value or b"") for record in bench.kafka.committed("p.schema")]
+    told = r"table s\.t: its topic is (flat|avro|connect-json|json-schema), and an apply job reads JSON"
+    with pytest.raises(OperatorError, match=told):
+        derived(versions, ApplyTable(stores=("w",)))
+    monkeypatch.setattr(kafka_source, "schema_versions", lambda _: {"s.t": versions})
+    source = ApplySource(bootstrap_servers="x:1", topic_prefix="p")
+    view = ViewConfig(sql="SELECT id, note FROM s.t", key=("id",))
+    session = SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))
+    with pytest.raises(OperatorError, match="and a view reads JSON"):
+        plan_views(ViewsConfig(name="v", source=source, state="state", views={"v": view}), cast("Any", session))
+
+
+@pytest.mark.parametrize("form", ["avro", "connect-json", "json-schema", "flat avro"])
+def test_erase_finds_a_key_whatever_its_format(form: str) -> None:
+    """One that nobody can read any more is not taken for another key: nothing would be proved."""
+    bench = Bench()
+    bench.run(Formats(form))
+    bench.log.commit(insert(TABLE, (b"5", b"a")))
+    bench.run(Formats(form))
+    ((key, _),) = bench.records()
+    reading = Reading(bench.registry.schemas.get)
+    for wanted in ("5", '{"id": "5"}'):
+        assert WantedKey(wanted).is_key(reading.json(key))
+    assert not WantedKey("55").is_key(reading.json(key))
+    erasure = object.__new__(_Erasure)
+    erasure._key, erasure.topic = WantedKey("5"), "p.s.t"
+    erasure._reading = Reading(lambda _: None)
+    if form == "connect-json":
+        assert erasure._names(key)
+    else:
+        with pytest.raises(OperatorError, match="a key whose schema is not at the registry"):
+            erasure._names(key)
