@@ -21,7 +21,7 @@ from cdc.model.errors import CdcError, OperatorError, RetryableError
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import SetAside, aside_id
 from spark_apply.job.route import Route
-from spark_apply.model.store import Due, Offsets, Store
+from spark_apply.model.store import Due, JoiningStore, Offsets, Store
 from spark_apply.spark.failures import concerns_spark, spark_failure
 
 Key = tuple[str, str]
@@ -92,6 +92,7 @@ class AsideCopies:
         aside = Aside(route.table.qualified, route.stores[name], told(exc), for_good=for_good)
         aside.due_at = time.monotonic() + aside.wait_s
         self.copies[topic, name] = aside
+        _leave_out(aside)
         kept = {store: of for store, of in route.stores.items() if store != name}
         self.routes[topic] = replace(route, stores=kept)
         self.require_some()
@@ -108,7 +109,8 @@ class AsideCopies:
 
     def refused(self, topic: str, name: str, table: str, store: Store, error: CdcError) -> None:
         """Set a copy aside that was never among those that go on; `require_some` and `note` come later."""
-        self.copies[topic, name] = Aside(table, store, error, due_at=time.monotonic() + _FIRST_WAIT_S)
+        self.copies[topic, name] = aside = Aside(table, store, error, due_at=time.monotonic() + _FIRST_WAIT_S)
+        _leave_out(aside)
 
     def require_some(self) -> None:
         """Raise the first error if no copy is left, and they do not wait for a server alone."""
@@ -124,7 +126,8 @@ class AsideCopies:
         if aside_id(topic, name) not in self.known:
             return False
         route = self.routes[topic]
-        self.copies[topic, name] = Aside(route.table.qualified, route.stores[name], _BEHIND)
+        self.copies[topic, name] = aside = Aside(route.table.qualified, route.stores[name], _BEHIND)
+        _leave_out(aside)
         self.routes[topic] = replace(route, stores={n: of for n, of in route.stores.items() if n != name})
         return True
 
@@ -148,6 +151,11 @@ class AsideCopies:
             self.known[noted.id] = noted
         if before is None or before.reason != noted.reason:
             self.tell(f"warning: {aside.table} in {name} is set aside, the others go on: {error.message}")
+
+
+def _leave_out(aside: Aside) -> None:
+    if isinstance(aside.store, JoiningStore):
+        aside.store.leave_out(aside.table, aside.error.message)
 
 
 def told(exc: Exception) -> CdcError:

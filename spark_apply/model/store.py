@@ -231,6 +231,14 @@ class FilledStore(Store, Protocol):
         """Write the applied position, once the rows have turned out to be valid."""
 
 
+@runtime_checkable
+class JoiningStore(Protocol):
+    """A store that brings its tables together, and so must know of one that is left out for now."""
+
+    def leave_out(self, table: str, why: str) -> None:
+        """Go on without a table, by its qualified name, until a batch shows as much of it as of the others."""
+
+
 def is_whole(store: Store) -> TypeGuard[WholeStore]:
     """Whether a store takes whole micro-batches, by `WholeStore.fold`, and never `Store.apply`."""
     return bool(getattr(store, "whole", False))

@@ -76,6 +76,10 @@ _Note = Mapping[str, str]
 _POSITION, _COMPLETE, _DUE, _CAUGHT_UP, _REPLACED = "", "complete", "due", "caught-up", "replaced"
 """The kinds of notes that are kept about an index."""
 
+_NO_PIPELINES: Final = {"default_pipeline": "_none", "final_pipeline": "_none"}
+_NO_TEMPLATES: Final = {"_source": {"enabled": True, "includes": [], "excludes": []}, "_routing": {"required": False}}
+"""What a template of the cluster could say otherwise: documents would be changed, dropped, refused or not be read."""
+
 _OPTIONS = ("username", "password", "ca_certs", "verify_certs", "shards", "replicas")
 
 log: Final = logging.getLogger("cdc.apply")
@@ -129,7 +133,7 @@ class OpenSearchStore:
         with _translated(f"index {alias} cannot be looked at"):
             if not self._exists(alias):
                 return Foreseen(None)
-            (about,) = self._client.indices.get_mapping(index=alias).values()
+            _, about = _alone(alias, self._client.indices.get_mapping(index=alias))
             identity = identity_of(self._identity(alias), table, f"index {alias}")
         added = self._added(table, alias, about["mappings"])
         return Foreseen(identity, tuple(f"add column {name} {_type_of(field)}" for name, field in added.items()))
@@ -155,13 +159,15 @@ class OpenSearchStore:
         alias = self.index(table)
         try:
             if not self._client.indices.exists_alias(name=alias):
+                if self._client.indices.exists(index=alias):
+                    raise self._foreign(alias)
                 with _ignore_existing():  # two jobs give the first index the same name
                     self._make(table, alias, stamp(table), _FIRST)
             identity_of(self._identity(alias), table, f"index {alias}")
             self._evolve(table, alias)
             if not self._client.indices.exists(index=self._positions):  # many servers do not create it by themselves
                 with _ignore_existing():
-                    self._client.indices.create(index=self._positions, body={"settings": {"index": self._settings}})
+                    self._client.indices.create(index=self._positions, body=self._body({"dynamic": False}, {}))
             return identity_of(self._identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
             error = translated(exc, f"index {alias} cannot hold {table.qualified}", alias)
@@ -170,12 +176,12 @@ class OpenSearchStore:
 
     def _evolve(self, table: TargetTable, alias: str) -> None:
         """Add fields for new columns, and let the index have so many."""
-        (about,) = self._client.indices.get_mapping(index=alias).values()
+        _, about = _alone(alias, self._client.indices.get_mapping(index=alias))
         added = self._added(table, alias, about["mappings"])
         if not added:
             return
         needed = fields_needed(about["mappings"].get("properties", {}) | added)
-        (settings,) = self._client.indices.get_settings(index=alias, name=_LIMIT, flat_settings=True).values()
+        _, settings = _alone(alias, self._client.indices.get_settings(index=alias, name=_LIMIT, flat_settings=True))
         if needed > int(settings["settings"].get(_LIMIT, _LIMIT_DEFAULT)):
             self._client.indices.put_settings(index=alias, body={_LIMIT: needed + _LIMIT_ROOM})
         self._client.indices.put_mapping(index=alias, body={"properties": added})
@@ -256,7 +262,7 @@ class OpenSearchStore:
             if made not in self._named(beside):
                 msg = f"index {made}: another rebuild has taken the place of this one"
                 raise OperatorError(msg, hint="the live index is as it was; let one rebuild run at a time")
-            (live,) = self._named(alias)
+            live, _ = _alone(alias, dict.fromkeys(self._named(alias)))
             self._client.indices.refresh(index=made)
             self._note(table, {"due": due.to_json()}, _DUE, index=made)
             self._note(table, {"at": dt.datetime.now(dt.UTC).isoformat()}, _REPLACED, index=live)
@@ -274,7 +280,7 @@ class OpenSearchStore:
     def roll_back(self, table: TargetTable, due: Due) -> None:
         alias, previous = self.index(table), f"{self.index(table)}.previous"
         with _translated(f"alias {alias} cannot be moved"):
-            (live,), (kept,) = self._named(alias), self._named(previous)
+            (live, _), (kept, _) = (_alone(name, dict.fromkeys(self._named(name))) for name in (alias, previous))
             self._note(table, {"due": due.to_json()}, _DUE, index=kept)
             actions: list[dict[str, dict[str, str]]] = [{"remove_index": {"index": live}}]
             actions += [{verb: {"index": kept, "alias": name}} for verb, name in (("remove", previous), ("add", alias))]
@@ -302,13 +308,25 @@ class OpenSearchStore:
         fields = mapping(table)
         limit = {_LIMIT: max(_LIMIT_DEFAULT, fields_needed(fields["properties"]) + _LIMIT_ROOM)}
         mappings = {**fields, "_meta": {_IDENTITY: identity, NAMES: ENCODED}}
-        body = {"settings": {"index": self._settings, **limit}, "mappings": mappings, "aliases": {alias: {}}}
-        self._client.indices.create(index=name, body=body)
+        self._client.indices.create(index=name, body={**self._body(mappings, limit), "aliases": {alias: {}}})
         return name
 
+    def _body(self, mappings: Mapping[str, Any], limit: Mapping[str, int]) -> dict[str, Any]:
+        """Return what an index is made with, whatever templates of the cluster say."""
+        settings = {"index": {**_NO_PIPELINES, **self._settings}, **limit}
+        return {"settings": settings, "mappings": {**_NO_TEMPLATES, **mappings}}
+
     def _identity(self, alias: str) -> str:
-        (about,) = self._client.indices.get_mapping(index=alias).values()
-        return str(about["mappings"]["_meta"][_IDENTITY])
+        name, about = _alone(alias, self._client.indices.get_mapping(index=alias))
+        identity = about["mappings"].get("_meta", {}).get(_IDENTITY)
+        if identity is None:
+            raise self._foreign(name)
+        return str(identity)
+
+    @staticmethod
+    def _foreign(name: str) -> OperatorError:
+        msg = f"index {name} is there already and was not made by this toolkit"
+        return OperatorError(msg, hint="give the job another topic_prefix, or that index another name")
 
     def _named(self, alias: str) -> list[str]:
         """Return the indexes that an alias names: one or none."""
@@ -333,7 +351,7 @@ class OpenSearchStore:
             return self._got([_note_id(number, kind) for kind in kinds])
 
     def _uuid(self, index: str) -> str:
-        (about,) = self._client.indices.get_settings(index=index, name="index.uuid").values()
+        _, about = _alone(index, self._client.indices.get_settings(index=index, name="index.uuid"))
         return str(about["settings"]["index"]["uuid"])
 
     def _got(self, ids: Sequence[str]) -> list[_Note | None]:
@@ -349,6 +367,15 @@ class OpenSearchStore:
                 hint = f"curl <url>/_cat/shards/{self._positions}?v says why; go on when its primary is STARTED"
                 raise OperatorError(msg, hint=hint)
             time.sleep(_FIRST_WAIT_S)
+
+
+def _alone(alias: str, found: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the one index that an alias names, and what was found of it. Raises OperatorError for several."""
+    if len(found) != 1:
+        msg = f"alias {alias} names several indexes: {', '.join(sorted(found))}"
+        raise OperatorError(msg, hint="take it off those that this toolkit has not made: they have no cdc_identity")
+    ((name, about),) = found.items()
+    return name, about
 
 
 @contextmanager

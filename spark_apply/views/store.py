@@ -56,6 +56,8 @@ class _Failed:
     error: ViewError
     wait_s: float = _FIRST_WAIT_S
     due_at: float = 0.0
+    left_out: bool = False
+    """Whether a table of the view cannot go on."""
 
 
 class StepOfViews(Protocol):
@@ -111,6 +113,8 @@ class ViewStore:
     """The position that the state is at; None before the first step of this run."""
     _tables: dict[str, TargetTable] = field(default_factory=dict)
     _limits: dict[str, str] = field(default_factory=dict)
+    _left_out: set[str] = field(default_factory=set)
+    """Tables that cannot go on: what reads them is stopped, and nothing waits for them."""
     _stale: set[str] = field(default_factory=set)
     computed: dict[str, str] = field(default_factory=dict)
     """By view, how it was computed when it was touched last: ``whole``, or by ``units``."""
@@ -228,8 +232,28 @@ class ViewStore:
             for name, visible in visibility.items():
                 self._limits[name] = visible.limit
                 self._write_mark(self._tables[name], visible.mark)
+                if name in self._left_out and visible.limit >= (self.state.get("position") or ""):
+                    self._take_back(name)
         self._go_on()
         return {batch.table.qualified: Applied() for batch in batches}
+
+    def leave_out(self, table: str, why: str) -> None:
+        """Stop what reads a table that cannot go on; the other views go on."""
+        self._left_out.add(table)
+        relations = {use.relation for use in self._uses_of(table)}
+        for view in self.views:
+            if relations & set(view.plan.reads) and view.name not in self.failed:
+                self._stop(ViewError(view.name, f"view {view.name}: table {table} is left out: {why}"), math.inf)
+                self.failed[view.name].left_out = True
+
+    def _take_back(self, table: str) -> None:
+        self._left_out.discard(table)
+        relations = {use.relation for use in self._uses_of(table)}
+        left = {use.relation for use in self.uses if use.table in self._left_out}
+        for view in self.views:
+            reads, failed = set(view.plan.reads), self.failed.get(view.name)
+            if failed is not None and failed.left_out and relations & reads and not left & reads:
+                failed.wait_s, failed.due_at = _FIRST_WAIT_S, time.monotonic()
 
     def _not_again(self, batch: Batch) -> DataFrame:
         """Return a batch's events without those that were taken in before: see `completeness.Complete.late_before`."""
@@ -260,9 +284,10 @@ class ViewStore:
 
     def _go_on(self) -> None:
         """Go to the position and the clock that all tables allow, if that is further than where the state is."""
-        if not self._limits or self._limits.keys() != self._tables.keys():
+        going_on = self._tables.keys() - self._left_out
+        if not going_on or not going_on <= self._limits.keys():
             return
-        limit, clock_ms = min(self._limits.values()), self._clock_ms()
+        limit, clock_ms = min(self._limits[name] for name in going_on), self._clock_ms()
         before, clock_before = self.state.get("position") or "", self.state.get("clock_ms")
         before_ms = int(clock_before) if clock_before is not None else None
         if not limit or limit == EVERYTHING or limit < before:
@@ -277,7 +302,7 @@ class ViewStore:
         self._note_status()
 
     def _clock_ms(self) -> int | None:
-        marks = [self._known(name)[0] for name in self._tables]
+        marks = [self._known(name)[0] for name in self._tables.keys() - self._left_out]
         times = [mark.complete.source_ms if mark and mark.complete else None for mark in marks]
         known = [at for at in times if at is not None]
         return min(known) if len(known) == len(times) and known else None
@@ -322,6 +347,7 @@ class ViewStore:
         tables = [
             SourceTable(use, [(c.name, c.kind) for c in table.columns], table.key)
             for table in self._tables.values()
+            if table.qualified not in self._left_out
             for use in self._uses_of(table.qualified)
         ]
         tables += [SourceTable(s.use, s.columns, s.config.key) for s in self.streams.streams.values()]
@@ -334,7 +360,9 @@ class ViewStore:
         self.state.execute("DELETE FROM views")
         for view in views:
             self.state.execute("INSERT INTO views VALUES (?, ?)", [view.name, view.fingerprint])
-        self.state.execute("UPDATE tables SET reload = false")
+        folded = [of for name, of in self._tables.items() if name not in self._left_out]
+        for of in folded:
+            self.state.execute("UPDATE tables SET reload = false WHERE name = ?", [_entry(of)])
         ((last,),) = self.state.rows("SELECT max(seq) FROM outbox")
         seq = int(last if last is not None else self.state.get("seq") or 0)
         number = int(self.state.get("step") or 0) + 1

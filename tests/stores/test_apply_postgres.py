@@ -83,9 +83,9 @@ def test_a_standby_is_left_for_another_server(postgres18: Database) -> None:
         pytest.raises(RetryableError, match="read-only transaction"),
         server.transaction("writing") as cur,
     ):
-        cur.execute("SET TRANSACTION READ ONLY; CREATE TABLE t ()")
+        cur.execute("SET TRANSACTION READ ONLY; CREATE TABLE public.t ()")
     with server.transaction("writing") as cur:
-        cur.execute("CREATE TABLE t ()")
+        cur.execute("CREATE TABLE public.t ()")
     assert server.session == 2, "it has connected again"
     server.close()
 

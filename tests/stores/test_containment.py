@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config.config import StoreConfig
+from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
+from spark_apply.events.set_aside import read_set_aside
+from spark_apply.model.store import open_store
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.stores.opensearch_fields import field_name
 from tests.conftest import Database
@@ -241,17 +246,27 @@ HOSTILE = (
 )
 
 
+def template_for(prefix: str) -> dict[str, Any]:
+    """A template of a cluster that says what all its indexes are like."""
+    mappings = {"dynamic": "strict", "_source": {"enabled": False}, "_routing": {"required": True}}
+    settings = {"index": {"default_pipeline": "nowhere", "final_pipeline": "nowhere"}}
+    return {"index_patterns": [f"{prefix}*"], "template": {"settings": settings, "mappings": mappings}}
+
+
 def test_names_that_opensearch_takes_for_something_else(search: Setting, opensearch: str) -> None:
     """Each column has a field of its own, which is found; many columns may come later."""
     setting, publisher = search, search.publisher()
     table = setting.table("hostile", {"id": {"kind": "int64"}, **{name: {"kind": "string"} for name in HOSTILE}})
-    publisher.create([table])
+    taken = setting.table("taken")
+    publisher.create([table, taken])
     row = {"id": 1, **{name: f"value{number}" for number, name in enumerate(HOSTILE)}}
     records = table.event("c", row, position(10))
     publisher.publish(records)
+    client, alias = OpenSearch(opensearch), f"{setting.prefix}.public.hostile"
+    client.indices.put_index_template(name=setting.prefix, body=template_for(setting.prefix))
+    client.indices.create(index=f"{setting.prefix}.public.taken")
     assert setting.apply().tables[table.qualified]["copy"].quarantined == 0
     assert setting.contents(table) == setting.folded(table, records)
-    client, alias = OpenSearch(opensearch), f"{setting.prefix}.public.hostile"
     client.indices.refresh(index=alias)
     for number, name in enumerate(HOSTILE):
         query = {"match": {field_name(name): f"value{number}"}}
@@ -263,6 +278,15 @@ def test_names_that_opensearch_takes_for_something_else(search: Setting, opensea
     publisher.publish(more)
     setting.apply()
     assert setting.contents(wider) == setting.folded(wider, [*records, *more])
+
+    # an index of a stranger that has the alias's name, and one under the alias
+    told = {of.table: of.reason for of in read_set_aside(setting.config()).values()}
+    assert list(told) == [taken.qualified]
+    assert "is there already and was not made by this toolkit" in told[taken.qualified]
+    client.indices.create(index=f"{setting.prefix}-stranger", body={"aliases": {alias: {}}})
+    publisher.publish(wider.event("d", {"id": 1}, position(30)))
+    with pytest.raises(OperatorError, match=f"alias {alias} names several indexes"):
+        setting.apply()
 
 
 def test_documents_that_opensearch_refuses_and_blocks_that_pass(
@@ -307,3 +331,47 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         until(lambda: setting.marks(table)[0].complete.position == position(70, 0))
         assert job.failure is None
     assert setting.contents(table) == setting.folded(table, [*records, *later, *last])
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_lake_table_that_is_put_back_while_the_job_runs(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str
+) -> None:
+    """By a rollback or a RESTORE: the next mark would say that it has what it has lost. It is read again."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda folder: StoreConfig(type=kind, path=str(folder / kind)))
+    table, publisher = setting.table("orders"), setting.publisher()
+    publisher.create([table], partitions=1)
+    records = [r for n in range(3) for r in table.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, [table], records)
+    setting.apply()
+    put_back = _put_back(setting, table, kind)
+    with setting.running("checkpoints") as job:
+        for commit, news in ((30, True), (50, False), (70, True)):
+            if news:
+                more = table.event("u", order(1, f"at {commit}"), position(commit))
+                more += table.event("d", order(0), position(commit, 9)) if commit == 30 else []
+                records += more
+            publisher.stand(Phase.STREAM, commit + 5, [table], more if news else [])
+            until(partial(_is_complete, setting, table, position(commit + 5, 0)), within_s=150)
+            if commit == 30:
+                put_back()
+        assert job.failure is None
+    assert setting.contents(table) == setting.folded(table, records)
+    assert any("was put back to an earlier state while the job runs" in line for line in job.lines)
+    assert any("goes on with the others" in line for line in job.lines)
+
+
+def _is_complete(setting: Setting, table: SourceTable, at: str) -> bool:
+    (mark,) = setting.marks(table)
+    return mark is not None and mark.complete is not None and bool(mark.complete.position == at)
+
+
+def _put_back(setting: Setting, table: SourceTable, kind: str) -> Callable[[], None]:
+    """Return what puts a table back to the state that it has now."""
+    store: Any = open_store(setting.config().stores["copy"], name="copy", prefix="", spark=setting.spark.newSession())
+    made = setting.target(table)
+    if kind == "iceberg":
+        then = store._loaded(made).currentSnapshot().snapshotId()
+        return lambda: store._loaded(made).manageSnapshots().rollbackTo(then).commit()
+    version = store._log(made).snapshot().version()
+    return lambda: store._spark.sql(f"RESTORE TABLE {store.table_name(made)} TO VERSION AS OF {version}")

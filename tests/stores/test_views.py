@@ -501,12 +501,15 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
         "amounts": ViewConfig(sql="SELECT id, v + 1 AS more FROM public.a", key=("id",)),
         "all_of_a": ViewConfig(sql="SELECT * FROM public.a", key=("id",)),
         "ids": ViewConfig(sql="SELECT id FROM public.a", key=("id",)),
+        "other_key": ViewConfig(sql="SELECT id FROM public.b", key=("id",)),
+        "times": ViewConfig(sql="SELECT id, at FROM public.s", key=("id",)),
     }
     match = MatchConfig(queries="public.x", query="g", docs="public.x", fields=("g",))
     searches = {"found": ViewConfig(match=match, key=("query", "doc"))} if engine == "duckdb" else {}
-    tables = {name: TABLES[name] for name in ("x", "a")}
+    tables = {name: TABLES[name] for name in ("x", "a", "b", "s")}
     bench = ViewBench(kafka, tmp_path, tables, {**views, **searches}, engine=engine)
     bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}), ("a", "c", {"id": 1, "k": 7, "v": 1}))
+    bench.transaction(("b", "c", {"id": 1, "k": 1, "z": 1}), ("s", "c", {"id": 1, "at": at("10:00")}))
     bench.run()
     other = replace(bench.tables["a"], columns={"id": INT, "k": TEXT, "v": _AMOUNT}, version=2)
     table = replace(bench.tables["x"], columns={"id": INT, "v": INT}, version=2)
@@ -515,29 +518,40 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     job = threading.Thread(target=lambda: ended.append(run()))
     job.start()
     until(lambda: any(line.startswith("following") for line in told), within_s=120)
-    bench.tables |= {"x": table, "a": other}
-    bench.publisher.versions([table, other])
+    rekeyed = replace(bench.tables["b"], key=("k",), version=2)
+    moment = replace(bench.tables["s"], columns={"id": INT, "at": TEXT}, version=2)
+    bench.tables |= {"x": table, "a": other, "b": rekeyed, "s": moment}
+    bench.publisher.versions([table, other, rekeyed, moment])
     bench.transaction(("x", "c", {"id": 2, "v": 2}), ("a", "c", {"id": 2, "k": "seven", "v": "2.50"}))
+    bench.transaction(("b", "u", {"id": 1, "k": 1, "z": 2}), ("s", "c", {"id": 2, "at": "at ten"}))
     until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
     stop.set()
     job.join(60)
-    retyped = {"texts", "amounts", "all_of_a"}
-    assert set(ended[0].stopped) == {*searches, *retyped, "groups", "sizes", "everything"}
+    retyped = {"texts", "amounts", "all_of_a", "times"}
+    assert set(ended[0].stopped) == {*searches, *retyped, "groups", "sizes", "everything", "other_key"}
+    assert "public.b is left out: public.b: its key changed from (id) to (k)" in ended[0].stopped["other_key"]
     assert "public.x has changed" in ended[0].stopped["groups"]
     assert "column k of public.a is string now; a new start of the job follows it" in ended[0].stopped["texts"]
-    assert [bench.signs(name) for name in (*sorted(retyped), "everything")] == [["+1"]] * 4
+    assert [bench.signs(name) for name in (*sorted(retyped), "everything")] == [["+1"]] * 5
     assert bench.signs("ids") == ["+1", "+2"]
     assert (bench.signs("groups"), bench.signs("sizes"), bench.signs("numbers")) == (["+a"], ["+1"], ["+1", "+2"])
     assert [bench.signs(name) for name in searches] == [["+1,1"] for _ in searches]
     with pytest.raises(ConfigError, match=r"views\.groups\.sql"):
         bench.run()
+    bench.views = {name: views[name] for name in ("ids", "other_key")}
+    with pytest.raises(ConfigError, match=r"views\.other_key cannot read it: public\.b: its key changed"):
+        bench.run()
     bench.views = {name: views[name] for name in (*sorted(retyped), "ids", "numbers")}
     assert bench.run().stopped == {}
     assert bench.events("texts") == [("u", (1,), {"id": 1, "k": "7"}), ("c", (2,), {"id": 2, "k": "seven"})]
+    assert bench.events("times") == [
+        ("u", (1,), {"id": 1, "at": str(at("10:00"))}),
+        ("c", (2,), {"id": 2, "at": "at ten"}),
+    ]
     assert [row["more"] for _, _, row in bench.events("amounts")] == ["2.00", "3.50"]
     assert [row["k"] for _, _, row in bench.events("all_of_a")] == ["7", "seven"]
     assert (bench.signs("ids"), bench.signs("numbers")) == ([], [])
-    assert [of.agrees for of in verify_views(bench.config)] == [True] * 5
+    assert [of.agrees for of in verify_views(bench.config)] == [True] * 6
 
 
 @EITHER

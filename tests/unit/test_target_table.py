@@ -70,6 +70,25 @@ def test_what_cannot_change_in_place_is_refused_unless_kept_as_text(before: Kind
     assert target(versions, {"x": "string"}).columns[1].kind == Kind("string")
 
 
+@pytest.mark.parametrize(
+    ("kinds", "both"),
+    [
+        ((Kind("decimal", 10, 2), Kind("decimal", 10, 4)), Kind("decimal", 12, 4)),
+        ((Kind("decimal", 10, 4), Kind("decimal", 12, 2)), Kind("decimal", 14, 4)),
+        ((Kind("int64"), Kind("decimal", 6, 3)), Kind("decimal", 22, 3)),
+        ((Kind("decimal", 38, 0), Kind("decimal", 38, 10)), Kind("string")),
+        ((Kind("int32"), Kind("int64"), Kind("decimal", 3, 1)), Kind("decimal", 20, 1)),
+        ((Kind("int64"), Kind("float64")), Kind("string")),
+        ((Kind("string"), Kind("int64"), Kind("string")), Kind("string")),
+        ((Kind("date"), Kind("timestamp_micros")), Kind("string")),
+        ((Kind("array", element=Kind("int64")), Kind("int64")), Kind("string")),
+    ],
+)
+def test_what_is_made_again_has_a_type_that_holds_both(kinds: tuple[Kind, ...], both: Kind) -> None:
+    versions = [_version(number, ("v", kind)) for number, kind in enumerate(kinds, 1)]
+    assert target(versions, {}, retypes=True).columns[1].kind == both
+
+
 def test_a_changed_key_and_a_column_of_ours_are_refused() -> None:
     with pytest.raises(OperatorError, match="its key changed"):
         target([_version(1), _version(2, key=("id", "x"))], {})

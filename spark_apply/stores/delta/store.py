@@ -116,8 +116,8 @@ class DeltaStore:
         self._cleaned_at: dict[str, float] = {}
         self._positions: dict[str, str | None] = {}
         self._beside: dict[str, str] = {}
-        self._seen: dict[str, int] = {}
-        """By table, the version that it had when this job looked last."""
+        self._seen: dict[str, tuple[int, str | None]] = {}
+        """By table, the version and the mark that it had when this job looked last."""
 
     def open(self, table: TargetTable) -> str:
         log = self._log(table)
@@ -129,13 +129,13 @@ class DeltaStore:
             self._need(table, retention(self.upkeep))
         self._cleaned_at.setdefault(table.qualified, time.monotonic())
         self._positions[table.qualified] = self.position(table)
-        self._seen[table.qualified] = int(log.snapshot().version())
+        self._seen[table.qualified] = (int(log.snapshot().version()), log.properties().get(MARK))
         return identity
 
-    def _require_line(self, table: TargetTable, log: DeltaLog, snapshot: Any) -> None:  # noqa: ANN401 - Java's Snapshot
-        """Raise RetryableError where the table was put back since this job looked last."""
-        seen, now = self._seen.get(table.qualified), int(snapshot.version())
-        if seen is None:
+    def _require_line(self, table: TargetTable, log: DeltaLog, now: int, mark: str | None) -> None:
+        """Raise RetryableError where the table was put back since this job looked last: its mark is an older one."""
+        seen, known = self._seen.get(table.qualified, (-1, mark))
+        if mark == known and now >= seen:
             return
         since = [log.commit_info(version) or {} for version in range(seen + 1, now + 1)]
         if now < seen or any(info.get("operation") == _RESTORED for info in since):
@@ -146,7 +146,7 @@ class DeltaStore:
         if self._copy is None:
             log = self._log(batch.table)
             _identity(log, batch.table)  # a rebuild may have swapped in another shape
-            self._require_line(batch.table, log, log.snapshot())
+            self._require_line(batch.table, log, int(log.snapshot().version()), log.properties().get(MARK))
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
         columns = _columns(batch.table)
@@ -203,8 +203,8 @@ class DeltaStore:
 
         def change(snapshot: Any, properties: Properties) -> tuple[Any, ...]:  # noqa: ANN401 - Java's Snapshot
             if self._copy is None:
-                self._require_line(table, log, snapshot)
-            self._seen[table.qualified] = int(snapshot.version())
+                self._require_line(table, log, int(snapshot.version()), properties.get(MARK))
+            self._seen[table.qualified] = (int(snapshot.version()), mark.to_json())
             position = _position(log, snapshot)
             if due_in(properties) is None:  # otherwise another copy may be live than was opened
                 position = max(position or "", self._positions.get(table.qualified) or "") or None

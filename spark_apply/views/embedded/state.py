@@ -286,6 +286,7 @@ class ViewState:
                 self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {wanted}")
                 if wanted == "VARCHAR":  # the engine writes values in another way than events do
                     self.put(identity=uuid.uuid4())
+                    self.execute("UPDATE tables SET mark = NULL")
 
     def make_states(self, relation: str, columns: Sequence[str], changed_by: Sequence[str]) -> None:
         """Define the rows after a step, and those before or after it, by those before it and what it changes.
