@@ -2,6 +2,7 @@
 // Every text comes in by textContent: what a server says is never taken for markup.
 const EVERY_MS = 1000, POINTS = 300, WITHIN_MS = 8000;
 const LEVEL = {ok: "ok", unknown: "warn", slow: "warn", rewound: "warn", stalled: "bad", stopped: "bad"};
+const SHORT = new Intl.NumberFormat("en", {notation: "compact"});
 const PLOTS = {
   connectors: [["lag_seconds", "Lag, seconds"], ["events_per_second", "Events a second"]],
   stores: [["freshness_seconds", "Freshness, seconds"], ["events_per_second", "Events a second"]],
@@ -92,7 +93,7 @@ function plot(kind, name, holder) {
       width: Math.max(180, box.clientWidth || 240), height: 120, legend: {show: false}, cursor: {show: false},
       scales: {y: {range: (_, low, high) => [Math.min(0, low === null ? 0 : low), Math.max(1, high === null ? 1 : high * 1.1)]}},
       series: [{}, {stroke: accent, width: 2, spanGaps: false}],
-      axes: [axis, {...axis, size: 46}],
+      axes: [axis, {...axis, size: 46, values: (_, ticks) => ticks.map((tick) => SHORT.format(tick))}],
     }, [[], []], box);
     drawn.root.setAttribute("aria-hidden", "true");
     const points = [[], []];
