@@ -11,7 +11,8 @@ from typing import Final
 import pytest
 
 from tests.conftest import Database
-from tests.faults.fleet_soak import FAULTS, QUICK, Plan, soak_fleet, soak_on_own_servers
+from tests.faults.fleet_faults import FAULTS, QUICK
+from tests.faults.fleet_soak import Plan, soak_fleet, soak_on_own_servers
 
 _SECONDS: Final = 600
 
