@@ -62,7 +62,8 @@ def test_an_entry_keeps_references_and_no_comment(tmp_path: Path) -> None:
         *(
             (
                 "  bootstrap_servers: ${env:KAFKA}",
-                f"  bootstrap_servers: ${{env:KAFKA}}\n  format: avro\n  registry: {{url: http://r, options: {{{name}: hunter2}}}}",
+                "  bootstrap_servers: ${env:KAFKA}\n  format: avro\n"
+                f"  registry: {{url: http://r, options: {{{name}: hunter2}}}}",
                 f"sink.registry.options.{name}",
             )
             for name in ("basic.auth.user.info", "ssl.key.password", "bearer.auth.token", "bearer.auth.client.secret")
