@@ -61,9 +61,8 @@ def test_an_entry_keeps_references_and_no_comment(tmp_path: Path) -> None:
         ("ssl.key.location: /etc/key.pem", "sasl.jaas.config: hunter2", "sink.options.sasl.jaas.config"),
         *(
             (
-                "  bootstrap_servers: ${env:KAFKA}",
-                "  bootstrap_servers: ${env:KAFKA}\n  format: avro\n"
-                f"  registry: {{url: http://r, options: {{{name}: hunter2}}}}",
+                "sink:\n",
+                f"sink:\n  format: avro\n  registry: {{url: http://r, options: {{{name}: hunter2}}}}\n",
                 f"sink.registry.options.{name}",
             )
             for name in ("basic.auth.user.info", "ssl.key.password", "bearer.auth.token", "bearer.auth.client.secret")
