@@ -32,3 +32,6 @@ def text(value: bytes) -> bytes:
 FORMS: dict[Callable[[bytes], bytes], str] = {as_is: "as_is", quoted: "quoted", text: "text"}
 """Encoders that `cdc.encode.compiled` has its own code for, with its names for them. A source adds its encoders here
 where it defines them."""
+
+PACKED: dict[Callable[[bytes], bytes], str] = {}
+"""Encoders of binary values that compiled code has its own code for in Avro alone: ``raw`` bytes, or ``hex`` digits."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.encode.json_text import FORMS
+from cdc.encode.json_text import FORMS, PACKED
 from cdc.encode.row_codegen import Encode, compiled
 from cdc.formats import avro
 from cdc.formats.schema import DECIMAL, Schema
@@ -52,4 +52,4 @@ def _code(column: Column, of: Schema) -> str:
         return "float" if of.type == "float32" else "double"
     if form == "as_is":
         return "whole" if of.type in ("int16", "int32", "int64") else ""
-    return form if form in (*_ALIKE, "hex") else ""
+    return form if form in _ALIKE else PACKED.get(column.encode, "")

@@ -18,12 +18,15 @@ from cdc.encode import built, json_text
 from cdc.encode.envelope import PlainFrame, TableEncoder
 from cdc.formats import avro, schema
 from cdc.formats.compiled_avro import _column
+from cdc.formats.schema import Schema
 from cdc.formats.tables import event_schema, row_schema
 from cdc.formats.typed import schema_of, typed
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Table
 from cdc.model.errors import ProtocolError
 from cdc.rules.flat import Formats
+from connectors.mysql.values import mapping as mysql_values
+from connectors.postgres.values import mapping as postgres_values
 from tests.property.test_compiled import TEXTS, core
 from tests.unit.test_formats import MemoryRegistry
 
@@ -84,6 +87,24 @@ def test_a_value_is_packed_as_its_json_is(column: Column, value: bytes) -> None:
     if expected is not None or form not in LENIENT:
         assert found == expected
     assert columns((None,)) == b"\0"
+
+
+@pytest.mark.parametrize("mapping", [postgres_values, mysql_values], ids=["postgres", "mysql"])
+@given(value=st.binary(max_size=200))
+def test_binary_values_are_their_bytes(mapping: Any, value: bytes) -> None:
+    """Of what is no hex, the encoder says so."""
+    of = Schema(type="bytes")
+    column = Column("a", "bytea", Kind("bytes"), mapping.binary)
+    columns = core.AvroColumns([_column(column, mapping.binary, of)])
+    text = b"\\x" + value.hex().encode() if mapping is postgres_values else value
+    assert columns((text,)) == b"\2" + avro.long(len(value)) + value
+    if mapping is postgres_values:
+        for other in (text[:-1], text.replace(b"\\x", b"\\y"), text + b"g0", text.upper()):
+            try:
+                found = columns((other,))
+            except ValueError:
+                continue
+            assert found == b"\2" + avro.packer(of)(orjson.loads(mapping.binary(other)))
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=70)

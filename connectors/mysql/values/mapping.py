@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from cdc.encode.json_text import FORMS, as_is, quoted, text
+from cdc.encode.json_text import FORMS, PACKED, as_is, quoted, text
 from cdc.model.change import Column, Kind
 from cdc.model.errors import OperatorError
 from connectors.json_values import bit
@@ -100,6 +100,7 @@ def vector(value: bytes) -> bytes:
     return b"[%b]" % b",".join(map(_shortest32, numbers))
 
 
+PACKED[binary] = "raw"
 FORMS.update({
     bit: "one_or_zero", floating: "double", temporal.date: "days", temporal.date_or_null: "days",
     temporal.datetime_millis: "millis", temporal.datetime_millis_or_null: "millis",

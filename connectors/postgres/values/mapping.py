@@ -15,7 +15,7 @@ from binascii import b2a_base64, unhexlify
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cdc.encode.json_text import FORMS, as_is, quoted, text
+from cdc.encode.json_text import FORMS, PACKED, as_is, quoted, text
 from cdc.model.change import Column, Kind
 from cdc.model.errors import BugError
 from connectors.json_values import bit
@@ -145,6 +145,7 @@ _EWKB_SRID: Final = 0x20000000
 _INSIDE: Final = rb'([^"\\]*+(?:\\.[^"\\]*+)*+)'
 _PAIRS: Final = re.compile(rb'("%b"=>(?:(NULL)|"%b")(?:, |\Z))' % (_INSIDE, _INSIDE), re.DOTALL).findall
 
+PACKED[binary] = "hex"
 FORMS.update({
     boolean: "t_or_f", bit: "one_or_zero", floating: "floating", temporal.date: "days", temporal.time: "clock",
     temporal.timestamp_micros: "micros", temporal.timestamp_millis: "millis", temporal.timestamptz: "with_zone",
