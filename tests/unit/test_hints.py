@@ -29,6 +29,9 @@ REVIEWED = {
     "DROP TABLE ONLY {}": "takes a table that is not captured out of our publication; the table stays",
     "--add-config delete.retention.ms=": "the name of a setting",
     "truncate(4, x)": "a partition's function",
+    "DELETE the row at the source": "who asks to have a row erased wants that; the command has changed nothing yet",
+    "needs DELETE on the topic": "the name of a right at Kafka",
+    "cdc fleet remove {}, in that fleet": "an entry is taken out; topics, position and slot stay, `add` goes on there",
     "was it deleted": "a question about what has happened",
 }
 """What remains, and why it is safe. The texts between braces are values."""
