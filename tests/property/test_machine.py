@@ -380,7 +380,7 @@ def test_any_life_ends_with_every_law_kept() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Life,
         settings=settings(
-            max_examples=STEPS_IN_ALL // EACH * 6 // 5,
+            max_examples=STEPS_IN_ALL // EACH * 7 // 5,
             stateful_step_count=EACH,
             deadline=None,
             suppress_health_check=list(HealthCheck),
