@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -37,6 +38,7 @@ _LOOK_EVERY_S: Final = 3.0
 _NEEDED: Final = {"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"}
 _TO_CUT: Final = {"DELETE"}
 _FOREVER: Final = -1
+_SHARES: Final = 256
 
 Ends = Mapping[int, int]
 """By partition, the first offset that is not looked at."""
@@ -167,15 +169,17 @@ class _Erasure:
     def _is_left(self, topic: str, ends: Ends) -> bool:
         """Tell whether a value of the key is there, or any record that a newer one of its key replaces."""
         for partition, end in ends.items():
-            seen: set[int] = set()
+            seen = [array("q") for _ in range(_SHARES)]  # eight bytes a key: topics are large
             for message in self._records(topic, {partition: end}):
                 key = message.key()
-                number = hash(key)
-                if number in seen or (topic == self.topic and message.value() is not None and self._names(key)):
+                if topic == self.topic and message.value() is not None and self._names(key):
                     return True
                 if topic == signal_topic(self._sink.prefix, self._config.name) and self._asks_for(message.value()):
                     return True
-                seen.add(number)
+                number = hash(key)
+                seen[number % _SHARES].append(number)
+            if any(len(set(share)) < len(share) for share in seen):
+                return True
         return False
 
     def _names(self, key: object) -> bool:

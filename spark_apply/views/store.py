@@ -10,7 +10,6 @@ import datetime as dt
 import itertools
 import math
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,6 +115,8 @@ class ViewStore:
     _left_out: set[str] = field(default_factory=set)
     """Tables that cannot go on: what reads them is stopped, and nothing waits for them."""
     _stale: set[str] = field(default_factory=set)
+    _asked_before: str | None = None
+    """That all topics are to be read again, as it was asked for before this start, which does it."""
     computed: dict[str, str] = field(default_factory=dict)
     """By view, how it was computed when it was touched last: ``whole``, or by ``units``."""
     engine: ClassVar[str] = "duckdb"
@@ -153,6 +154,7 @@ class ViewStore:
         self._stale |= self.output.lost | self.rebuilt
         self.output.flush()
         self._keep_tables()
+        self._asked_before = self.state.get("again")
         again = self.streams.open()
         self._stale |= {view.name for view in self.views if again & set(view.plan.reads)}
 
@@ -170,7 +172,7 @@ class ViewStore:
                     self.state.execute(f"DROP TABLE {place('pending', relation)}")
             known = {name.removesuffix("@history") for (name,) in self.state.rows("SELECT name FROM tables")}
             if any(use.table in known and not self.state.has(relation) for relation, use in used.items()):
-                self.state.put(identity=uuid.uuid4())
+                self.state.read_again()
 
     def open(self, table: TargetTable) -> str:
         columns = [(column.name, column.kind) for column in table.columns]
@@ -212,7 +214,8 @@ class ViewStore:
         """Compute views that are new or changed at the position where the state is, whether or not events follow."""
         position, clock = self.state.get("position"), self.state.get("clock_ms")
         known = [self._known(name) for name in self._tables]
-        if position is None or any(mark is None or mark.complete is None or reload for mark, reload in known):
+        unknown = any(mark is None or mark.complete is None or reload for mark, reload in known)
+        if position is None or unknown or self.state.is_to_be_read_again:
             return  # rows of some tables are still to come, and all views with them
         clock_ms = int(clock) if clock is not None else None
         self._step(position, clock_ms, clock_ms)
@@ -479,6 +482,8 @@ class ViewStore:
                     self.state.execute(f"DELETE FROM {place('pending', use.relation)}")
                     self.state.execute("DELETE FROM late WHERE relation = ?", [use.relation])  # they come again
                 self.state.execute("UPDATE tables SET reload = true WHERE name = ?", [_entry(table)])
+                if self.state.get("again") == self._asked_before:
+                    self.state.put(again=None)
                 self._limits[name] = ""
             self._write_mark(table, mark)
 

@@ -253,6 +253,16 @@ class ViewState:
         found = "SELECT 1 FROM duckdb_tables() WHERE schema_name = 'pending' AND table_name = ?"
         return bool(self.rows(found, [relation]))
 
+    def read_again(self) -> None:
+        """Have all topics read from their beginning at the next start: by an identity that no checkpoint knows."""
+        identity = uuid.uuid4()
+        self.put(identity=identity, again=identity)
+
+    @property
+    def is_to_be_read_again(self) -> bool:
+        """Whether rows are not to be relied on before that: until the reading has begun."""
+        return self.get("again") is not None and self.get("again") == self.get("identity")
+
     def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
         """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones.
 
@@ -285,8 +295,7 @@ class ViewState:
             elif found[name].replace(" ", "") != wanted.replace(" ", ""):
                 self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {wanted}")
                 if wanted == "VARCHAR":  # the engine writes values in another way than events do
-                    self.put(identity=uuid.uuid4())
-                    self.execute("UPDATE tables SET mark = NULL")
+                    self.read_again()
 
     def make_states(self, relation: str, columns: Sequence[str], changed_by: Sequence[str]) -> None:
         """Define the rows after a step, and those before or after it, by those before it and what it changes.
