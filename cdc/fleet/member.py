@@ -45,6 +45,8 @@ class Member:
         self._revoked: list[Revoked] = []
         self._stop = threading.Event()
         self._told_s: dict[str, float] = {}
+        self._overwritten = False
+        """Whether another member has written a state of a connector that is this one's."""
         self._alone = False
         """Whether it is known, or being asked, that no other member has this one's name."""
         self._twin: OperatorError | None = None
@@ -148,8 +150,6 @@ class Member:
             newest = found.get(f"{STATUS}{name}")
             if newest is not None and newest != status.to_bytes() and self._roster.mine(name):
                 self._overwritten = True
-
-    _overwritten = False
 
     def _hear(self, writer: StatusWriter) -> None:
         for name, report in self._children.reports():
