@@ -68,7 +68,13 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     ask = registry.part("sinks.client.schema_registry:check")
     findings += probed("registry", lambda: ask(config.sink))
     findings += probed("kafka", lambda: look(config.sink, config.name, tables, state=state, identity=checked.identity))
-    return list({(finding.level, finding.what): finding for finding in findings}.values())
+    return list({_told(finding): finding for finding in findings}.values())
+
+
+def _told(finding: Finding) -> tuple[str, ...]:
+    """Return what makes two findings one: what is wrong may be found out in two places."""
+    what = (str(finding.level), finding.what)
+    return (*what, finding.about) if finding.level is Level.OK else what
 
 
 def _named(config: ConnectorConfig) -> list[Table]:
