@@ -453,6 +453,7 @@ def test_control_a_first_view_that_does_not_wait_is_caught(monkeypatch: pytest.M
     assert caught()
 
 
+@pytest.mark.full  # what it takes to find depends on what else is imported: seconds, or minutes
 def test_control_keys_over_events_that_their_view_did_not_see_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first view of keys that does not wait: the log may have told more of them before anyone listened."""
     read = MemorySnapshotter.rows

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -25,6 +25,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.job.job import run_apply
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.tantivy import _MARK
+from tests.integration.running import eventually
 from tests.spark_laws import ORDERS, order
 from tests.spark_records import Publisher, SourceTable, position
 
@@ -170,5 +171,16 @@ def _forget(kafka: str, topic: str) -> None:
     change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in admin.incremental_alter_configs([change]).values():
         future.result(30)
-    for future in admin.delete_records([TopicPartition(topic, 0, -1)]).values():
-        future.result(30)
+
+    def deleted() -> bool:
+        """False while the broker does not know yet that the topic allows it."""
+        try:
+            for future in admin.delete_records([TopicPartition(topic, 0, -1)]).values():
+                future.result(30)
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+        return True
+
+    eventually(deleted, "the broker takes the new policy")
