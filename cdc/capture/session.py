@@ -96,6 +96,7 @@ class Session:
             rules=settings.rules,
             formats=settings.formats,
             wires=settings.wires,
+            tend=self._tend,
             tables=tables,
         )
         source.recall(versions.described())

@@ -22,10 +22,8 @@ from __future__ import annotations
 import logging
 import marshal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -35,11 +33,10 @@ from cdc.config.temporary_files import TemporaryDatabase
 from cdc.encode import foreign
 from cdc.model.change import Table
 from cdc.model.errors import RetryableError
+from cdc.model.tended import await_tended
 
 PAGE: Final = 16 * 1024
 """The file's page size: a value of 20 kB takes two pages instead of five of SQLite's default."""
-_TENDED_EVERY_S: Final = 0.2
-_TOLD_S: Final = 5.0
 _AT_ONCE: Final = 500
 
 log = logging.getLogger("cdc")
@@ -176,16 +173,4 @@ _PUT: Final = "REPLACE INTO wide VALUES (?, ?, ?, ?)"
 
 def await_reading(job: Future[None], tend: Callable[[], None], what: str) -> None:
     """Wait for a reading and tend the source meanwhile. Raises what `tend` or the reading raises."""
-    begun_s, told = time.monotonic(), False
-    while True:
-        try:
-            job.result(_TENDED_EVERY_S)
-        except NotYetError:
-            if job.done():  # a time-out of its own
-                raise
-            tend()
-            if not told and time.monotonic() - begun_s >= _TOLD_S:
-                log.info("%s: reading what its topic has of values that the log leaves out; the log waits", what)
-                told = True
-        else:
-            return
+    await_tended(job, tend, f"{what}: reading what its topic has of values that the log leaves out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -13,6 +14,7 @@ from cdc.encode.envelope import MessageEncoder, TableEncoder, schema_record
 from cdc.model.change import Position, Table
 from cdc.model.errors import raise_first
 from cdc.model.table_schema import Description, carried, rewritten, stale_reason
+from cdc.model.tended import await_tended
 from cdc.model.wire import Wire, Wires
 from cdc.rules.capture_rules import (
     CHANGED,
@@ -52,13 +54,14 @@ class SchemaVersions:
         rules: CaptureRules = NO_RULES,
         formats: Formats = ENVELOPES,
         wires: Wires | None = None,
+        tend: Callable[[], None] = lambda: None,
         tables: Sequence[Table] = (),
     ) -> None:
         """`published` are the schema topic's records, `tables` the captured ones as they are now.
 
         Raises OperatorError for a rule that names a column which is not there and never was.
         """
-        self._rules, self._formats, self._wires = rules, formats, wires
+        self._rules, self._formats, self._wires, self._tend = rules, formats, wires, tend
         self._now = {table.qualified: table for table in tables}
         self._left_out: dict[tuple[str, str, int], Sequence[tuple[int, str, str]]] = {}
         self._connector, self._source, self._prefix, self._database = connector, source, prefix, database
@@ -216,7 +219,7 @@ class SchemaVersions:
         raise_first(self._formats.refusals([shown]))
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0
-        wire = self._wires.of(shown, topic) if self._wires is not None else None
+        wire = self._wire(self._wires, shown, topic) if self._wires is not None else None
         key, value = self._record(table, topic, position, version + 1, published=published, wire=wire)
         new = orjson.loads(value)
         before = self.newest(table)
@@ -237,6 +240,15 @@ class SchemaVersions:
         )  # fmt: skip
         self._encoders[id(table)] = encoder  # which keeps the table, and so its id
         return encoder
+
+    def _wire(self, wires: Wires, table: Table, topic: str) -> Wire | None:
+        """Return a table's format; the source is tended while a registry is slow, for a transaction is open."""
+        asking = ThreadPoolExecutor(1, "cdc-registry")
+        try:
+            job = asking.submit(wires.of, table, topic)
+            return await_tended(job, self._tend, f"{table.qualified}: asking the schema registry")
+        finally:
+            asking.shutdown(wait=False)
 
     def _record(
         self,

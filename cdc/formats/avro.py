@@ -126,6 +126,8 @@ def _reader(schema: Any, known: dict[str, Read]) -> Read:  # noqa: ANN401 - JSON
 
         def of_union(data: bytes, at: int) -> tuple[Any, int]:
             which, at = _long(data, at)
+            if which < 0:
+                raise IndexError
             return forms[which](data, at)
 
         return of_union
@@ -163,6 +165,8 @@ def _array(item: Read) -> Read:
         while count:
             if count < 0:
                 count, (_, at) = -count, _long(data, at)
+            if count > len(data) - at:  # an item of ours has a byte
+                raise IndexError
             for _ in range(count):
                 value, at = item(data, at)
                 found.append(value)

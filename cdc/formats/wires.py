@@ -32,7 +32,7 @@ class Registry(Protocol):
     """A schema registry."""
 
     def forget(self) -> None:
-        """Forget all answers: a registry may have been made anew, and then its ids are others."""
+        """Forget all answers: a registry that was made again has other ids."""
 
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
         """Return the id of a schema under a subject, where it is registered unless it is there.

@@ -31,7 +31,7 @@ class Monitor:
         self.put_together()
 
     def put_together(self) -> None:
-        """Make the state anew. One that cannot be told hides no other."""
+        """Make what `/api/state` answers. What cannot be shown is named, and the others are shown."""
         found: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         for one in self.watched:
             try:

@@ -10,23 +10,20 @@ import ipaddress
 import time
 from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from typing import Any, Final
 
 import orjson
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from cdc.monitor.commands import PageCommands, Refused
 from cdc.monitor.monitor import Monitor
-from cdc.monitoring.listening import WITHIN_S, Listening
+from cdc.monitoring.listening import Answering, Listening
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
@@ -35,7 +32,6 @@ _FILES: Final = {
     "/uplot.css": ("uplot.css", "text/css; charset=utf-8"),
 }
 _JSON: Final = "application/json"
-_TEXT: Final = "text/plain; charset=utf-8"
 _LARGEST: Final = 65_536
 _WRONG_TOKEN_S: Final = 1.0
 """So long a wrong token waits for its answer: it is not guessed."""
@@ -72,12 +68,16 @@ def _only_here(host: str) -> bool:
         return host == "localhost"
 
 
-class _Answer(BaseHTTPRequestHandler):
-    """Answers one request, then closes."""
+class _Answer(Answering):
+    """Knows the paths."""
 
-    timeout = WITHIN_S
-    server_version = "cdc"
-    sys_version = ""
+    METHODS = "GET, HEAD, POST"
+    ALWAYS = (
+        ("Content-Security-Policy", POLICY),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Referrer-Policy", "no-referrer"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+    )
 
     def __init__(
         self,
@@ -92,32 +92,30 @@ class _Answer(BaseHTTPRequestHandler):
         self._commands, self._here = commands, here
         super().__init__(*more)
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the standard library's
         path = self.path.partition("?")[0]
         if not self._is_meant():
-            self._say(HTTPStatus.MISDIRECTED_REQUEST, b"another host's name\n")
+            self.say(HTTPStatus.MISDIRECTED_REQUEST, b"another host's name\n")
         elif path in self._files:
-            self._say(HTTPStatus.OK, *self._files[path])
+            self.say(HTTPStatus.OK, *self._files[path])
         elif path == "/api/state":
-            self._say(HTTPStatus.OK, self._monitor.state(), _JSON)
+            self.say(HTTPStatus.OK, self._monitor.state(), _JSON)
         elif path == "/api/series":
-            self._say(HTTPStatus.OK, self._monitor.series(), _JSON)
+            self.say(HTTPStatus.OK, self._monitor.series(), _JSON)
         elif path == "/metrics":
-            asked = self.headers.get("Accept", "")
-            encode, kind = choose_encoder(_OPENMETRICS if _OPENMETRICS.partition(";")[0] in asked else "")
-            self._say(HTTPStatus.OK, encode(self._registry), kind)
+            self.say_metrics(self._registry)
         elif path == "/livez":
-            self._say(HTTPStatus.OK, b"alive\n")
+            self.say(HTTPStatus.OK, b"alive\n")
         else:
-            self._say(HTTPStatus.NOT_FOUND, b"/, /api/state, /api/series, /metrics and /livez are here\n")
+            self.say(HTTPStatus.NOT_FOUND, b"/, /api/state, /api/series, /metrics and /livez are here\n")
 
     do_HEAD = do_GET  # noqa: N815 - the same
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the standard library's
         if not self._is_meant():
-            self._say(HTTPStatus.MISDIRECTED_REQUEST, b"another host's name\n")
+            self.say(HTTPStatus.MISDIRECTED_REQUEST, b"another host's name\n")
         elif self.path != "/api/command":
-            self._say(HTTPStatus.NOT_FOUND, b"/api/command is here\n")
+            self.say(HTTPStatus.NOT_FOUND, b"/api/command is here\n")
         elif self._commands is None:
             self._tell(HTTPStatus.FORBIDDEN, "this monitor only shows: cdc monitor --allow-commands")
         elif not self._commands.allowed(self.headers.get("Authorization", "")):
@@ -138,7 +136,7 @@ class _Answer(BaseHTTPRequestHandler):
         except Refused as exc:
             self._tell(HTTPStatus(exc.status), exc.message)
         else:
-            self._say(HTTPStatus.ACCEPTED, orjson.dumps(done), _JSON)
+            self.say(HTTPStatus.ACCEPTED, orjson.dumps(done), _JSON)
 
     def _is_meant(self) -> bool:
         """Whether a request names a host that this address may be reached by."""
@@ -149,33 +147,4 @@ class _Answer(BaseHTTPRequestHandler):
         return _only_here(host)
 
     def _tell(self, status: HTTPStatus, message: str) -> None:
-        self._say(status, orjson.dumps({"error": message}), _JSON)
-
-    def _say(self, status: HTTPStatus, body: bytes, kind: str = _TEXT) -> None:
-        self.send_response(status)
-        for name, value in (
-            ("Content-Type", kind),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            ("Content-Security-Policy", POLICY),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Referrer-Policy", "no-referrer"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-        ):
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Answer a request that is no HTTP, or of another method, without repeating anything of it."""
-        unknown = code == HTTPStatus.NOT_IMPLEMENTED
-        status = HTTPStatus.METHOD_NOT_ALLOWED if unknown else HTTPStatus(code)
-        self.close_connection = True
-        self.request_version = "HTTP/1.0"  # else what looks like HTTP/0.9 gets no status line
-        if not hasattr(self, "command") or self.command is None:
-            self.command = ""
-        self._say(status, b"GET, HEAD and POST are answered here\n" if unknown else status.phrase.encode() + b"\n")
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - the standard library's
-        """Log nothing: a page that polls is no news."""
+        self.say(status, orjson.dumps({"error": message}), _JSON)

@@ -13,14 +13,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import ThreadingHTTPServer
-from typing import Any, Final, Self
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar, Final, Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from cdc.model.errors import OperatorError
 
 WITHIN_S: Final = 10.0
 """So long a client may take, from its connection to the end of the answer."""
 MOST_CLIENTS: Final = 16
+TEXT: Final = "text/plain; charset=utf-8"
+_OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 
 log = logging.getLogger("cdc")
 
@@ -129,3 +135,43 @@ class _Server(ThreadingHTTPServer):
 
 class _Server6(_Server):
     address_family = socket.AF_INET6
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers one request, then closes; repeats nothing of it, and logs nothing."""
+
+    timeout = WITHIN_S
+    server_version = "cdc"
+    sys_version = ""
+    METHODS: ClassVar[str] = "GET, HEAD"
+    ALWAYS: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Headers of every answer."""
+
+    def say(self, status: HTTPStatus, body: bytes, kind: str = TEXT) -> None:
+        self.send_response(status)
+        more = (("Allow", self.METHODS),) if status is HTTPStatus.METHOD_NOT_ALLOWED else ()
+        length = ("Content-Length", str(len(body)))
+        for name, value in (("Content-Type", kind), length, ("Cache-Control", "no-store"), *more, *self.ALWAYS):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def say_metrics(self, registry: CollectorRegistry) -> None:
+        """Answer with metrics, in the text that the client asks for."""
+        asked = self.headers.get("Accept", "")
+        encode, kind = choose_encoder(_OPENMETRICS if _OPENMETRICS.partition(";")[0] in asked else "")
+        self.say(HTTPStatus.OK, encode(registry), kind)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Answer a request that is no HTTP, or of another method."""
+        unknown = code == HTTPStatus.NOT_IMPLEMENTED
+        status = HTTPStatus.METHOD_NOT_ALLOWED if unknown else HTTPStatus(code)
+        self.close_connection = True
+        self.request_version = "HTTP/1.0"  # else what looks like HTTP/0.9 gets no status line
+        if not hasattr(self, "command") or self.command is None:
+            self.command = ""
+        self.say(status, f"{self.METHODS} are answered here\n".encode() if unknown else status.phrase.encode() + b"\n")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - the standard library's
+        """Log nothing: a request every few seconds is no news."""

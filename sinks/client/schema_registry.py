@@ -37,7 +37,7 @@ class SchemaRegistry:
         self._client = self._new_client()
 
     def forget(self) -> None:
-        """Forget all answers: a registry may have been made anew, and then its ids are others."""
+        """Forget all answers: a registry that was made again has other ids."""
         self._client.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._client = self._new_client()
 

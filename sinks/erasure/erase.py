@@ -86,6 +86,7 @@ class _Erasure:
             self.own = sorted(own & names)
             logs = {log_of(self.topic), log_topic(self._sink.prefix, config.name, "dead-letter")}
             self.logs = sorted(logs & names)
+            self._has_messages = log_topic(self._sink.prefix, config.name, "message") in names
             existing = topics.existing([self.topic, *self.views, *self.own, *self.logs])
             self._allowed = {name: of.allowed for name, of in existing.items()}
 
@@ -240,8 +241,8 @@ class _Erasure:
             return int(topics.broker().settings.get("log.retention.check.interval.ms", "300000"))
 
     def _elsewhere(self) -> Iterator[Place]:
-        if self._config.source.outbox is not None:
-            yield Place("topics of the outbox", "cannot be proved", "messages are the application's own words")
+        if self._config.source.outbox is not None or self._has_messages:
+            yield Place("messages and the outbox", "cannot be proved", "what they say is the application's own words")
         if self.views:
             yield Place(
                 "state of the jobs that compute views",

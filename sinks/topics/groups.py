@@ -24,9 +24,12 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as PythonKafkaError
 
 from cdc.config.config import KafkaConfig
+from cdc.formats.reading import Reading
 from cdc.model.consumers import GroupOffsets, Groups, PartitionOffset, Place, Unread
+from cdc.model.errors import CdcError
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.client.schema_registry import open_reading
 from sinks.topics.offset_commits import TOPIC, OffsetCommit, parse, partition_of
 from sinks.topics.topics import python_client
 
@@ -36,6 +39,8 @@ _LOOKED_AT_S: Final = 5.0
 """So long the unread records of a group are read at most."""
 _ANSWER_S: Final = 10.0
 _SILENT_S: Final = 2.0
+_STATUS: Final = ("BEGIN", "END")
+"""Of the transaction topic's records."""
 _WITH_OFFSETS: Final = ("", "consumer", "streams")
 """Protocols of groups that commit offsets."""
 
@@ -49,12 +54,16 @@ def read_groups(config: KafkaConfig, topics: Collection[str], *, window: int, wi
     while Kafka does not answer, OperatorError where groups may not be listed.
     """
     asked = _Asked(config, frozenset(topics))
+    reading = open_reading(config)
     try:
         found, unreadable = asked.offsets()
         with closing(Consumer(_settings(config), logger=log)) as consumer:
             bounds = _bounds(consumer, topics)
             commits, why_not = _commits(consumer, config, list(found), window=window, window_s=window_s)
-            groups = [_group(consumer, name, standing, bounds, commits) for name, standing in sorted(found.items())]
+            groups = [
+                _group(consumer, reading, (name, *standing), bounds, commits)
+                for name, standing in sorted(found.items())
+            ]
     except DRIVER_ERRORS as exc:
         raise translate(exc, config.bootstrap_servers, "looking at consumer groups") from exc
     return Groups(groups=groups, unreadable=unreadable, no_commits=why_not)
@@ -139,15 +148,15 @@ def _bounds(consumer: Consumer, topics: Collection[str]) -> dict[Place, tuple[in
 
 def _group(
     consumer: Consumer,
-    name: str,
-    found: tuple[str, Mapping[Place, int]],
+    reading: Reading,
+    found: tuple[str, str, Mapping[Place, int]],
     bounds: Mapping[Place, tuple[int, int]],
     commits: Mapping[tuple[str, str, int], Sequence[OffsetCommit]],
 ) -> GroupOffsets:
-    state, offsets = found
+    name, state, offsets = found
     known = {place: offset for place, offset in offsets.items() if place in bounds}
     behind = {place: max(offset, bounds[place][0]) for place, offset in known.items() if offset < bounds[place][1]}
-    unread = _unread(consumer, behind, bounds)
+    unread = _unread(consumer, reading, behind, bounds)
     late = {place: commits.get((name, *place), ()) for place in known if unread[place].records} if behind else {}
     ends = _ends_then(consumer, late, bounds)
     return GroupOffsets(
@@ -175,7 +184,9 @@ class _Nothing(dict[Place, Unread]):
         return Unread(records=0, exact=True, source_ms=None, written_ms=None)
 
 
-def _unread(consumer: Consumer, begin: Mapping[Place, int], bounds: Mapping[Place, tuple[int, int]]) -> _Nothing:
+def _unread(
+    consumer: Consumer, reading: Reading, begin: Mapping[Place, int], bounds: Mapping[Place, tuple[int, int]]
+) -> _Nothing:
     """Read what a consumer would be given from these offsets on."""
     found, counted = _Nothing(), dict.fromkeys(begin, 0)
     oldest: dict[Place, int] = {}
@@ -184,7 +195,7 @@ def _unread(consumer: Consumer, begin: Mapping[Place, int], bounds: Mapping[Plac
     for message in _messages(consumer, begin, bounds, counted, reached):
         place = message.topic() or "", message.partition() or 0
         written.setdefault(place, message.timestamp()[1])
-        if place not in oldest and (at_ms := committed_ms(message.value())) is not None:
+        if place not in oldest and (at_ms := _committed(message, reading)) is not None:
             oldest[place] = at_ms
     for place, offset in begin.items():
         exact = place in reached
@@ -232,14 +243,29 @@ def _messages(
     consumer.unassign()
 
 
+def _committed(message: Message, reading: Reading) -> int | None:
+    """Return when an event was committed, whatever its format; None also where its schema cannot be had now."""
+    try:
+        return committed_ms(reading.event(message.value(), message.headers()))
+    except CdcError as exc:
+        log.debug("a record cannot be read: %s", exc.message)
+        return None
+
+
 def committed_ms(value: bytes | None) -> int | None:
-    """Return when an event was committed at the source, in ms since 1970; None where the record does not say."""
+    """Return when an event was committed at the source, in ms since 1970; None where the record does not say.
+
+    A flat row does not say, whatever its columns are called.
+    """
     if value is None:
         return None
     try:
         event = orjson.loads(value)
         source = event.get("source")
-        at = source.get("ts_ms") if isinstance(source, dict) else event.get("ts_ms")
+        if isinstance(source, dict) and "position" in source:
+            at = source.get("ts_ms")
+        else:
+            at = event.get("ts_ms") if event.get("status") in _STATUS and "event_count" in event else None
     except (ValueError, AttributeError):
         return None
     return at if isinstance(at, int) else None

@@ -1,6 +1,6 @@
 """Keeps what `cdc verify` has found last of each copy, in a topic of the job: when, and how many rows differed.
 
-In: counts. Out: the same, for whoever looks at the job later. No key and no value is in it.
+In: counts. Out: the same, for the monitor and its metrics. No key and no value is in it.
 """
 
 from __future__ import annotations

@@ -208,3 +208,18 @@ def test_other_bytes_are_refused_or_read(data: bytes) -> None:
     read: Callable[[bytes, int], Any] = avro.reader(schema.avro(event_schema(row, "p.s.t", "postgresql", "db")))
     with suppress(ProtocolError):
         read(data, 0)
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        ({"type": "array", "items": "null"}, avro.long(2**40)),
+        ({"type": "array", "items": "null"}, avro.long(-(2**40)) + avro.long(0)),
+        (["null", "string"], avro.long(-1) + b"\0"),
+        (["null", "string"], avro.long(2)),
+    ],
+)
+def test_what_somebody_else_has_written_is_refused_at_once(schema: object, data: bytes) -> None:
+    """Items without a byte could else be read for ever; a branch is not counted from the end."""
+    with pytest.raises(ProtocolError):
+        avro.reader(schema)(data, 0)

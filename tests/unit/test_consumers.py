@@ -160,10 +160,12 @@ def test_a_group_has_the_partition_that_java_gives_it(group: str, of: int) -> No
 @pytest.mark.parametrize(
     ("value", "at_ms"),
     [
-        (b'{"op":"c","source":{"ts_ms":5},"ts_ms":9}', 5),
-        (b'{"status":"BEGIN","ts_ms":7}', 7),
+        (b'{"op":"c","source":{"ts_ms":5,"position":"p"},"ts_ms":9}', 5),
+        (b'{"status":"BEGIN","id":"1:2","ts_ms":7,"event_count":null}', 7),
+        (b'{"id":1,"status":"BEGIN","ts_ms":7}', None),  # a flat row with columns of these names
+        (b'{"id":1,"ts_ms":7,"source":{"ts_ms":5}}', None),
         (b'{"id":1}', None),
-        (b'{"source":{"ts_ms":"5"}}', None),
+        (b'{"source":{"ts_ms":"5","position":"p"}}', None),
         (b"[1]", None),
         (b"\xff", None),
         (None, None),

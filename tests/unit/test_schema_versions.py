@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import orjson
 import pytest
 
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Position, Table
+from cdc.model.wire import Wire
 from tests.text_tables import text_column, text_table
 
 AT = Position(1, 2, 3)
@@ -218,3 +220,36 @@ def test_the_newest_record_counts_whatever_the_order() -> None:
     topic.records.reverse()
     assert topic.add(topic.versions(), WIDER) == 2
     assert topic.add(topic.versions(), ORDERS) == 3
+
+
+class SlowRegistry:
+    """Gives plain JSON, once it was waited for."""
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+
+    def begin(self, source: str, database: str) -> None:
+        del source, database
+
+    def of(self, table: Table, topic: str) -> Wire | None:
+        del table, topic
+        assert self.answered.wait(30)
+        return None
+
+
+def test_the_source_is_tended_while_a_registry_is_slow() -> None:
+    """It answers only when the source was tended; a session that is to end does not wait for it."""
+    slow, topic = SlowRegistry(), Published()
+    versions = SchemaVersions(
+        [], connector="shop", source="memory", prefix="p", database="d", wires=slow, tend=slow.answered.set
+    )
+    assert topic.add(versions, ORDERS) == 1
+
+    def end() -> None:
+        raise InterruptedError
+
+    slow.answered.clear()
+    ending = SchemaVersions([], connector="shop", source="memory", prefix="p", database="d", wires=slow, tend=end)
+    with pytest.raises(InterruptedError):
+        topic.add(ending, WIDER)
+    slow.answered.set()

@@ -266,7 +266,7 @@ class ViewState:
     def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
         """Make a captured table's place, or add the columns that it does not have; its events have no `hidden` ones.
 
-        Where a column has a type that its values are to be read anew for, all topics are read again at the next start.
+        Where a column has become text, all topics are read again at the next start: events write values in another way.
         """
         own = f"{quoted(KEY)} VARCHAR, {quoted(POSITION)} VARCHAR, {quoted(OP)} VARCHAR, {quoted(SOURCE_MS)} BIGINT"
         self._make_or_widen(place("pending", relation), "pending", relation, columns, own)
