@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,8 +34,11 @@ _OPTIONS = {
 }
 
 
-def prepare(folder: Path, *, major: int) -> Launch:
-    """Make the database cluster on the first call; it is complete or absent, never half made."""
+def prepare(folder: Path, *, major: int, options: Mapping[str, str] | None = None) -> Launch:
+    """Make the database cluster on the first call; it is complete or absent, never half made.
+
+    `options` are settings of the server that replace ours.
+    """
     binaries = _binaries(major)
     settings = Settings(folder)
     port = settings.port("port")
@@ -42,9 +46,9 @@ def prepare(folder: Path, *, major: int) -> Launch:
     data = folder / "data"
     if not data.exists():
         _initialise(binaries, folder, password)
-    options = [f"--{name}={value}" for name, value in {**_OPTIONS, "port": str(port)}.items()]
+    settled = {**_OPTIONS, "port": str(port), **(options or {})}
     return Launch(
-        argv=(str(binaries / "postgres"), "-D", str(data), *options),
+        argv=(str(binaries / "postgres"), "-D", str(data), *(f"--{name}={value}" for name, value in settled.items())),
         ready=lambda pid: _is_ready(data / "postmaster.pid", pid),
         url=f"postgresql://{_USER}:{password}@127.0.0.1:{port}/postgres",
         stop_signal=signal.SIGINT,  # "fast": does not wait for clients to leave

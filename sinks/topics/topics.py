@@ -12,7 +12,17 @@ from typing import Any, Final, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import (
+    InvalidConfigurationError,
+    InvalidPartitionsError,
+    InvalidReplicationAssignmentError,
+    InvalidReplicationFactorError,
+    KafkaError,
+    NoError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 
 from cdc.config.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, raise_first
@@ -45,6 +55,10 @@ log = logging.getLogger("cdc")
 
 
 _FIRST_OFFSETS_MS: Final = 5_000
+_MOST_CHANGES: Final = 1_000
+"""Of the cluster's metadata by one request: a controller (KRaft) refuses one that makes more than 10,000, and a busy
+broker needs milliseconds for each partition's folder and files."""
+_READY_MS: Final = 60_000
 NEW_NAME: Final = "give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics)"
 
 
@@ -127,7 +141,7 @@ class Broker:
     settings: Mapping[str, str]
 
 
-def _specs(wanted: Sequence[Wanted], replication_factor: int | None) -> dict[str, dict[str, object]]:
+def _specs(wanted: Sequence[Wanted], replication_factor: int | None) -> dict[str, dict[str, Any]]:
     return {
         w.name: {
             "num_partitions": w.partitions or 1,
@@ -136,6 +150,35 @@ def _specs(wanted: Sequence[Wanted], replication_factor: int | None) -> dict[str
         }
         for w in wanted
     }
+
+
+_CREATE: Final = "the connector's user needs CREATE on the cluster or on the topics’ prefix"
+_REFUSALS: Final = (
+    (
+        (InvalidReplicationFactorError, InvalidReplicationAssignmentError),
+        "sink.replication_factor: at most as many as there are brokers",
+    ),
+    (
+        (PolicyViolationError, InvalidConfigurationError, InvalidPartitionsError),
+        "sink.topic_config, sink.partitions and sink.replication_factor are what the cluster allows to be set",
+    ),
+)
+"""What to do about a broker's refusal, by its kind."""
+
+
+def _requests(specs: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, dict[str, Any]]]:
+    """Cut what is to be made into requests that a controller takes."""
+    part: dict[str, dict[str, Any]] = {}
+    changes = 0
+    for name, spec in specs.items():
+        more = 1 + len(spec["configs"]) + int(spec["num_partitions"])
+        if part and changes + more > _MOST_CHANGES:
+            yield part
+            part, changes = {}, 0
+        part[name] = spec
+        changes += more
+    if part:
+        yield part
 
 
 def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, Any]:
@@ -256,12 +299,29 @@ class Topics:
         if not specs:
             return
         try:
-            self._admin.create_topics(specs, timeout_ms=30_000)
-            self._admin.wait_for_topics(list(specs), timeout_ms=30_000)
-        except TopicAlreadyExistsError:
-            self.check(wanted)
+            others = self._ask_for(specs)
         except DRIVER_ERRORS as exc:
             raise self._cannot_make(exc) from exc
+        if others:  # somebody has just made them
+            self.check(wanted)
+
+    def _ask_for(self, specs: Mapping[str, dict[str, Any]], *, validate_only: bool = False) -> bool:
+        """Ask for topics; return whether some were there already. Raises the broker's error about one it refuses."""
+        others, done = False, 0
+        for part in _requests(specs):
+            answer = self._admin.create_topics(part, timeout_ms=30_000, validate_only=validate_only, raise_errors=False)
+            for topic in answer["topics"]:
+                error = for_code(topic["error_code"])
+                if error is TopicAlreadyExistsError:
+                    others = True
+                elif error is not NoError:
+                    raise error(f"{topic['name']}: {topic['error_message'] or error.description}")
+            if not validate_only:
+                self._admin.wait_for_topics(list(part), timeout_ms=_READY_MS)
+                done += len(part)
+                if len(part) < len(specs):
+                    log.info("%s of %s topics are made", f"{done:,}", f"{len(specs):,}")
+        return others
 
     def _cannot_make(self, exc: Exception) -> CdcError:
         passing = translate(exc, self._servers, "making topics")
@@ -269,7 +329,7 @@ class Topics:
             return passing
         return OperatorError(
             f"Kafka at {self._servers}: topics cannot be made: {exc}",
-            hint="the connector's user needs CREATE on the cluster or on the topics’ prefix",
+            hint=next((hint for kinds, hint in _REFUSALS if isinstance(exc, kinds)), _CREATE),
         )
 
     def rehearse(self, wanted: Sequence[Wanted], *, replication_factor: int | None) -> list[CdcError]:
@@ -278,7 +338,7 @@ class Topics:
             return []
         specs = _specs(wanted, replication_factor)
         try:
-            self._admin.create_topics(specs, timeout_ms=30_000, validate_only=True)
+            self._ask_for(specs, validate_only=True)
         except DRIVER_ERRORS as exc:
             return [self._cannot_make(exc)]
         return []

@@ -1,0 +1,79 @@
+"""Topics are asked for in requests that a controller takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.errors import for_code
+
+from cdc.model.errors import CdcError, OperatorError, RetryableError
+from sinks.topics.topics import Topics, Wanted
+
+_EXISTS, _POLICY, _REPLICAS, _FORBIDDEN, _BUSY = 36, 44, 38, 29, 7
+
+
+class Controller:
+    """Takes no request that makes more than 10,000 changes, as KRaft's."""
+
+    def __init__(self, refuses: dict[str, int] | None = None) -> None:
+        self.refuses = refuses or {}
+        self.made: list[str] = []
+        self.requests = 0
+
+    def create_topics(self, specs: dict[str, Any], **how: Any) -> dict[str, Any]:
+        self.requests += 1
+        changes = sum(1 + len(of["configs"]) + of["num_partitions"] for of in specs.values())
+        codes = {name: _POLICY if changes > 10_000 else self.refuses.get(name, 0) for name in specs}
+        if not how["validate_only"]:
+            self.made += [name for name, code in codes.items() if not code]
+        return {"topics": [{"name": n, "error_code": c, "error_message": None} for n, c in codes.items()]}
+
+    def wait_for_topics(self, names: list[str], **_: Any) -> None:
+        assert set(names) - set(self.refuses) <= set(self.made)
+
+
+def topics_at(controller: Controller) -> Topics:
+    topics = object.__new__(Topics)
+    topics._servers, topics._admin = "broker:9092", controller
+    return topics
+
+
+@pytest.mark.parametrize("partitions", [1, 6, 400, 9_000])
+def test_thousands_of_tables(partitions: int) -> None:
+    """2,000 tables of one connector: one request for all would be refused as excessively large."""
+    controller = Controller()
+    number = 2_000 if partitions < 400 else 40
+    wanted = [Wanted.events(f"p.public.t{n}", partitions) for n in range(number)]
+    assert topics_at(controller).rehearse(wanted, replication_factor=None) == []
+    assert controller.made == []
+    topics_at(controller).create(wanted, replication_factor=None)
+    assert controller.made == [w.name for w in wanted]
+    assert controller.requests <= 2 * (number * (4 + partitions) // 500 + 1)
+
+
+def test_one_that_somebody_else_has_just_made_keeps_no_other_from_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [Wanted.events(f"p.public.t{n}", 100) for n in range(100)]
+    controller, checked = Controller({wanted[0].name: _EXISTS}), list[int]()
+    monkeypatch.setattr(Topics, "check", lambda _, of: checked.append(len(of)))
+    topics_at(controller).create(wanted, replication_factor=None)
+    assert len(controller.made) == 99
+    assert checked == [100]
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [(_POLICY, "sink.topic_config"), (_REPLICAS, "sink.replication_factor"), (_FORBIDDEN, "CREATE"), (_BUSY, None)],
+)
+def test_a_refusal_names_one_topic_and_what_to_do(code: int, hint: str | None) -> None:
+    controller = Controller({"p.public.t7": code})
+    with pytest.raises(CdcError) as found:
+        topics_at(controller).create([Wanted.events(f"p.public.t{n}", 6) for n in range(20)], replication_factor=None)
+    if hint is None:
+        assert isinstance(found.value, RetryableError)
+        return
+    assert isinstance(found.value, OperatorError)
+    assert "p.public.t7" in str(found.value)
+    assert "t6" not in str(found.value)
+    assert for_code(code).__name__ in str(found.value)
+    assert hint in (found.value.hint or "")
