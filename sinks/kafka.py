@@ -21,7 +21,7 @@ from kafka import errors as codes
 
 from cdc.config.config import KafkaConfig
 from cdc.config.elapsed import Elapsed
-from cdc.encode import foreign
+from cdc.encode.topic_contents import foreign
 from cdc.model.change import Table
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import UNSURE, Headers, Log

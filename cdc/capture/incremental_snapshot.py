@@ -43,8 +43,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cdc.encode import foreign
-from cdc.encode.live_keys import LiveKeys
+from cdc.encode.topic_contents import foreign
+from cdc.encode.topic_contents.live_keys import LiveKeys
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError, RetryableError

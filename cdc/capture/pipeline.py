@@ -24,7 +24,7 @@ from cdc.capture.session import AcrossSessions, Session, Stopped
 from cdc.capture.stand_by import StandBy
 from cdc.capture.startup import Settings, Startup
 from cdc.encode.dead_letters import refusal
-from cdc.encode.published_values import PublishedValues
+from cdc.encode.topic_contents.published_values import PublishedValues
 from cdc.model.audit import Act, asked_by
 from cdc.model.errors import (
     BugError,

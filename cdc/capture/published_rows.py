@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 from cdc.capture.incremental_snapshot import FIRST_ROWS, KEYS_AT_ONCE, WINDOW_ROWS, next_window_rows
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
-from cdc.encode.envelope import TableEncoder
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.change import Row, Table
 from cdc.model.errors import RetryableError, raise_first
 from cdc.model.interfaces import Snapshotter, Window

@@ -21,11 +21,11 @@ from cdc.capture.rereads import Rereads
 from cdc.capture.startup import Settings, restored, unless_rekeyed
 from cdc.capture.throttle import Throttle
 from cdc.encode.dead_letters import DeadLetters
-from cdc.encode.envelope import Frame, transaction_records
+from cdc.encode.envelope.frame import Frame, transaction_records
 from cdc.encode.event_writer import EventWriter
-from cdc.encode.published_values import PublishedValues
 from cdc.encode.schema_versions import SchemaVersions
-from cdc.encode.toast import ToastValues
+from cdc.encode.topic_contents.published_values import PublishedValues
+from cdc.encode.topic_contents.toast import ToastValues
 from cdc.encode.window_keys import RequestedRows
 from cdc.model.audit import Act, asked_by
 from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch

@@ -10,12 +10,13 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.deferred_keys import DeferredKeys
-from cdc.encode.envelope import Frame, TableEncoder
+from cdc.encode.envelope.frame import Frame
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.event_records import EventRecords
 from cdc.encode.fast_path import FastPath, Made, batch_fast_path, fast_path, read_fast_path
-from cdc.encode.live_keys import LiveKeys
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
-from cdc.encode.toast import TOAST_FROM, Ask, ToastValues
+from cdc.encode.topic_contents.live_keys import LiveKeys
+from cdc.encode.topic_contents.toast import TOAST_FROM, Ask, ToastValues
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import (
     UNCHANGED,

@@ -31,7 +31,7 @@ from cdc.model.change import Change, Op, Row, Unsent
 
 
 class Encoder(Protocol):
-    """`cdc.encode.envelope.TableEncoder`, as far as it is needed here."""
+    """`cdc.encode.envelope.table_encoder.TableEncoder`, as far as it is needed here."""
 
     topic: str
 

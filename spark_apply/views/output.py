@@ -20,7 +20,8 @@ import orjson
 
 from cdc.capture.startup import restored
 from cdc.capture.verdicts import of_topics
-from cdc.encode.envelope import PlainFrame, TableEncoder
+from cdc.encode.envelope.frame import PlainFrame
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.audit import Act
 from cdc.model.change import Position

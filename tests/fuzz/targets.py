@@ -22,8 +22,9 @@ import orjson
 
 from cdc.capture import signals
 from cdc.config import config
-from cdc.encode import dead_letters, json_text, row_codegen
+from cdc.encode import dead_letters, json_text
 from cdc.encode.built import built
+from cdc.encode.envelope import row_codegen
 from cdc.model.change import Column, Kind, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import CdcError, ConfigError, OperatorError, ProtocolError, TooLargeError
 from cdc.model.state import Phase, State, _checksum

@@ -25,8 +25,8 @@ import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 import cdc.capture.session
 from cdc.capture.signals import Command, parse
-from cdc.encode.live_keys import LiveKeys
 from cdc.encode.table_log import log_of
+from cdc.encode.topic_contents.live_keys import LiveKeys
 from cdc.encode.window_keys import LoggedKeys
 from cdc.model.change import Idle, Message, Offset, Table, Transaction, TransactionBatch
 from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError

@@ -26,7 +26,7 @@ import cdc.capture.session
 import cdc.encode.event_writer
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.encode.table_log import log_of
-from cdc.encode.toast import ToastValues
+from cdc.encode.topic_contents.toast import ToastValues
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Offset, Op, Position, Row, Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Sink, Snapshotter, Source

@@ -8,8 +8,8 @@ There are three places where it may be known, asked in this order, and “unknow
 
 * what the log has said in this session (`keep`, `forget`), in a temporary SQLite file, so that memory stays flat;
 * the source, for the first few that are asked of it (`ask`): it answers at once, where the topic must be read first;
-* what the topic said before, read on a thread and kept across sessions (`cdc.encode.published_values`). The loop waits
-  for it, but tends its source meanwhile.
+* what the topic said before, read on a thread and kept across sessions
+  (`cdc.encode.topic_contents.published_values`). The loop waits for it, but tends its source meanwhile.
 
 Why a value found is the row's value:
 
@@ -47,10 +47,10 @@ from concurrent.futures import Future
 from typing import Final, TypeAlias, TypeVar, cast
 
 from cdc.config.temporary_files import TemporaryDatabase
-from cdc.encode.dead_letters import ReadDeadLetters, newest_letters
-from cdc.encode.envelope import TableEncoder
-from cdc.encode.published_values import PAGE, Kept, Part, PublishedValues, Topics, await_reading
-from cdc.encode.row_codegen import size_bound
+from cdc.encode.envelope.row_codegen import size_bound
+from cdc.encode.envelope.table_encoder import TableEncoder
+from cdc.encode.topic_contents.newest_letters import ReadDeadLetters, newest_letters
+from cdc.encode.topic_contents.published_values import PAGE, Kept, Part, PublishedValues, Topics, await_reading
 from cdc.model.change import UNCHANGED, Column, Row, Table
 
 _ROW_HEADER: Final = 24

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from cdc.config.temporary_files import TemporaryDatabase
-from cdc.encode import foreign
+from cdc.encode.topic_contents import foreign
 from cdc.model.change import Position, Table
 
 

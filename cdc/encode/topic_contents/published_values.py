@@ -14,7 +14,7 @@ Why the file holds what was committed, and nothing else:
 - A record before `committed` may still be an aborted copy of one that was committed later. It lies before that one, for
   a session begins only when what was open before it has ended, and of each key the last record counts.
 - A topic that was deleted and made again has another id, and another file. What it forgets by age or on request is read
-  again by the connector, behind a floor (`cdc.encode.toast`).
+  again by the connector, behind a floor (`cdc.encode.topic_contents.toast`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import orjson
 
 from cdc.config.temporary_files import TemporaryDatabase
-from cdc.encode import foreign
+from cdc.encode.topic_contents import foreign
 from cdc.model.change import Table
 from cdc.model.errors import RetryableError
 from cdc.model.tended import await_tended
