@@ -59,7 +59,7 @@ class AcrossSessions:
     published: PublishedValues
     """What the topics say of values that the log leaves out, as far as it has been read."""
     not_asked: set[str] = field(default_factory=set)
-    """Topics for whose left-out values the source is not asked: see `EventWriter`."""
+    """Topics for whose left-out values the source is not asked: see `LeftOutValues`."""
     looked_for: set[bytes] = field(default_factory=set)
     """Commands for whose tables a session was restarted."""
     refused: Counter[tuple[str, bytes, str]] = field(default_factory=Counter)
@@ -227,7 +227,7 @@ class Session:
                 where=where,
                 view=chunk.view,
             )
-            self._writer.rows(chunk.table, chunk.rows, frame, Position(state.epoch, point, chunk.view), lsn=at)
+            self._writer.snapshot.rows(chunk.table, chunk.rows, frame, Position(state.epoch, point, chunk.view), lsn=at)
             self._uncommitted += len(chunk.rows)
             self._windows = max(self._windows, chunk.view)
             self._source.tend()
@@ -388,17 +388,17 @@ class Session:
         )
         if isinstance(due, Window):
             self._first_of = due.table.qualified if self._incremental.is_first(due) else ""
-            self._uncommitted += self._writer.window(due, frame, position, lsn=at)
+            self._uncommitted += self._writer.snapshot.window(due, frame, position, lsn=at)
             self._first_of = ""
             self._incremental.wrote(due)
             self._throttle.took(len(due.rows))
         elif isinstance(due, RequestedRows):
-            self._uncommitted += self._writer.requested(due, frame, position, lsn=at)
+            self._uncommitted += self._writer.snapshot.requested(due, frame, position, lsn=at)
             if self._incremental.wrote_requested(due):
                 self._commands.read(due.command)
             self._rereads.wrote(due)
         else:
-            self._writer.stale(self._incremental.table, due, frame, position, lsn=at)
+            self._writer.snapshot.stale(self._incremental.table, due, frame, position, lsn=at)
             self._incremental.deleted(len(due), self._since)
             self._uncommitted += len(due)
         return True

@@ -41,6 +41,11 @@ class UnwritableError(ValueError):
         self.columns = columns
 
 
+def too_large(topic: str) -> UnwritableError:
+    """Say of an event that its topic does not take it."""
+    return UnwritableError(f"its record is larger than topic {topic} takes")
+
+
 @dataclass(frozen=True, slots=True)
 class PoisonRecord:
     """A poison record: a change whose event cannot be written."""

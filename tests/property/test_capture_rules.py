@@ -271,7 +271,7 @@ def test_the_fast_paths_write_what_the_full_path_writes(steps: list[Step], rules
             if not fast:
                 at = "cdc.encode.event_writer."
                 patched.setattr(at + "fast_path", lambda *_: lambda *_: None)
-                patched.setattr(at + "read_fast_path", lambda *_: lambda _, begin, *__: begin)
+                patched.setattr("cdc.encode.snapshot_rows.read_fast_path", lambda *_: lambda _, begin, *__: begin)
                 patched.setattr(at + "batch_fast_path", lambda *_: None)
             world.run(rules, alone=True)
             world.act()

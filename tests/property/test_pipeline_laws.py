@@ -23,7 +23,7 @@ import cdc.capture.commit_pace
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 import cdc.capture.session
-import cdc.encode.event_writer
+import cdc.encode.truncates
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.encode.table_log import log_of
 from cdc.encode.topic_contents.toast import ToastValues
@@ -280,7 +280,7 @@ def _hurried(scenario: Scenario) -> Iterator[None]:
         patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
         patch.setattr(cdc.capture.commit_pace, "CUT_RECORDS", scenario.cut_records)
         patch.setattr(cdc.capture.incremental_snapshot, "DELETES_AT_ONCE", 1 + scenario.chunk_rows % 2)
-        patch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 0 if scenario.workers > 1 else 100)
+        patch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0 if scenario.workers > 1 else 100)
         yield
 
 

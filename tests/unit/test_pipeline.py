@@ -16,7 +16,7 @@ import cdc.capture.commit_pace
 import cdc.capture.incremental_snapshot
 import cdc.capture.pipeline
 import cdc.capture.session
-import cdc.encode.event_writer
+import cdc.encode.truncates
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.capture.signals import Command
 from cdc.model.change import UNCHANGED, Change, Offset, Row, Table, Transaction, TransactionBatch
@@ -673,7 +673,7 @@ def test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at every commit: what is there when it goes on is not deleted again, and what came since stays."""
-    monkeypatch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 10)
+    monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 10)
     monkeypatch.setattr(cdc.capture.incremental_snapshot, "DELETES_AT_ONCE", 4)
     bench.log.commit(*(insert(A, _row(f"{n:02}")) for n in range(30)))
     bench.run(A)
@@ -703,7 +703,7 @@ def test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed(
 
 def test_a_table_truncated_while_it_is_read_is_read_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a window has written before are gone, though they are younger than the reading's beginning."""
-    monkeypatch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 0)
+    monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0)
     bench.log.commit(*(insert(A, _row(f"{n:02}")) for n in range(6)))
     bench.run(A)
     bench.ask(Command(tables=("s.a",)))

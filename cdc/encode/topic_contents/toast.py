@@ -27,7 +27,7 @@ Why a value found is the row's value:
 4. The source says what it has now, which may be later. It counts only where the transaction at hand has written the row
    last. So no later transaction has. And the events of this transaction that follow are watched: one that writes the
    key otherwise than by leaving out the same values takes the answer back, and the session with it
-   (`cdc.encode.event_writer`).
+   (`cdc.encode.left_out_values`).
 5. A key may have had another row before. A key change takes its values from the old key and gives them to the new one;
    what is unknown of it is noted as unknown, so that the previous owner's value is not found. A row in the dead letters
    is unknown, because the topic has an older state of it. `SchemaVersions.carried` follows columns through DDL.
