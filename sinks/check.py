@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from cdc.capture import verdicts
+from cdc.capture.starting import verdicts
 from cdc.config.config import KafkaConfig
 from cdc.config.findings import Finding, Level, probed, refused
 from cdc.config.patterns import matches

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import orjson
 
-from cdc.capture import verdicts
+from cdc.capture.starting import verdicts
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, probed, refused

@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 import orjson
 
-from cdc.capture.signals import Command
-from cdc.capture.snapshot_progress import duration
+from cdc.capture.control.signals import Command
+from cdc.capture.snapshots.snapshot_progress import duration
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by

@@ -21,7 +21,7 @@ import orjson
 
 from cdc.capture.memory import keep_freed
 from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
-from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
+from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
 from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, handler
 from cdc.cli.monitored import monitored_connector
 from cdc.cli.terminal import ALIVE_S, Alive, clear_progress, instant, seconds_of, show_progress

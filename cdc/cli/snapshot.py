@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import orjson
 
-from cdc.capture.signals import Command
-from cdc.capture.snapshot_progress import duration, tables_being_read
+from cdc.capture.control.signals import Command
+from cdc.capture.snapshots.snapshot_progress import duration, tables_being_read
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by

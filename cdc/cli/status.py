@@ -8,7 +8,7 @@ from typing import Any
 import click
 import orjson
 
-from cdc.capture.snapshot_progress import duration
+from cdc.capture.snapshots.snapshot_progress import duration
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
 from cdc.model.errors import ConfigError

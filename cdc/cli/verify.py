@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 import orjson
 
-from cdc.capture.signals import Command
+from cdc.capture.control.signals import Command
 from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
@@ -55,7 +55,7 @@ def verify(
     if importlib.util.find_spec("pyspark") is None:
         raise ConfigError("pyspark is not installed; stores are read with it", hint="pip install 'cdc-toolkit[spark]'")
     on_terminal = sys.stderr.isatty()
-    with registry.part("cdc.capture.published_rows:open_published")(connector) as published:
+    with registry.part("cdc.capture.snapshots.published_rows:open_published")(connector) as published:
         copies: list[Any] = registry.part("spark_apply.verify.verify:verify")(
             config,
             published,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Final
 
-from cdc.capture.session import Stopped
+from cdc.capture.across_sessions import Stopped
 from cdc.config.temporary_files import on_temporary_disk
 from cdc.files.position_file import Contents, PositionFile
 from cdc.library.changes import Raw

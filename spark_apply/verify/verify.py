@@ -35,7 +35,7 @@ from typing import Any
 import orjson
 from pyspark.sql import SparkSession
 
-from cdc.capture.published_rows import PublishedRow, PublishedTables
+from cdc.capture.snapshots.published_rows import PublishedRow, PublishedTables
 from cdc.config.config import ApplyConfig, ApplySource
 from cdc.model.change import Table
 from cdc.model.errors import ConfigError, OperatorError

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from cdc.capture import signals
+from cdc.capture.control import signals
 from cdc.config import config
 from cdc.encode import dead_letters, json_text
 from cdc.encode.built import built

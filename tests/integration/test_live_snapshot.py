@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 from confluent_kafka import Producer
 
-from cdc.capture.signals import Command
+from cdc.capture.control.signals import Command
 from cdc.config.config import KafkaConfig
 from cdc.dev.stack import DevServers
 from sinks.topics.names import table_topic

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.capture.published_rows import PublishedTables
+from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.config import ApplySource
 from cdc.model.change import Change, Kind, Op
 from cdc.model.state import Phase, State

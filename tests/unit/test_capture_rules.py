@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.capture.published_rows import PublishedTables
+from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.config import SourceConfig, load_connector
 from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.model.change import Column, Kind, Table

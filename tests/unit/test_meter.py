@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 import pytest
 
-import cdc.capture.commands
+import cdc.capture.control.commands
 import cdc.capture.freshness
 import cdc.capture.pipeline
 import cdc.capture.session
 import cdc.cli.pause
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Parts, Pipeline, Settings
-from cdc.capture.signals import Command
 from cdc.cli.pause import log_left
 from cdc.config.config import load_connector
 from cdc.config.reread import reread
@@ -78,7 +78,7 @@ class Metered(Bench):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Metered:
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-    monkeypatch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
     monkeypatch.setattr(cdc.capture.session, "PAUSED_LOOK_S", 0.001)
     return Metered()
 

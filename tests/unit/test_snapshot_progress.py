@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.capture.snapshot_progress import SnapshotProgress, SnapshotTable, duration, snapshot_progress
+from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, SnapshotTable, duration, snapshot_progress
 from cdc.cli.run import _reading
 
 AT_MS = 1_700_000_000_000

@@ -3,76 +3,27 @@
 from __future__ import annotations
 
 import logging
-import math
-import time
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-import orjson
-
-from cdc.capture import signals, verdicts
-from cdc.capture.incremental_snapshot import IncrementalProgress
-from cdc.config.published.outbox import OutboxConfig
-from cdc.encode.schema_versions import SchemaVersions
+from cdc.capture.control import signals
+from cdc.capture.freshness import now_ms
+from cdc.capture.settings import Settings
+from cdc.capture.snapshots.incremental_progress import IncrementalProgress
+from cdc.capture.starting import verdicts
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Position, Table
 from cdc.model.errors import GapError, raise_first
-from cdc.model.interfaces import LINEAGE, UNSURE, Choosing, Clock, Comparing, Log, Sink, Source
+from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
-from cdc.model.wire import Wires
-from cdc.rules.capture_rules import NO_RULES, CaptureRules
-from cdc.rules.flat import ENVELOPES, Formats
 
 _OUTBOX: Final = "source.outbox"
 """What the state's `config` calls the table that is an outbox."""
 
 log = logging.getLogger("cdc")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of a pipeline."""
-
-    connector: str
-    prefix: str
-    chunk_rows: int = 50_000
-    rows_per_second: int | None = None
-    """How many rows snapshots read a second, on average; None: there is no bound."""
-    logs: frozenset[Log] = frozenset()
-    """The topics written beside the tables' own. Without dead letters, a poison record stops the connector."""
-    config: Mapping[str, str] = field(default_factory=dict)
-    """The settings that a position depends on: `ConnectorConfig.binding`."""
-    wait_s: float | None = None
-    """How long servers that are not up yet are waited for before the connector has run once; None: not at all."""
-    rules: CaptureRules = NO_RULES
-    """What of the tables is published."""
-    outbox: OutboxConfig | None = None
-    """The captured table that is an outbox."""
-    formats: Formats = ENVELOPES
-    """The format of each table's records."""
-    wires: Wires | None = None
-    """What makes formats that are not plain JSON."""
-    key_headers: bool = False
-    """Whether the records of a key change name the other key in a header."""
-    idle_position_s: float = 10.0
-    """How often the position is committed where nothing happens: it tells how fresh the topics are."""
-    take_over: bool = False
-    """Whether another copy that is at work is fenced at once, not waited for."""
-    take_over_within_s: float = math.inf
-    """For how long after the start of the process that holds: what is started by itself may be held up meanwhile."""
-    unsent: bytes | None = None
-    """The JSON of a value that the log leaves out and nobody knows, for a sink that keeps no rows.
-
-    Such a sink is told a TRUNCATE as an event, for it has no keys to delete. None: the sink's topics hold the rows.
-    """
-
-
-def now_ms(source: Source) -> int:
-    """Return the time by the clock that the source's commits are told by."""
-    return source.clock_ms() if isinstance(source, Clock) else time.time_ns() // 1_000_000
 
 
 class Startup:
@@ -325,37 +276,3 @@ def _still_captured(state: State, names: Sequence[str]) -> State:
     unread = tuple(name for name in state.unread if name in names)
     reading = {name: at for name, at in state.reading.items() if name in names}
     return replace(state, tables=tables, unread=unread, snapshot=snapshot, reading=reading)
-
-
-def unless_rekeyed(state: State, tables: Sequence[Table], versions: SchemaVersions) -> State:
-    """Drop the progress of tables that have another key now from `state`: its ranges are of the old key."""
-    of = {table.qualified: (table, versions.newest(table)) for table in tables}
-    rekeyed = {name for name, (table, was) in of.items() if was is not None and was.key != table.key}
-    progress = state.snapshot.get("tables")
-    if not isinstance(progress, dict) or not rekeyed & progress.keys():
-        return state
-    left = {name: at for name, at in progress.items() if name not in rekeyed}
-    return replace(state, snapshot={**state.snapshot, "tables": left})
-
-
-def restored(sink: Sink, published: Sequence[bytes], topics: Collection[str]) -> list[bytes]:
-    """Publish again those descriptions of tables that the schema topic has lost, as they were; return them.
-
-    The numbers of versions are in the events for good, so none may ever mean anything else: each description is kept
-    beside the position too. Copies that an older release has not made of tables of these `topics` are made.
-    """
-    kept = sink.kept_schemas()
-    there = {}
-    for value in published:
-        record = orjson.loads(value)
-        key = orjson.dumps({"schema": record["schema"], "table": record["table"], "version": record["version"]})
-        there[key] = value
-        sure = all(column["kind"] != UNSURE for column in record["columns"])
-        if sure and key not in kept and record["topic"] in topics:
-            sink.keep_schema(key, value)
-    lost = {key: value for key, value in kept.items() if key not in there}
-    for key, value in lost.items():
-        sink.schema(key, value)
-    if lost:
-        log.warning("the schema topic has lost %d descriptions of tables: they are published again", len(lost))
-    return list(lost.values())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from cdc.capture.incremental_snapshot import FIRST_ROWS, KEYS_AT_ONCE, WINDOW_ROWS, next_window_rows
+from cdc.capture.snapshots.incremental_snapshot import FIRST_ROWS, KEYS_AT_ONCE, WINDOW_ROWS, next_window_rows
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope.table_encoder import TableEncoder

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from cdc.capture.session import Stopped
-from cdc.capture.startup import Settings
+from cdc.capture.across_sessions import Stopped
+from cdc.capture.settings import Settings
 from cdc.model.interfaces import Shared, Sink, Source
 from cdc.model.meter import Meter, RunState
 

@@ -40,16 +40,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from cdc.encode.topic_contents import foreign
+from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.encode.topic_contents.live_keys import LiveKeys
+from cdc.encode.topic_contents.stale_keys import stale_keys
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Snapshotter, Window
-from cdc.model.state import Key, key_from_json, key_to_json
+from cdc.model.state import Key
 
 WINDOW_ROWS: Final = 10_000
 FIRST_ROWS: Final = 1_000
@@ -60,48 +61,6 @@ RETRY_S: Final = 1.0
 GIVE_UP_S: Final = 300.0
 
 log = logging.getLogger("cdc")
-
-
-@dataclass(frozen=True, slots=True)
-class IncrementalProgress:
-    """Says how far one table has been read; part of the position record."""
-
-    since: str
-    """A position: records of the table's topic before it are stale unless this incremental snapshot confirms them."""
-    after: Key | None = None
-    """The last key read."""
-    key: str = ""
-    """Which key that is one of: `Table.key_as_text`."""
-    rows: int = 0
-    estimate: int | None = None
-    read: bool = False
-    """All rows are read; what the source no longer has is still to be deleted."""
-    required: bool = True
-    """The topic is not whole before: not to be stopped."""
-    again: bool = False
-    """Rows have changed without events since it began: it is read once more behind its end."""
-    gap: bool = False
-    """What the topic said before `since` may have been untrue by then: the log had a gap."""
-    started_at_ms: int = 0
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "since": self.since,
-            "after": None if self.after is None else key_to_json(self.after),
-            "key": self.key,
-            "rows": self.rows,
-            "estimate": self.estimate,
-            "read": self.read,
-            "required": self.required,
-            "again": self.again,
-            "gap": self.gap,
-            "started_at_ms": self.started_at_ms,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> IncrementalProgress:
-        after = value["after"]
-        return cls(**{**value, "after": None if after is None else key_from_json(after)})
 
 
 class IncrementalSnapshot:
@@ -358,7 +317,9 @@ class IncrementalSnapshot:
             return
         self._follow(table)
         if reading.read:
-            self._job = self._executor.submit(self._stale, table, reading.since)
+            self._job = self._executor.submit(
+                stale_keys, self._records, table, self._topic(table), since=reading.since, closed=self._closed
+            )
             return
         self._version = self._version_of(table)
         self._job = self._executor.submit(
@@ -371,39 +332,6 @@ class IncrementalSnapshot:
         if self.logged.topic != topic:
             self.logged.follow(topic)
             self._fresh = True
-
-    def _stale(self, table: Table, since: str) -> LiveKeys:
-        """Collect the keys whose last record is a row's and older than `since`."""
-        others: set[bytes] = set()
-        stale = LiveKeys()
-        try:
-            for key, value in self._records(table):
-                if self._closed.is_set():
-                    break
-                event = foreign.event_of(value) if value is not None else None
-                if value is not None and event is None:
-                    foreign.tell(self._topic(table), table.qualified)
-                    if foreign.names_a_row(key, table.key):
-                        others.add(key)
-                elif event is None or event["op"] == "d" or event["source"]["position"] >= since:
-                    stale.discard(key)
-                else:
-                    stale.put(key)
-            for key in others - (self._confirmed(table, since, others) if others else set()):
-                stale.put(key)
-        except BaseException:
-            stale.close()
-            raise
-        return stale
-
-    def _confirmed(self, table: Table, since: str, keys: set[bytes]) -> set[bytes]:
-        """Return those of the keys under which an event of ours stands from `since` on: they have their own state."""
-        confirmed = set()
-        for key, value in self._records(table):
-            event = foreign.event_of(value) if value is not None and key in keys else None
-            if event is not None and event["source"]["position"] >= since:
-                confirmed.add(key)
-        return confirmed
 
     def _failed(self, name: str, exc: RetryableError) -> None:
         now = time.monotonic()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from cdc.capture import signals
-from cdc.capture.incremental_snapshot import IncrementalSnapshot
-from cdc.capture.rereads import Rereads, is_ours
-from cdc.model.audit import DONE
+from cdc.capture.control import signals
+from cdc.capture.control.rereads import Rereads, is_ours
+from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
+from cdc.model.audit import DONE, Act, asked_by
 from cdc.model.interfaces import Sink, Source
 
 COMMANDS_S: Final = 1.0
@@ -37,11 +38,18 @@ class UserCommands:
         looked_for: set[bytes],
         since: Callable[[], str],
         paused_ms: int,
+        told: threading.Event,
     ) -> None:
-        """`looked_for` are the commands for whose tables a session was restarted; `since` gives a position."""
+        """`looked_for` are the commands for whose tables a session was restarted; `since` gives a position.
+
+        `told` is set where the process was told to read its file again.
+        """
         self._sink, self._source, self._rereads, self._incremental = sink, source, rereads, incremental
         self._captured, self._looked_for, self._since = captured, looked_for, since
         self._connector = connector
+        self._told = told
+        self._noted = False
+        """Whether it is noted that the process was told to read the file again."""
         self._of_rows: dict[bytes, signals.Command] = {}
         """Commands for rows that are being read, by key."""
         self._read_s = 0.0
@@ -74,6 +82,15 @@ class UserCommands:
             for key, value in self._sink.commands():
                 self._of_connector(key, signals.parse(value))
         return self.paused_ms > 0
+
+    def is_to_reload(self) -> bool:
+        """Whether the file is to be read again: a command says so, or the process was told, which is noted."""
+        if self._told.is_set() and not self._noted:
+            self._noted = True
+            act = Act(action="reload", by=asked_by(), about={"by": "SIGHUP"})
+            connector = self._connector
+            self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=self._since()))
+        return self.reload or self._noted
 
     def _of_connector(self, key: bytes, command: signals.Command) -> bool:
         """Whether a command is about the connector, not about tables: then it is carried out."""

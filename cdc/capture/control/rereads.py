@@ -8,12 +8,13 @@ that have such commands, so that commands which are gone (somebody has deleted t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from uuid import uuid4
 
-from cdc.capture import signals
-from cdc.capture.incremental_snapshot import IncrementalSnapshot
+from cdc.capture.control import signals
+from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
 from cdc.encode.window_keys import RequestedRows
 from cdc.model.change import Table
 from cdc.model.interfaces import Sink
@@ -24,6 +25,8 @@ MOST_KEYS: Final = 10_000
 _COMMAND_BYTES: Final = 256 * 1024
 _OURS: Final = b"reread-"
 """How the keys of the connector's own commands begin."""
+
+log = logging.getLogger("cdc")
 
 
 class Rereads:
@@ -37,8 +40,13 @@ class Rereads:
         state: State,
         *,
         since: Callable[[], str],
+        log_end: Callable[[], str],
     ) -> None:
-        self._incremental, self._sink, self._tables, self._since = incremental, sink, tables, since
+        """`log_end` gives a position behind all that is in the log by now."""
+        self._incremental, self._sink, self._tables = incremental, sink, tables
+        self._since, self._log_end = since, log_end
+        self.first_of = ""
+        """The table whose first window is being written; empty between windows."""
         self._keys: dict[str, dict[Key, None]] = {}
         """The keys of rows that have changed without events since the last commit, by table."""
         self._named: set[str] = set()
@@ -60,6 +68,19 @@ class Rereads:
             return
         del self._keys[name]
         self._incremental.add_again(name, self._since())
+
+    def resnapshot(self, table: Table, reason: str) -> None:
+        """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
+        if self.first_of == table.qualified:
+            self._incremental.note_version(table.qualified)  # its first rows have shown the change it is read for
+        elif self._incremental.add(table.qualified, self._log_end(), required=True):
+            log.warning("table %s: %s: its rows are read again", table.qualified, reason)
+
+    def emptied(self, table: Table) -> None:
+        """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""
+        self._incremental.add(table.qualified, self._since(), required=True, restart=True)
+        log.info("table %s was truncated: its keys get their deletes in parts, behind what is in it by now",
+                 table.qualified)  # fmt: skip
 
     def commit(self) -> tuple[int, tuple[str, ...]]:
         """Write the commands that ask for the rows noted into the open transaction, and begin to carry them out.
