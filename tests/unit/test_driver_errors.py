@@ -25,7 +25,7 @@ import pytest
 from confluent_kafka import KafkaException
 from psycopg2._psycopg import sqlstate_errors
 
-from cdc.cli.tail import _coloured
+from cdc.cli.inspecting.tail import _coloured
 from cdc.config import temporary_files
 from cdc.config.temporary_files import TemporaryDatabase, on_temporary_disk
 from cdc.config.tls import says_cut, was_cut

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.cli.replay import since_of
+from cdc.cli.running.replay import since_of
 from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.model.change import Position

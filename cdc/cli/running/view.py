@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from cdc.cli.apply import Told, stopping
-from cdc.cli.explained_view import told, why_no_record
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
+from cdc.cli.running.apply import Told, stopping
+from cdc.cli.running.explained_view import told, why_no_record
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progress
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitoring.json_log import Place
@@ -57,7 +57,7 @@ def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
     """
     place, stop = Place(), threading.Event()
     with errors_logged(log_format, place), stopping(stop):  # before anything slow is imported
-        from cdc.cli.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
+        from cdc.cli.running.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
 
         config = _load(file)
         place.is_of(apply=config.name, connector=config.source.topic_prefix)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import click
 
-from cdc.cli.apply import Told, stopping, table_of_counts
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
+from cdc.cli.running.apply import Told, stopping, table_of_counts
 from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
 from cdc.config.config import load_apply
 from cdc.model.change import Position

@@ -60,7 +60,7 @@ def demo(*, transactions: int, keep: Path | None) -> None:
 def _run(folder: Path, transactions: int) -> int:
     from rich.console import Console  # noqa: PLC0415 - `--help` must start fast
 
-    from cdc.cli.verify import ask_again  # noqa: PLC0415 - as above
+    from cdc.cli.inspecting.verify import ask_again  # noqa: PLC0415 - as above
     from cdc.dev.demo import running  # noqa: PLC0415 - as above
     from cdc.dev.repair_demo import TABLE, damage, repair  # noqa: PLC0415 - as above
     from cdc.dev.shop import Size  # noqa: PLC0415 - as above
@@ -175,7 +175,7 @@ def _print_comparison(out: Console, found: list[Comparison], transactions: int, 
 
 
 def _print_repair(out: Console, repair: Repair) -> None:
-    from cdc.cli.verify import report  # noqa: PLC0415 - as above
+    from cdc.cli.inspecting.verify import report  # noqa: PLC0415 - as above
     from cdc.dev.repair_demo import STATEMENT, TABLE, TAKEN  # noqa: PLC0415 - as above
 
     def show(line: str) -> None:

@@ -57,7 +57,7 @@ def apply(
         nullcontext() if plan else errors_logged(log_format, place),
         nullcontext() if plan else stopping(stop),  # before anything slow is imported
     ):
-        from cdc.cli.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
+        from cdc.cli.running.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
         from cdc.config.config import load_apply  # noqa: PLC0415 - the same
 
         if plan and reset_checkpoint:
