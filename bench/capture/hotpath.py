@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from bench.capture.recorded import LOGS, MysqlLog, PostgresLog, config
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.encode.envelope import row_codegen
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Table, Transaction, TransactionBatch

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cdc.config.temporary_files import TemporaryDatabase
+from cdc.machine.temporary_files import TemporaryDatabase
 from cdc.model.change import Change, Op, Row, Unsent
 
 

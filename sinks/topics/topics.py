@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-from cdc.config.hosts import is_local
+from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, raise_first
 from cdc.model.ledger import UNKNOWN, TopicFacts
 from sinks.client import oidc

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from pymysql.connections import MySQLResult
 from pymysql.protocol import MysqlPacket
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.encode import built, json_text
 from cdc.encode.envelope import row_codegen
 from cdc.encode.envelope.frame import PlainFrame

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.capture.snapshots.published_rows import PublishedRow, PublishedTables, PublishedWindow
-from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.change import Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase, State

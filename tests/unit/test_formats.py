@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.config.config import ApplySource, ApplyTable
+from cdc.config.apply_config import ApplySource, ApplyTable
 from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.encode.envelope import row_codegen
 from cdc.encode.json_text import quoted

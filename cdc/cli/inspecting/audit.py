@@ -12,7 +12,8 @@ import orjson
 
 from cdc.cli.terminal import aligned
 from cdc.config import registry
-from cdc.config.config import KafkaConfig, describes_apply, load_connector
+from cdc.config.config import describes_apply, load_connector
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.views import describes_views, load_views
 from cdc.model.errors import ConfigError, OperatorError
 

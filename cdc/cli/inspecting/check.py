@@ -12,7 +12,7 @@ from cdc.capture.starting import verdicts
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, probed, refused
-from cdc.config.patterns import named
+from cdc.config.table_patterns import named
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.state import State

@@ -15,7 +15,6 @@ from types import FrameType
 import click
 import orjson
 
-from cdc.capture.memory import keep_freed
 from cdc.capture.pipeline import Parts, Pipeline, Settings
 from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, handler
 from cdc.cli.running.monitored import monitored_connector
@@ -29,6 +28,7 @@ from cdc.config.reread import reread
 from cdc.files.topicless_sink import UNSENT
 from cdc.fleet.report import Reporter
 from cdc.formats.wires import RegisteredWires
+from cdc.machine.memory import keep_freed
 from cdc.model.errors import CdcError, ConfigError
 from cdc.model.meter import Meter
 from cdc.monitoring.json_log import Place

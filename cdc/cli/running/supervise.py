@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-from cdc.config.child_processes import SAFE_PATH
+from cdc.machine.child_processes import SAFE_PATH
 from cdc.model.errors import OperatorError
 
 _STOP_S = 30.0

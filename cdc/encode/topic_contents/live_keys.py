@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
-from cdc.config.temporary_files import TemporaryDatabase
 from cdc.encode.topic_contents import foreign
+from cdc.machine.temporary_files import TemporaryDatabase
 from cdc.model.change import Position, Table
 
 

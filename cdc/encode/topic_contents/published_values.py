@@ -29,8 +29,8 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 import orjson
 
-from cdc.config.temporary_files import TemporaryDatabase
 from cdc.encode.topic_contents import foreign
+from cdc.machine.temporary_files import TemporaryDatabase
 from cdc.model.change import Table
 from cdc.model.errors import RetryableError
 from cdc.model.tended import await_tended

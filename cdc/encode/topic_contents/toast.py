@@ -46,11 +46,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Final, TypeAlias, TypeVar, cast
 
-from cdc.config.temporary_files import TemporaryDatabase
 from cdc.encode.envelope.row_codegen import size_bound
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.topic_contents.newest_letters import ReadDeadLetters, newest_letters
 from cdc.encode.topic_contents.published_values import PAGE, Kept, Part, PublishedValues, Topics, await_reading
+from cdc.machine.temporary_files import TemporaryDatabase
 from cdc.model.change import UNCHANGED, Column, Row, Table
 
 _ROW_HEADER: Final = 24
